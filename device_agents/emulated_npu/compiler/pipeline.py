@@ -101,11 +101,11 @@ def _generate(schedule: _Schedule, machine: Machine) -> tuple[CompiledGroup, ...
         cores = [_generate_core(core, planned, schedule.items[core.core], names) for core in planned.cores]
         packed, plain = planned.memory.packed, planned.memory.plain
         if group.graph.setup is not None:
-            setup = _compile_setup(group.graph.setup, planned)
-            first = cores[0].program
-            footprint = Footprint(*map(max, zip(astuple(first.footprint), astuple(setup.footprint), strict=True)))
-            cores[0] = replace(cores[0], program=replace(first, footprint=footprint, setup=setup.code))
-            packed, plain = packed + setup.plan.memory.packed, plain + setup.plan.memory.plain
+            setup, before = _compile_setup(group.graph.setup, planned)
+            first, used = cores[0].program, before.footprint(before.cores[0])
+            footprint = Footprint(*map(max, zip(astuple(first.footprint), astuple(used), strict=True)))
+            cores[0] = replace(cores[0], program=replace(first, footprint=footprint, setup=setup))
+            packed, plain = packed + before.memory.packed, plain + before.memory.plain
         groups.append(
             CompiledGroup(
                 cores=tuple(cores),
@@ -137,20 +137,7 @@ def _generate_core(core: CorePlan, group: GroupPlan, items: list[Item], names: t
     return CompiledCore(core.core, program, core.decisions)
 
 
-@dataclass(frozen=True)
-class _CompiledSetup:
-    """Code that runs once when a program is loaded, and the plan that it comes from."""
-
-    code: Setup
-    plan: GroupPlan
-
-    @property
-    def footprint(self) -> Footprint:
-        """Bytes of each memory that the setup uses."""
-        return self.plan.footprint(self.plan.cores[0])
-
-
-def _compile_setup(setup: Graph, group: GroupPlan) -> _CompiledSetup:
+def _compile_setup(setup: Graph, group: GroupPlan) -> tuple[Setup, GroupPlan]:
     """Compile the graph that computes values of a group at load time on its first core; raises DoesNotFit.
 
     Results go to their addresses in the memory of the group. Everything else lies behind what the group uses. The halo
@@ -166,4 +153,4 @@ def _compile_setup(setup: Graph, group: GroupPlan) -> _CompiledSetup:
     schedule = _schedule(divide(setup, smaller), smaller, DEFAULT, occupied=occupied)
     code, layer_of = emit(schedule.items[0])
     names = tuple(layer.name for layer in setup.layers)
-    return _CompiledSetup(Setup(code, names, layer_of), schedule.plans[0])
+    return Setup(code, names, layer_of), schedule.plans[0]

@@ -9,7 +9,13 @@ from typing import Literal
 
 from device_agents.emulated_npu.compiler.graph import constants, views
 from device_agents.emulated_npu.compiler.graph.constants import ChannelStep
-from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import (
+    HardwareLayer,
+    LazyConstant,
+    Value,
+    View,
+    constant_value,
+)
 from device_agents.emulated_npu.compiler.graph.parsed_model import (
     OnnxNode,
     ParsedModel,
@@ -52,8 +58,7 @@ class Builder:
         self.node = NO_NODE
         self._first = 0
         for name in source.inputs:
-            kind = source.types[name]
-            self._places[name] = self._add_value(name, kind, "input")
+            self._places[name] = self._add_value(name, source.types[name], "input")
 
     def begin(self, node: OnnxNode) -> None:
         """Start a node: the drafts that follow belong to it."""
@@ -111,20 +116,17 @@ class Builder:
     def constant_view(self, constant: LazyConstant) -> View:
         """Return the view of a constant, which becomes a value."""
         if constant.name not in self.values:
-            order = tuple(range(len(constant.shape)))
-            value = Value(constant.name, constant.shape, constant.dtype, order, "constant", False, constant)
-            self.values[constant.name] = value
+            self.values[constant.name] = constant_value(constant)
         return views.whole(constant.name, constant.shape)
 
     def bind(self, tensor: str, view: View) -> None:
         """Set the view of a tensor."""
         self._places[tensor] = view
 
-    def result(self, index: int = 0) -> View:
-        """Add a value for an output of the node, in its own shape."""
-        name = self.node.outputs[index]
-        kind = self.type(name)
-        view = self._add_value(name, kind, "activation", name in self.source.outputs)
+    def result(self) -> View:
+        """Add a value for the first output of the node, in its own shape."""
+        name = self.node.outputs[0]
+        view = self._add_value(name, self.type(name), "activation", name in self.source.outputs)
         self.bind(name, view)
         return view
 
@@ -197,8 +199,8 @@ class Builder:
         if views.reshaped(views.whole("", target), source.shape) is None:
             target = views.common_shape(source.shape, shape)
         if target == tuple(shape) and name in self.source.types and self.source.types[name].shape == target:
-            kind = ValueType(target, self.dtype(source))
-            value = self._add_value(name, kind, "activation", name in self.source.outputs)
+            own = name in self.source.outputs
+            value = self._add_value(name, ValueType(target, self.dtype(source)), "activation", own)
         else:
             value = self.temporary(suffix, target, self.dtype(source))
         self.copy(source, views.divided(value, source.shape))

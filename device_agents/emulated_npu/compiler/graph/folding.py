@@ -69,9 +69,9 @@ class _Folding:
             self._note(draft, len(self.kept) - 1)
 
     def _note(self, draft: Draft, place: int) -> None:
-        name = draft.layer.output.value
-        if views.is_whole(draft.layer.output, self._build.values[name].shape):
-            self._writers[name] = place
+        output = draft.layer.output
+        if views.is_whole(output, self._build.values[output.value].shape):
+            self._writers[output.value] = place
 
     def _writer(self, view: View, functions: Iterable[Function]) -> tuple[int, Draft] | None:
         """Return the layer, with its position, that wrote a whole value for this view alone, if its function fits."""
@@ -152,11 +152,10 @@ def _repeats(view: View) -> bool:
 
 def _affine_source(build: Builder, draft: Draft) -> int | None:
     """Return the input of a draft that is an affine function with constant factors; None for other drafts."""
-    if draft.layer.function == Function.AFFINE and draft.layer.settings.activation == Activation.NONE:
+    kind = draft.layer.function, draft.layer.settings.activation
+    if kind in ((Function.AFFINE, Activation.NONE), (Function.MAP, Activation.SCALE)):
         return 0
-    if draft.layer.function == Function.MAP and draft.layer.settings.activation == Activation.SCALE:
-        return 0
-    if draft.layer.function == Function.BINARY and draft.layer.settings.activation == Activation.NONE:
+    if kind == (Function.BINARY, Activation.NONE):
         constant = [build.values[view.value].kind == "constant" for view in draft.layer.inputs]
         return None if constant[0] == constant[1] else int(constant[0])
     return None

@@ -160,6 +160,12 @@ class Graph:
     dft: tuple[TransformedConvolution, ...] = ()
 
 
+def constant_value(constant: LazyConstant) -> Value:
+    """Return a constant as a value, with its axes in memory in their order."""
+    order = tuple(range(len(constant.shape)))
+    return Value(constant.name, constant.shape, constant.dtype, order, "constant", constant=constant)
+
+
 def written_part(name: str) -> str:
     """Return the name, within a chain, of the part that the chain adds to a value that others complete."""
     return name + _PART

@@ -17,11 +17,12 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     Value,
     View,
     ViewAxis,
+    constant_value,
 )
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
 from device_agents.emulated_npu.compiler.graph.operators import OPERATORS
 from device_agents.emulated_npu.compiler.graph.orders import ordered
-from device_agents.emulated_npu.compiler.graph.parsed_model import ParsedModel, parse_model
+from device_agents.emulated_npu.compiler.graph.parsed_model import parse_model
 from device_agents.emulated_npu.compiler.graph.patterns import recognise
 from device_agents.emulated_npu.unit_commands import Function
 
@@ -36,20 +37,13 @@ def import_model(model: bytes | ModelProto) -> Graph:
     Raises UnsupportedOperator for a node that cannot be compiled, InvalidModel for a model that is not valid.
     """
     source = recognise(parse_model(model, frozenset(OPERATORS)))
-    build = Builder(source)
-    free = [*source.free, *_visit(build, source)]
-    _write_outputs(build, free)
-    return _Finish(build).graph(fold(build), free)
-
-
-def _visit(build: Builder, source: ParsedModel) -> list[str]:
-    """Visit the nodes; return the names of those that became views."""
-    free: list[str] = []
+    build, free = Builder(source), list(source.free)
     for node in source.nodes:
         build.begin(node)
         OPERATORS[node.op](build, node)
         free.extend(build.finish_node())
-    return free
+    _write_outputs(build, free)
+    return _Finish(build).graph(fold(build), free)
 
 
 def _write_outputs(build: Builder, free: list[str]) -> None:
@@ -124,8 +118,6 @@ class _Finish:
         """Return scale and shift of an AFFINE layer as values, repeated over all axes except the channels."""
         scale, shift = (part_of(pair, row, f"{pair.name}.{row}") for row in (0, 1))
         for constant in (scale, shift):
-            self._values[constant.name] = Value(
-                constant.name, constant.shape, constant.dtype, (0,), "constant", False, constant
-            )
+            self._values[constant.name] = constant_value(constant)
         axes = tuple(ViewAxis(size, 0 if axis == 1 else None) for axis, size in enumerate(shape))
         return View(scale.name, (0,), axes), View(shift.name, (0,), axes)

@@ -9,8 +9,8 @@ from device_agents.emulated_npu.compiler.graph.constants import derived
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, View
 from device_agents.emulated_npu.compiler.graph.regions import (
     Region,
+    input_channels,
     is_windowed,
-    multiplier,
     read_region,
     size_of,
     whole,
@@ -24,11 +24,14 @@ def channel_axis(layer: HardwareLayer) -> int:
     return len(layer.output.axes) - 1 if layer.matrix else 1
 
 
+def depth_axis(layer: HardwareLayer) -> int:
+    """Return the axis of the first input over which the layer sums."""
+    return len(layer.inputs[0].axes) - 1 if layer.matrix else 1
+
+
 def reduced_channels(layer: HardwareLayer) -> int:
     """Return the number of input channels that one output channel sums over."""
-    if layer.matrix:
-        return layer.inputs[0].axes[-1].size
-    return layer.inputs[0].axes[1].size // layer.groups
+    return layer.inputs[0].axes[depth_axis(layer)].size // layer.groups
 
 
 def output_channels(layer: HardwareLayer) -> int:
@@ -69,8 +72,7 @@ def _input_part(layer: HardwareLayer, place: int, region: Region) -> View:
     view = layer.inputs[place]
     needed = list(read_region(layer, place, region))
     if layer.function is Function.DEPTHWISE and place == 0:
-        ratio = multiplier(layer)
-        needed[1] = (region[1][0] // ratio, -(-region[1][1] // ratio))
+        needed[1] = input_channels(layer, region[1])
     for axis, interval in enumerate(needed):
         size = size_of(interval)
         if size == 0:  # windows of leading padding alone: one index marks its end

@@ -6,7 +6,7 @@ order on between their inputs and outputs. Inputs and outputs of the network kee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value, View
 from device_agents.emulated_npu.unit_commands import Function
@@ -24,7 +24,7 @@ def ordered(values: Mapping[str, Value], layers: Iterable[HardwareLayer]) -> dic
     spread: list[HardwareLayer] = []
     for layer in layers:
         if layer.function in _OF_MAPS and not layer.matrix:
-            for view in _feature_maps(layer):
+            for view in (layer.inputs[0], layer.output, *layer.reads[1:]):
                 _note(innermost, values, view, 1)
         if layer.function in _ELEMENTWISE or layer.residual is not None:
             spread.append(layer)
@@ -34,15 +34,6 @@ def ordered(values: Mapping[str, Value], layers: Iterable[HardwareLayer]) -> dic
         for layer in (*spread, *reversed(spread)):
             changed = _pass_on(innermost, values, layer) or changed
     return {name: _order(value, innermost.get(name)) for name, value in values.items()}
-
-
-def _feature_maps(layer: HardwareLayer) -> Iterator[View]:
-    yield layer.inputs[0]
-    yield layer.output
-    if layer.function == Function.AFFINE:
-        yield from layer.inputs[1:]
-    if layer.residual is not None:
-        yield layer.residual
 
 
 def _note(innermost: dict[str, int], values: Mapping[str, Value], view: View, axis: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -96,10 +96,6 @@ class ParsedModel:
         """The node that writes each tensor."""
         return {name: node for node in self.nodes for name in node.outputs if name}
 
-    def with_nodes(self, nodes: Sequence[OnnxNode]) -> ParsedModel:
-        """Return the model with other nodes."""
-        return replace(self, nodes=tuple(nodes))
-
 
 def unsupported(node: OnnxNode, why: str) -> UnsupportedOperator:
     """Return the error for a node that cannot be compiled."""
@@ -123,25 +119,18 @@ def parse_model(model: bytes | ModelProto, known_operators: frozenset[str]) -> P
     Raises UnsupportedOperator for a node that is neither constant nor one of `known_operators`, before anything else;
     InvalidModel if the model is not valid ONNX or has a shape that is unknown before it runs.
     """
-    proto = _parsed(model) if isinstance(model, bytes) else model
+    try:
+        proto = onnx.load_model_from_string(model) if isinstance(model, bytes) else model
+    except DecodeError as error:
+        raise InvalidModel("The model is not ONNX", str(error)[:200]) from error
     opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if opset < OLDEST_OPSET:
-        raise InvalidModel(
-            f"The model has ONNX opset {opset}", f"The oldest supported opset is {OLDEST_OPSET}", "Convert it"
-        )
+        why = f"The oldest supported opset is {OLDEST_OPSET}"
+        raise InvalidModel(f"The model has ONNX opset {opset}", why, "Convert it")
     names = _unique_names(proto.graph)
     _check_operators(proto.graph, names, known_operators)
     types, others = _types(proto)
-    reader = _ModelReader(proto, opset, names, types, others)
-    reader.run()
-    return reader.source()
-
-
-def _parsed(model: bytes) -> ModelProto:
-    try:
-        return onnx.load_model_from_string(model)
-    except DecodeError as error:
-        raise InvalidModel("The model is not ONNX", str(error)[:200]) from error
+    return _ModelReader(proto.graph, opset, types, others).source(names)
 
 
 def _unique_names(graph: GraphProto) -> list[str]:
@@ -222,44 +211,33 @@ class _ModelReader:
     """Visits the nodes once: describes the constants and keeps the other nodes."""
 
     def __init__(
-        self,
-        proto: ModelProto,
-        opset: int,
-        names: Sequence[str],
-        types: Mapping[str, ValueType],
-        others: Mapping[str, str],
+        self, graph: GraphProto, opset: int, types: Mapping[str, ValueType], others: Mapping[str, str]
     ) -> None:
-        self._graph = proto.graph
-        self._opset = opset
-        self._names = names
-        self._types = dict(types)
-        self._others = others
+        self._graph, self._opset, self._types, self._others = graph, opset, dict(types), others
         self._constants: dict[str, LazyConstant] = {}
         self._nodes: list[OnnxNode] = []
         self._free: list[str] = []
 
-    def run(self) -> None:
+    def source(self, names: Sequence[str]) -> ParsedModel:
+        """Return the model; `names` are those of its nodes."""
         for tensor in self._graph.initializer:
             if tensor.data_type in _DATA_TYPES:
                 self._set(constants.initializer(tensor, _DATA_TYPES[tensor.data_type]))
-        for node, name in zip(self._graph.node, self._names, strict=True):
+        for node, name in zip(self._graph.node, names, strict=True):
             if _is_constant(node, self._constants.keys()):
                 self._fold(node)
                 self._free.append(name)
                 continue
             attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
             self._nodes.append(OnnxNode(node.op_type, name, (name,), tuple(node.input), tuple(node.output), attributes))
-
-    def source(self) -> ParsedModel:
         outputs = tuple(dict.fromkeys(value.name for value in self._graph.output))
         inputs = tuple(value.name for value in self._graph.input if value.name not in self._constants)
         for name in (*inputs, *outputs):
             if name not in self._types:
                 user = next((node for node in self._nodes if name in (*node.inputs, *node.outputs)), None)
                 raise untyped(name, self._others.get(name, ""), user)
-        nodes = self._used(outputs)
         return ParsedModel(
-            nodes=nodes,
+            nodes=self._used(outputs),
             types=self._types,
             other_types=self._others,
             constants=self._constants,

@@ -6,7 +6,7 @@ GELU (exact and by tanh), swish and hard-swish, layer normalisation, and padding
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +54,9 @@ ACTIVATIONS: Sequence[tuple[str, dict[str, Any], Pattern]] = (
     ("HardSwish", {}, ProductOf(1.0, (_X, Apply("HardSigmoid", _X, attributes={"alpha": 1 / 6, "beta": 0.5})))),
     ("HardSwish", {}, ProductOf(1 / 6, (_X, _RELU6))),
 )
+Merged = tuple[OnnxNode, Set[str]]
+"""One node that stands for several, and the names of these."""
+
 _HINTS = frozenset({"Erf", "Tanh", "Sigmoid", "HardSigmoid", "Clip"})
 
 
@@ -69,7 +72,7 @@ def _activations(source: ParsedModel) -> ParsedModel:
         return source
     found = Expressions(source)
 
-    def read(root: OnnxNode) -> tuple[OnnxNode, Iterable[str]] | None:
+    def read(root: OnnxNode) -> Merged | None:
         for op, attributes, pattern in ACTIVATIONS:
             for match in pattern.matches(found, root.outputs[0], Match()):
                 if match.variable:
@@ -79,9 +82,7 @@ def _activations(source: ParsedModel) -> ParsedModel:
     return _replaced(source, frozenset({"Mul", "Div"}), read)
 
 
-def _replaced(
-    source: ParsedModel, roots: frozenset[str], read: Callable[[OnnxNode], tuple[OnnxNode, Iterable[str]] | None]
-) -> ParsedModel:
+def _replaced(source: ParsedModel, roots: frozenset[str], read: Callable[[OnnxNode], Merged | None]) -> ParsedModel:
     """Merge the nodes of each pattern that `read` finds at a root, if nothing else reads the inner nodes."""
     by_name = {node.name: node for node in source.nodes}
     replacement: dict[str, OnnxNode] = {}
@@ -92,17 +93,15 @@ def _replaced(
         candidate = read(root)
         if candidate is None:
             continue
-        node, members = candidate[0], set(candidate[1])
+        node, members = candidate
         if gone.isdisjoint(members) and _closed(source, root, [by_name[name] for name in members]):
             names = tuple(name for part in source.nodes if part.name in members for name in part.names)
             replacement[root.name] = replace(node, names=names)
             gone |= members
     if not gone:
         return source
-    kept = [
-        replacement.get(node.name, node) for node in source.nodes if node.name in replacement or node.name not in gone
-    ]
-    return source.with_nodes(kept)
+    kept = (node for node in source.nodes if node.name in replacement or node.name not in gone)
+    return replace(source, nodes=tuple(replacement.get(node.name, node) for node in kept))
 
 
 def _closed(source: ParsedModel, root: OnnxNode, members: Sequence[OnnxNode]) -> bool:
@@ -120,30 +119,23 @@ def _layer_normalisations(source: ParsedModel) -> ParsedModel:
         return source
     found = Expressions(source)
 
-    def read(root: OnnxNode) -> tuple[OnnxNode, Iterable[str]] | None:
-        core = _normalised(source, found, root)
-        return None if core is None else _with_factors(source, found, *core)
-
-    return _replaced(source, frozenset({"Div", "Mul", "Add"}), lambda root: _rooted(source, root, read))
-
-
-def _rooted(
-    source: ParsedModel, root: OnnxNode, read: Callable[[OnnxNode], tuple[OnnxNode, Iterable[str]] | None]
-) -> tuple[OnnxNode, Iterable[str]] | None:
-    """Return the normalisation that ends at this root: its division is followed by at most a Mul and an Add."""
-    node: OnnxNode | None = root
-    for _ in range(3):
-        if node is None:
+    def read(root: OnnxNode) -> Merged | None:
+        """Read the normalisation that ends at this root: at most a Mul and an Add follow its division."""
+        division: OnnxNode | None = root
+        for _ in range(2):
+            if division is not None and division.op in ("Mul", "Add"):
+                computed = [name for name in division.inputs if name not in source.constants]
+                division = source.producers.get(computed[0]) if len(computed) == 1 else None
+        if division is None or division.op != "Div":
             return None
-        if node.op == "Div":
-            candidate = read(node)
-            return candidate if candidate is not None and candidate[0].name == root.name else None
-        dynamic = [name for name in node.inputs if name not in source.constants]
-        node = source.producers.get(dynamic[0]) if len(dynamic) == 1 and node.op in ("Mul", "Add") else None
-    return None
+        core = _normalised(source, found, division)
+        merged = None if core is None else _with_factors(source, found, *core)
+        return merged if merged is not None and merged[0].name == root.name else None
+
+    return _replaced(source, frozenset({"Div", "Mul", "Add"}), read)
 
 
-def _normalised(source: ParsedModel, found: Expressions, division: OnnxNode) -> tuple[OnnxNode, set[str]] | None:
+def _normalised(source: ParsedModel, found: Expressions, division: OnnxNode) -> Merged | None:
     """Match (x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon), with the same axes everywhere."""
     difference, root = (source.producers.get(name) for name in division.inputs)
     if difference is None or root is None or (difference.op, root.op) != ("Sub", "Sqrt"):
@@ -178,21 +170,25 @@ def _bases_of_square(found: Expressions, node: OnnxNode) -> list[str]:
     return [node.inputs[0]] if node.op == "Mul" and node.inputs[0] == node.inputs[1] else []
 
 
+def _integers(source: ParsedModel, node: OnnxNode, name: str, place: int) -> list[int] | None:
+    """Return an attribute, or in newer opsets the constant input at that place; None if neither is known."""
+    given: list[int] | None = node.attribute(name)
+    if given is None and node.input(place) in source.constants:
+        value = value_of(source.constants[node.inputs[place]])
+        given = None if value is None else value.tolist()
+    return given
+
+
 def _mean_axes(source: ParsedModel, node: OnnxNode) -> tuple[int, ...] | None:
     """Return the axes of a ReduceMean that keeps dimensions, counted from the start; None for another node."""
     if node.op != "ReduceMean" or not node.attribute("keepdims", 1) or node.inputs[0] not in source.types:
         return None
-    axes = node.attribute("axes")
-    if axes is None and node.input(1) in source.constants:
-        value = value_of(source.constants[node.inputs[1]])
-        axes = None if value is None else value.tolist()
+    axes = _integers(source, node, "axes", 1)
     rank = len(source.types[node.inputs[0]].shape)
     return tuple(sorted(int(axis) % rank for axis in axes)) if axes else None
 
 
-def _with_factors(
-    source: ParsedModel, found: Expressions, node: OnnxNode, members: set[str]
-) -> tuple[OnnxNode, Iterable[str]]:
+def _with_factors(source: ParsedModel, found: Expressions, node: OnnxNode, members: Set[str]) -> Merged:
     """Add a constant scale and shift if they follow."""
     shape = source.types[node.inputs[0]].shape
     for op in ("Mul", "Add"):
@@ -213,7 +209,7 @@ def _paddings(source: ParsedModel) -> ParsedModel:
     if not any(node.op == "Pad" for node in source.nodes):
         return source
 
-    def read(root: OnnxNode) -> tuple[OnnxNode, Iterable[str]] | None:
+    def read(root: OnnxNode) -> Merged | None:
         pad = source.producers.get(root.inputs[0])
         if pad is None or pad.op != "Pad" or len(source.readers[root.inputs[0]]) != 1:
             return None
@@ -222,7 +218,7 @@ def _paddings(source: ParsedModel) -> ParsedModel:
         if attributes is None:
             return None
         merged = replace(root, inputs=(pad.inputs[0], *root.inputs[1:]), attributes=attributes)
-        return merged, (pad.name, root.name)
+        return merged, {pad.name, root.name}
 
     return _replaced(source, frozenset({"Conv", "AveragePool"}), read)
 
@@ -233,10 +229,7 @@ def _zero_padding(source: ParsedModel, pad: OnnxNode) -> list[int] | None:
         return None
     if pad.input(2) and (pad.input(2) not in source.constants or scalar_of(source.constants[pad.input(2)]) != 0):
         return None
-    pads = pad.attribute("pads")
-    if pads is None and pad.input(1) in source.constants:
-        value = value_of(source.constants[pad.input(1)])
-        pads = None if value is None else value.tolist()
+    pads = _integers(source, pad, "pads", 1)
     if pads is None or any(amount < 0 for amount in pads):
         return None
     rank = len(pads) // 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 
+from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, View
 from device_agents.emulated_npu.unit_commands import Function
 
@@ -132,15 +133,15 @@ def read_region(layer: HardwareLayer, place: int, region: Region) -> Region:
         rows = len(view.axes) - 1
         needed[1:] = region[len(region) - rows :] if rows else []
     if layer.function is Function.CONVOLVE and not layer.matrix and place == 0 and layer.groups > 1:
-        needed[1] = group_channels(layer, region[1])
+        needed[1] = input_channels(layer, region[1])
     return tuple(needed)
 
 
-def group_channels(layer: HardwareLayer, channels: Interval) -> Interval:
-    """Return the input channels that output channels of a grouped convolution read."""
+def input_channels(layer: HardwareLayer, channels: Interval) -> Interval:
+    """Return the input channels that output channels of a grouped or depthwise convolution read."""
     per_input = layer.inputs[0].axes[1].size // layer.groups
     per_output = layer.output.axes[1].size // layer.groups
-    return channels[0] // per_output * per_input, -(-channels[1] // per_output) * per_input
+    return channels[0] // per_output * per_input, ceil_div(channels[1], per_output) * per_input
 
 
 def value_region(view: View, region: Region) -> Region:
@@ -153,6 +154,11 @@ def value_region(view: View, region: Region) -> Region:
             low[axis.base] += min(ends)
             high[axis.base] += max(ends)
     return tuple((first, last + 1) for first, last in zip(low, high, strict=True))
+
+
+def view_region(view: View) -> Region:
+    """Return the smallest region of the value that contains its view."""
+    return value_region(view, whole(view.shape))
 
 
 def axis_reader(layer: HardwareLayer, place: int, axis: int, target: int) -> Callable[[Interval], Interval]:
@@ -192,9 +198,8 @@ def cut_axis(view: View, base: int) -> tuple[int, int] | None:
     The view must cover an interval of the axis densely. If several axes of the view divide it (a reshape), the result
     is the outermost. None if there is no such axis.
     """
-    found = sorted(
-        (place for place, axis in enumerate(view.axes) if axis.base == base), key=lambda place: -view.axes[place].step
-    )
+    walked = [place for place, axis in enumerate(view.axes) if axis.base == base]
+    found = sorted(walked, key=lambda place: -view.axes[place].step)
     unit = 1
     for place in reversed(found):
         if view.axes[place].step != unit:

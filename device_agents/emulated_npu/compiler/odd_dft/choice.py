@@ -152,11 +152,8 @@ class _AlgorithmChoice:
             own = {layer.index: plans[layer.index] for layer in layers if layer.index in plans}
             if own and len(layers) > 1:
                 part = _part(self.graph, layers, self.machine)
-                ways: list[Mapping[int, DftPlan]] = [
-                    {},
-                    own,
-                    *({index: plan} for index, plan in own.items() if len(own) > 1),
-                ]
+                singles = [{index: plan} for index, plan in own.items() if len(own) > 1]
+                ways: list[Mapping[int, DftPlan]] = [{}, own, *singles]
                 times_ps = [self.predictions.time_ps(rewritten(part, way)) for way in ways]
                 best_ps = min(times_ps)
                 best = ways[times_ps.index(best_ps)] if best_ps < _GAIN * times_ps[0] else {}

@@ -86,11 +86,8 @@ def _row_transform(made: Rewriting, high: str, of: str) -> str:
     name = made.value(f"row DFT{of}", (results, height, columns * channels), "lines")
     rows, wide, deep = ViewAxis(height, 0), ViewAxis(columns, 1, blocks.valid[1]), ViewAxis(channels, 2)
     source = View(high, (0, 0, 0), (rows, wide, deep, ViewAxis(length, 1)))
-    target = View(
-        name,
-        (0, 0, 0),
-        (ViewAxis(height, 1), ViewAxis(columns, 2, channels), ViewAxis(channels, 2), ViewAxis(results, 0)),
-    )
+    axes = (ViewAxis(height, 1), ViewAxis(columns, 2, channels), ViewAxis(channels, 2), ViewAxis(results, 0))
+    target = View(name, (0, 0, 0), axes)
     weights = made.matrix("lines", matrices.lines(length, length))
     made.multiply(f"row DFT{of}", [source], target, weights)
     return name
@@ -113,19 +110,10 @@ class _Part:
         across = columns * blocks.groups * blocks.channels
         name = made.value(f"transform of {self.what}", (self.lines, length, 2, rows, across))
         parts = 2 if self.first else 1  # line 0 is real
-        source = View(
-            lines,
-            (2 * self.first, 0, 0),
-            (
-                ViewAxis(self.lines, 0, 2),
-                ViewAxis(length, 1),
-                ViewAxis(rows, 1, blocks.valid[0]),
-                ViewAxis(across, 2),
-                ViewAxis(parts, 0),
-            ),
-        )
+        of_blocks = (ViewAxis(length, 1), ViewAxis(rows, 1, blocks.valid[0]), ViewAxis(across, 2))
+        source = View(lines, (2 * self.first, 0, 0), (ViewAxis(self.lines, 0, 2), *of_blocks, ViewAxis(parts, 0)))
         axes = (ViewAxis(self.lines, 0), ViewAxis(length, 1), ViewAxis(rows, 3), ViewAxis(across, 4), UNIT)
-        for part, (kind, make) in enumerate((("real", matrices.across_real), ("imaginary", matrices.across_imaginary))):
+        for part, (kind, make) in enumerate(matrices.ACROSS.items()):
             weights = made.window(f"across/{kind}", make(length, length)[:, :, :parts])
             settings = replace(PLAIN, kernel=(1, 1, parts))
             target = View(name, (0, 0, part, 0, 0), axes)
@@ -138,25 +126,15 @@ class _Part:
         blocks, made = self.made.blocks, self.made
         rows, columns = blocks.counts
         channels, outputs, groups = blocks.channels, blocks.outputs, blocks.groups
-        products = made.value(
-            f"product of {self.what}", (self.lines, self.bins, 2, rows, columns, groups * 2 * outputs)
-        )
+        shape = (self.lines, self.bins, 2, rows, columns, groups * 2 * outputs)
+        products = made.value(f"product of {self.what}", shape)
         bins = (ViewAxis(self.lines, 0), ViewAxis(self.bins, 1))
         if blocks.is_depthwise:
             self._products_of_one(transform, kernels, products)
             return self._complex(products)
         for group in range(groups):
-            first = View(
-                transform,
-                (0, 0, 0, 0, group * channels),
-                (
-                    *bins,
-                    ViewAxis(2, 2),
-                    ViewAxis(rows, 3),
-                    ViewAxis(columns, 4, groups * channels),
-                    ViewAxis(channels, 4),
-                ),
-            )
+            across = (ViewAxis(columns, 4, groups * channels), ViewAxis(channels, 4))
+            first = View(transform, (0, 0, 0, 0, group * channels), (*bins, ViewAxis(2, 2), ViewAxis(rows, 3), *across))
             second = View(
                 kernels,
                 (self.first, 0, group, 0, 0),
@@ -211,9 +189,8 @@ class _Part:
         def part(of_map: int, of_kernel: int) -> View:
             return View(products, (0, 0, of_map, 0, 0, of_kernel * outputs), axes(5, 1, 2 * outputs))
 
-        for place, (mode, first, second) in enumerate(
-            ((Binary.SUBTRACT, part(0, 0), part(1, 1)), (Binary.ADD, part(0, 1), part(1, 0)))
-        ):
+        sums = ((Binary.SUBTRACT, part(0, 0), part(1, 1)), (Binary.ADD, part(0, 1), part(1, 0)))
+        for place, (mode, first, second) in enumerate(sums):
             target = View(name, (0, 0, place, 0, 0), axes(4, groups * outputs, outputs))
             made.add(f"product of {self.what}", Function.BINARY, [first, second], target, Settings(mode=mode))
         return name
@@ -221,12 +198,9 @@ class _Part:
     def _spectrum_view(self, spectrum: str) -> View:
         blocks = self.made.blocks
         rows, columns = blocks.counts
-        across = columns * blocks.groups * blocks.outputs
-        return View(
-            spectrum,
-            (0,) * 5,
-            (ViewAxis(self.lines, 0), ViewAxis(self.bins, 1), ViewAxis(rows, 3), ViewAxis(across, 4), ViewAxis(2, 2)),
-        )
+        across = ViewAxis(columns * blocks.groups * blocks.outputs, 4)
+        axes = (ViewAxis(self.lines, 0), ViewAxis(self.bins, 1), ViewAxis(rows, 3), across, ViewAxis(2, 2))
+        return View(spectrum, (0,) * 5, axes)
 
     def inverse_line_0(self, spectrum: str) -> str:
         """Add the inverse across line 0, which is real, with the shift of the channels; (TH S, TW M)."""
@@ -245,9 +219,8 @@ class _Part:
         """Return the shift of every channel for every column of blocks, repeated over all rows."""
         blocks, columns = self.made.blocks, self.made.blocks.counts[1]
         across = columns * pair.shape[1]
-        shift = derived(
-            f"{self.made.layer.name}/shift", (across,), pair.dtype, (pair,), lambda array: np.tile(array[1], columns)
-        )
+        name = f"{self.made.layer.name}/shift"
+        shift = derived(name, (across,), pair.dtype, (pair,), lambda array: np.tile(array[1], columns))
         view = self.made.constant(shift)
         repeated = (UNIT, ViewAxis(blocks.valid[0]), ViewAxis(blocks.counts[0]))
         return replace(view, axes=(*repeated, ViewAxis(across, 0), UNIT))
@@ -260,9 +233,7 @@ class _Part:
         name = made.value(f"columns of {self.what}", (self.lines, 2, rows * valid, across), "columns")
         positions = (ViewAxis(valid, 2), ViewAxis(rows, 2, valid))
         axes = (ViewAxis(self.lines, 0), *positions, ViewAxis(across, 3), UNIT)
-        for part, (kind, make) in enumerate(
-            (("real", matrices.inverse_real), ("imaginary", matrices.inverse_imaginary))
-        ):
+        for part, (kind, make) in enumerate(matrices.INVERSE.items()):
             weights = made.window(f"inverse/{kind}", make(blocks.length, valid))
             target = View(name, (0, part, 0, 0), axes)
             source = self._spectrum_view(spectrum)

@@ -27,8 +27,7 @@ def transform_kernels(layer: HardwareLayer, blocks: OddBlocks, kernels: Value) -
     """
     made = Rewriting(layer, blocks)
     made.values[kernels.name] = replace(kernels, kind="activation", is_output=True)
-    weights = _scaled(layer)
-    source = made.constant(weights)
+    source = made.constant(_scaled(layer))
     height, width = blocks.kernel
     channels, outputs, length, lines = blocks.channels, blocks.outputs, blocks.length, blocks.half + 1
     every = blocks.groups * outputs
@@ -48,14 +47,9 @@ def transform_kernels(layer: HardwareLayer, blocks: OddBlocks, kernels: Value) -
             (0, 0, 0, group * outputs),
             (ViewAxis(lines, 0, 2), ViewAxis(height, 1), across, ViewAxis(outputs, 3), ViewAxis(2, 0)),
         )
-        for place, (kind, make) in enumerate(
-            (("real", matrices.across_real), ("imaginary", matrices.across_imaginary))
-        ):
-            target = View(
-                kernels.name,
-                (0, 0, group, 0, place * outputs),
-                (ViewAxis(lines, 0), ViewAxis(length, 1), ViewAxis(across.size, axis), ViewAxis(outputs, 4), UNIT),
-            )
+        axes = (ViewAxis(lines, 0), ViewAxis(length, 1), ViewAxis(across.size, axis), ViewAxis(outputs, 4), UNIT)
+        for place, (kind, make) in enumerate(matrices.ACROSS.items()):
+            target = View(kernels.name, (0, 0, group, 0, place * outputs), axes)
             matrix = made.window(f"across/conjugate/{kind}", make(length, height, _CONJUGATE))
             made.transforms.append(len(made.layers))
             made.add("kernel DFT", Function.CONVOLVE, [part], target, PARTS, matrix)

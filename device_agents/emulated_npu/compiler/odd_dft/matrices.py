@@ -66,6 +66,11 @@ def inverse_imaginary(length: int, valid: int) -> RealMatrix:
     return np.stack([sine.T, cosine.T], axis=2) * _directions(length)[None]
 
 
+ACROSS = {"real": across_real, "imaginary": across_imaginary}
+INVERSE = {"real": inverse_real, "imaginary": inverse_imaginary}
+"""The matrices across the lines, and of their inverse, by part of the result."""
+
+
 def inverse_line_0(length: int, valid: int) -> RealMatrix:
     """Return the matrix (valid, N + 1, 2) from results 0 .. N of line 0 to its first `valid` positions, over L * L."""
     angles = _angles(length, valid).T

@@ -26,22 +26,10 @@ def inverse_rows(made: Rewriting, columns: str, constant: str, index: int, of: s
     height, outputs = blocks.map_size[0], blocks.groups * blocks.outputs
     for first, count, wide in _columns_of_blocks(blocks):
         start = first * outputs
-        source = View(
-            columns,
-            (0, 0, 0, start),
-            (
-                ViewAxis(count, 3, outputs),
-                ViewAxis(blocks.half, 0),
-                ViewAxis(height, 2),
-                ViewAxis(outputs, 3),
-                ViewAxis(2, 1),
-            ),
-        )
-        line_0 = View(
-            constant,
-            (0, start),
-            (ViewAxis(count, 1, outputs), ViewAxis(wide), ViewAxis(height, 0), ViewAxis(outputs, 1), UNIT),
-        )
+        axes = (ViewAxis(blocks.half, 0), ViewAxis(height, 2), ViewAxis(outputs, 3), ViewAxis(2, 1))
+        source = View(columns, (0, 0, 0, start), (ViewAxis(count, 3, outputs), *axes))
+        axes = (ViewAxis(wide), ViewAxis(height, 0), ViewAxis(outputs, 1), UNIT)
+        line_0 = View(constant, (0, start), (ViewAxis(count, 1, outputs), *axes))
         place = (first * blocks.valid[1], count, wide)
         if layer.residual is not None:
             line_0 = _with_residual(made, line_0, _in_blocks(layer.residual, index, *place), f"{of}.{first}")
@@ -62,8 +50,8 @@ def _columns_of_blocks(blocks: OddBlocks) -> Iterator[tuple[int, int, int]]:
 
 def _in_blocks(view: View, index: int, start: int, count: int, wide: int) -> View:
     """Return the columns of a picture from `start` on as (blocks, columns of a block, H, C, 1)."""
-    height, width, channels = views.sliced(picture_of(view, index), 1, start, count * wide).axes
     part = views.sliced(picture_of(view, index), 1, start, count * wide)
+    height, width, channels = part.axes
     of_blocks = ViewAxis(count, width.base, width.step * wide)
     return View(part.value, part.start, (of_blocks, replace(width, size=wide), height, channels, UNIT))
 
@@ -72,8 +60,7 @@ def _with_residual(made: Rewriting, line_0: View, residual: View, of: str) -> Vi
     """Return the sum of line 0 and the residual, which the last layer adds."""
     count, wide, height, channels, _ = line_0.shape
     name = made.value(f"residual{of}", (height, count * wide, channels))
-    view = View(
-        name, (0, 0, 0), (ViewAxis(count, 1, wide), ViewAxis(wide, 1), ViewAxis(height, 0), ViewAxis(channels, 2), UNIT)
-    )
+    axes = (ViewAxis(count, 1, wide), ViewAxis(wide, 1), ViewAxis(height, 0), ViewAxis(channels, 2), UNIT)
+    view = View(name, (0, 0, 0), axes)
     made.add(f"residual{of}", Function.BINARY, [line_0, residual], view, Settings(mode=Binary.ADD))
     return view

@@ -31,8 +31,7 @@ class DftEstimates:
         pixels = math.prod(layer.output.shape) // outputs
         settings = Settings(kernel=(1, kernel[0], kernel[1]))
         if layer.function is Function.DEPTHWISE:
-            work = math.prod(layer.output.shape) * math.prod(kernel)
-            compute_ps = self._vector_ps(work)
+            compute_ps = self._vector_ps(math.prod(layer.output.shape) * math.prod(kernel))
         else:
             dims = (1, *kernel, channels, outputs // layer.groups)
             compute_ps = layer.groups * self._matrix_ps(pixels, dims, settings)
@@ -53,11 +52,12 @@ class DftEstimates:
         kernels_ps = self._move_ps(sizes.kernels // item, _space(levels.kernels))
         kernels_ps += round(blocks.bins * blocks.groups * kernels.latency_ns * 1000)
         between_ps = lines_ps + columns_ps + self._passes(blocks) * kernels_ps
+        lines_bytes = (blocks.half + 1) * blocks.counts[0] * self._row_bytes(blocks)
         return blocks.pictures * (
             in_ps
             + high_ps
             + self._step_ps(self._rows_ps(blocks), high_ps + lines_ps, sizes.blocks + sizes.lines)
-            + self._step_ps(self._lines_ps(blocks), between_ps + self._spilled_ps(blocks), self._all_bytes(blocks))
+            + self._step_ps(self._lines_ps(blocks), between_ps + self._spilled_ps(blocks), lines_bytes)
             + self._step_ps(self._outputs_ps(blocks), columns_ps + out_ps, sizes.columns)
         )
 
@@ -65,9 +65,6 @@ class DftEstimates:
         """Return the time of a step that overlaps computing and moving; only half overlaps if NB holds the step."""
         longer_ps, shorter_ps = max(compute_ps, move_ps), min(compute_ps, move_ps)
         return longer_ps + (shorter_ps // 2 if held_bytes <= self.machine.nb_bytes else 0)
-
-    def _all_bytes(self, blocks: OddBlocks) -> int:
-        return (blocks.half + 1) * blocks.counts[0] * self._row_bytes(blocks)
 
     def fetches_once(self, blocks: OddBlocks) -> bool:
         """Return whether NB holds a line of all blocks from DFT to inverse, so that kernel DFTs are fetched once."""
@@ -100,10 +97,9 @@ class DftEstimates:
         """Return the time of the DFT across the lines, the product, and the inverse across the lines."""
         number, lines = math.prod(blocks.counts), blocks.half + 1
         length, pair = blocks.length, Settings(kernel=(1, 1, 2))
-        forward = self._matrix_ps(lines * number * blocks.groups * blocks.channels, (1, 1, 2, length, length), pair)
-        backward = self._matrix_ps(
-            lines * number * blocks.groups * blocks.outputs, (1, 1, 2, length, blocks.valid[0]), pair
-        )
+        pictures = lines * number * blocks.groups
+        forward = self._matrix_ps(pictures * blocks.channels, (1, 1, 2, length, length), pair)
+        backward = self._matrix_ps(pictures * blocks.outputs, (1, 1, 2, length, blocks.valid[0]), pair)
         bins = blocks.bins * blocks.groups
         if blocks.is_depthwise:
             products_ps = self._vector_ps(4 * bins * number * blocks.outputs)

@@ -8,7 +8,13 @@ from typing import Literal
 
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import known
-from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import (
+    HardwareLayer,
+    LazyConstant,
+    Value,
+    View,
+    constant_value,
+)
 from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
 from device_agents.emulated_npu.compiler.odd_dft.levels import ROLES, Role
 from device_agents.emulated_npu.compiler.odd_dft.matrices import RealMatrix
@@ -45,10 +51,7 @@ class Rewriting:
 
     def constant(self, constant: LazyConstant) -> View:
         """Add a constant as a value; return its view."""
-        order = tuple(range(len(constant.shape)))
-        self.values[constant.name] = Value(
-            constant.name, constant.shape, constant.dtype, order, "constant", False, constant
-        )
+        self.values[constant.name] = constant_value(constant)
         return views.whole(constant.name, constant.shape)
 
     def add(
@@ -62,10 +65,8 @@ class Rewriting:
         residual: View | None = None,
     ) -> None:
         """Add a layer, named after the convolution and its own part in it; the caller numbers the layers."""
-        name = f"{self.layer.name} ({what})"
-        self.layers.append(
-            HardwareLayer(-1, name, (), function, tuple(inputs), output, settings, weights, residual=residual)
-        )
+        name, reads = f"{self.layer.name} ({what})", tuple(inputs)
+        self.layers.append(HardwareLayer(-1, name, (), function, reads, output, settings, weights, residual=residual))
 
     def multiply(self, what: str, inputs: Sequence[View], output: View, weights: LazyConstant | None = None) -> None:
         """Add a matrix product of one input and weights, or of two inputs."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from device_agents.emulated_npu.arithmetic import ceil_div
+
 ALIGNMENT_BYTES = 64
 
 
@@ -20,7 +22,12 @@ class Lifetime:
 
 def aligned(size: int) -> int:
     """Return the size rounded up to the alignment."""
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return ceil_div(size, ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def aligned_down(size: int) -> int:
+    """Return the size or address rounded down to the alignment."""
+    return size // ALIGNMENT_BYTES * ALIGNMENT_BYTES
 
 
 def allocate(items: Iterable[Lifetime]) -> tuple[Mapping[str, int], int]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value
 from device_agents.emulated_npu.compiler.graph.regions import size_of
-from device_agents.emulated_npu.compiler.planning.allocation import ALIGNMENT_BYTES, Lifetime, aligned, allocate
+from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, aligned_down, allocate
 from device_agents.emulated_npu.compiler.planning.kernels import depthwise_constants, factor_axes
-from device_agents.emulated_npu.compiler.planning.tiling import Cut, Geometry, cut_chain
+from device_agents.emulated_npu.compiler.planning.tiling import Cut, Geometry, count_tiles, cut_chain
 from device_agents.emulated_npu.compiler.planning.weights import (
     WeightLoad,
     cut_weights,
@@ -27,7 +27,6 @@ from device_agents.emulated_npu.unit_commands import DataType, Function
 
 _LOAD_BYTES = 128 << 10
 """Resident weights are fetched in parts of about this size, so that computing begins before all have arrived."""
-
 
 _FACTOR_BYTES = 32 << 10
 """Small second factors of products are fetched together, in loads of up to about this size."""
@@ -106,22 +105,16 @@ class ChainPlan:
         """The number of passes."""
         return math.prod(self.geometry.counts)
 
-    def fits(self, room: Room) -> bool:
-        """Return whether the buffers fit the room."""
-        reserved_bytes = max(self.halo_bytes, room.reserved_bytes)
-        return (
-            self.halo_bytes <= room.halo_bytes
-            and self.nb_bytes <= room.nb_bytes - reserved_bytes
-            and self.sb_bytes <= room.sb_bytes
-        )
-
 
 def plan_chain(
     chain: Chain, values: Mapping[str, Value], cuts: Sequence[Cut], machine: Machine, room: Room
 ) -> ChainPlan:
     """Decide buffers and weights for these cuts; raises NotTileable, or DoesNotFit with demand and limit."""
     layers = chain.layers
-    _count_passes(layers, cuts)
+    passes = count_tiles(layers[-1], cuts)
+    if passes > MAX_PASSES:
+        step = "Choose larger tiles, or raise nb_bytes of the machine"
+        raise DoesNotFit(f"{layers[-1].name} would run in {passes} passes", f"at most {MAX_PASSES} are compiled", step)
     geometry = cut_chain(layers, cuts, chain.stored)
     extents = {name: _extents(geometry, name) for name in geometry.regions}
     slabs, halo_bytes = _slabs(geometry, values, machine)
@@ -131,15 +124,6 @@ def plan_chain(
     weights, sb_bytes = _weights(geometry, machine, room.sb_bytes)
     _demand(layers, "SB", sb_bytes, room.sb_bytes, "sb_bytes")
     return ChainPlan(geometry, extents, buffers, constants, weights, slabs, nb_bytes, sb_bytes, halo_bytes)
-
-
-def _count_passes(layers: Sequence[HardwareLayer], cuts: Sequence[Cut]) -> None:
-    passes = math.prod(-(-layers[-1].output.axes[cut.axis].size // cut.size) for cut in cuts)
-    if passes > MAX_PASSES:
-        what = f"{layers[-1].name} would run in {passes} passes"
-        raise DoesNotFit(
-            what, f"at most {MAX_PASSES} are compiled", "Choose larger tiles, or raise nb_bytes of the machine"
-        )
 
 
 def element_type(value: Value | LazyConstant, machine: Machine) -> DataType:
@@ -168,13 +152,8 @@ def reads_outside(layer: HardwareLayer, place: int) -> bool:
 def _demand(layers: Sequence[HardwareLayer], memory: str, needed: int, limit: int, parameter: str) -> None:
     if needed > limit:
         names = layers[0].name if len(layers) == 1 else f"{layers[0].name} to {layers[-1].name}"
-        raise DoesNotFit(
-            f"{names} needs {needed} bytes of {memory}",
-            f"there are {max(0, limit)}",
-            f"Raise {parameter} of the machine",
-            memory,
-            needed,
-        )
+        what, why = f"{names} needs {needed} bytes of {memory}", f"there are {max(0, limit)}"
+        raise DoesNotFit(what, why, f"Raise {parameter} of the machine", memory, needed)
 
 
 def _extents(geometry: Geometry, name: str) -> tuple[int, ...]:
@@ -194,17 +173,14 @@ def _slabs(
         if not in_buffer(geometry, name):
             continue
         for place, track in enumerate(tracks):
-            if track is None:
-                continue
-            halo = max(size[2] for size in track.sizes)
-            if halo == 0:
+            halo = 0 if track is None else max(size[2] for size in track.sizes)
+            if track is None or halo == 0:
                 continue
             extents = [size_of(interval) for interval in geometry.regions[name]]
             for other, second in enumerate(tracks):
-                if second is not None and other != place:
-                    extents[second.axis] = (
-                        max(size[1] for size in second.sizes) if other < place else size_of(second.span)
-                    )
+                if second is not None:
+                    held = max(size[1] for size in second.sizes)
+                    extents[second.axis] = held if other < place else size_of(second.span)
             extents[track.axis] = halo
             size = math.prod(extents) * element_type(values[name], machine).bytes
             slabs[name, place] = Slab(top, tuple(extents), size)
@@ -251,8 +227,7 @@ def _life(geometry: Geometry, name: str, passes: int) -> tuple[int, int]:
     end = len(geometry.layers)
     readers = [place for place, layer in enumerate(geometry.layers) if any(view.value == name for view in layer.reads)]
     writers = [place for place, layer in enumerate(geometry.layers) if layer.output.value == name]
-    shared = passes > 1 and (name in geometry.loaded or name in geometry.stored or geometry.is_resident(name))
-    if shared:
+    if passes > 1 and (name in geometry.loaded or name in geometry.stored or geometry.is_resident(name)):
         return 0, end
     first = writers[0] if writers else 0
     last = end if name in geometry.stored else max(readers, default=first)
@@ -276,7 +251,7 @@ def _weights(geometry: Geometry, machine: Machine, sb_bytes: int) -> tuple[dict[
                 streamed.add(layer.index)
     plans: dict[int, WeightPlan] = {}
     top = 0
-    slot_bytes = share // 2 // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+    slot_bytes = aligned_down(share // 2)
     for layer in layers:
         if layer.index not in streamed:
             loads = gather_loads(cut_weights(layer, machine, sb_bytes), _LOAD_BYTES)
@@ -285,7 +260,7 @@ def _weights(geometry: Geometry, machine: Machine, sb_bytes: int) -> tuple[dict[
     try:
         slots = {layer.index: _streamed(layer, machine, slot_bytes) for layer in layers if layer.index in streamed}
     except DoesNotFit:  # use all of SB, at the cost that neighbouring chains cannot fetch ahead
-        slot_bytes = (sb_bytes - top) // 2 // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        slot_bytes = aligned_down((sb_bytes - top) // 2)
         slots = {layer.index: _streamed(layer, machine, slot_bytes) for layer in layers if layer.index in streamed}
     together = {layer.index: _together(layer, slots[layer.index]) for layer in layers if layer.index in streamed}
     most = {index: max(load.bytes for load in parts) * together[index] for index, parts in slots.items()}

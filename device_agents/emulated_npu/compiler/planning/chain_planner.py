@@ -8,13 +8,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import (
-    Graph,
-    whole_value,
-    with_parts,
-    written_part,
-)
-from device_agents.emulated_npu.compiler.graph.regions import overlap, value_region, whole
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, whole_value, with_parts, written_part
+from device_agents.emulated_npu.compiler.graph.regions import overlap, view_region
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chain import Chain, ChainPlan, Room, reads_outside
 from device_agents.emulated_npu.compiler.planning.chain_keys import ChainKeys
@@ -89,12 +84,6 @@ class Planner:
         other._wider, other._known = self._known, {}
         return other
 
-    def plan(self) -> tuple[Decision, ...]:
-        """Return the fastest sequence of chains over the layers in topological order; raises DoesNotFit."""
-        if self._options.chains == "whole":
-            return (self._whole(len(self._graph.layers)),)
-        return self.decide_all(self.outline())
-
     def outline(self) -> ChainOutline:
         """Return the ends of chains in the fastest sequence; raises DoesNotFit."""
         best = [ChainOutline(0, 0, (0,))]
@@ -120,10 +109,6 @@ class Planner:
         estimate = self._estimated(start, end) if self._chainable(start, end) else None
         return None if estimate is None else estimate.predicted_ps
 
-    def decide_all(self, outline: ChainOutline) -> tuple[Decision, ...]:
-        """Return the best way to run every chain of an outline; raises DoesNotFit."""
-        return tuple(self.decide(start, end) for start, end in itertools.pairwise(outline.ends))
-
     def decide(self, start: int, end: int) -> Decision:
         """Return the best way to run layers [start, end) as one chain; raises DoesNotFit if there is none."""
         chain = self._chain(start, end)
@@ -135,9 +120,8 @@ class Planner:
             except DoesNotFit as error:
                 problem = problem or error
             except NotTileable as error:
-                problem = problem or DoesNotFit(
-                    f"{chain.layers[-1].name} cannot be cut into tiles that fit", str(error)
-                )
+                what = f"{chain.layers[-1].name} cannot be cut into tiles that fit"
+                problem = problem or DoesNotFit(what, str(error))
         if not choices:
             raise problem or DoesNotFit(f"There is no room for {chain.layers[-1].name}")
         choices.sort(key=lambda choice: choice.predicted_ps)
@@ -152,7 +136,9 @@ class Planner:
             return None
         return sum(estimate.predicted_ps for estimate in estimates if estimate is not None)
 
-    def _whole(self, count: int) -> Decision:
+    def whole(self) -> Decision:
+        """Return the best way to run all layers as one chain; raises DoesNotFit if there is none."""
+        count = len(self._graph.layers)
         try:
             if self._chainable(0, count):
                 return self.decide(0, count)
@@ -224,9 +210,9 @@ class Planner:
                 inside = [writer for writer in writers if start <= writer < place]
                 elsewhere = len(inside) < len(writers) or view.value in self._apart
                 if inside and (reads_outside(layer, index) or elsewhere):
-                    needed = value_region(view, whole(view.shape))
+                    needed = view_region(view)
                     outputs = [self._graph.layers[writer].output for writer in inside]
-                    if any(overlap(needed, value_region(output, whole(output.shape))) for output in outputs):
+                    if any(overlap(needed, view_region(output)) for output in outputs):
                         return False
         return True
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
 from device_agents.emulated_npu.compiler.graph.regions import can_cut, cut_axis, is_windowed
 from device_agents.emulated_npu.compiler.planning.tiling import Cut
@@ -63,7 +62,7 @@ def _tile_sizes(size: int) -> list[int]:
     """Return tile sizes for about 2, 3, 4, 6, 8, 12, … tiles."""
     sizes: list[int] = []
     for count in sorted({*(1 << power for power in range(1, 14)), *(3 << power for power in range(13))}):
-        tile = -(-size // count)
+        tile = ceil_div(size, count)
         if tile < (sizes[-1] if sizes else size):
             sizes.append(tile)
         if tile == 1:
@@ -71,24 +70,12 @@ def _tile_sizes(size: int) -> list[int]:
     return sizes
 
 
-def count_tiles(layer: HardwareLayer, cuts: Cuts) -> int:
-    """Return the number of tiles into which cuts divide a layer's output."""
-    return math.prod(-(-layer.output.axes[cut.axis].size // cut.size) for cut in cuts)
-
-
-@dataclass(frozen=True)
-class CutCandidates:
-    """Cuts along one axis from coarse to fine, and about how many tiles are needed."""
-
-    cuts: list[Cuts]
-    wanted_tiles: float
-
-    def guess(self, layer: HardwareLayer) -> int:
-        """Return the place of the first cut into that many tiles."""
-        for place, cuts in enumerate(self.cuts):
-            if not cuts or layer.output.axes[cuts[-1].axis].size >= self.wanted_tiles * cuts[-1].size:
-                return place
-        return len(self.cuts) - 1
+def first_guess(layer: HardwareLayer, candidates: Sequence[Cuts], wanted_tiles: float) -> int:
+    """Return the place of the first cut into about that many tiles; candidates go from coarse to fine."""
+    for place, cuts in enumerate(candidates):
+        if not cuts or layer.output.axes[cuts[-1].axis].size >= wanted_tiles * cuts[-1].size:
+            return place
+    return len(candidates) - 1
 
 
 def first_that_fits(count: int, guess: int, attempt: Callable[[int], object]) -> int:

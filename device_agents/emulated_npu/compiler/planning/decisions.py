@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.allocation import ALIGNMENT_BYTES, aligned
+from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
 from device_agents.emulated_npu.compiler.planning.chain import Room
 from device_agents.emulated_npu.compiler.planning.chain_planner import ChainOutline, Decision, Planner
 from device_agents.emulated_npu.compiler.planning.lowering import Externals
@@ -23,9 +24,9 @@ def decide(graph: Graph, machine: Machine, options: Options, externals: External
     """
     planner = Planner(graph, machine, options, externals, rooms_of(machine))
     if options.chains == "whole":
-        return planner.plan()
+        return (planner.whole(),)
     outline, chosen = min(_outlines(planner), key=lambda pair: pair[0].predicted_ps)
-    return chosen.decide_all(outline)
+    return tuple(chosen.decide(start, end) for start, end in itertools.pairwise(outline.ends))
 
 
 def _outlines(planner: Planner) -> Iterator[tuple[ChainOutline, Planner]]:
@@ -54,13 +55,7 @@ def _outlines(planner: Planner) -> Iterator[tuple[ChainOutline, Planner]]:
 
 def rooms_of(machine: Machine) -> tuple[Room, ...]:
     """Return the buffers that a chain may use: all of them, or several ways to divide one buffer."""
-    if machine.shared_buffer:
-        return tuple(_quarters(machine))
-    return (Room(machine.nb_bytes, machine.sb_bytes, machine.halo_bytes),)
-
-
-def _quarters(machine: Machine) -> Iterator[Room]:
-    """Yield the ways to divide the one buffer of a machine between features and weights, in quarters."""
-    for quarters in range(1, 4):
-        nb_bytes = machine.nb_bytes * quarters // 4 // ALIGNMENT_BYTES * ALIGNMENT_BYTES
-        yield Room(nb_bytes, machine.nb_bytes - nb_bytes, min(machine.halo_bytes, nb_bytes))
+    if not machine.shared_buffer:
+        return (Room(machine.nb_bytes, machine.sb_bytes, machine.halo_bytes),)
+    sizes = [aligned_down(machine.nb_bytes * quarters // 4) for quarters in range(1, 4)]
+    return tuple(Room(size, machine.nb_bytes - size, min(machine.halo_bytes, size)) for size in sizes)

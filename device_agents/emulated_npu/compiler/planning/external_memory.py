@@ -132,8 +132,9 @@ class ExternalMemory:
                 values[name] = placed(value, self._machine, Space.DDR, addresses[name])
         for name, value in self._graph.values.items():
             if value.constant is not None:
-                self.plain.append(PlainConstant(self._take(value), value.constant, value.order, value.shape))
-                values[name] = placed(value, self._machine, Space.DDR, self.plain[-1].address)
+                address = self._reserve(self._bytes(value))
+                self.plain.append(PlainConstant(address, value.constant, value.order, value.shape))
+                values[name] = placed(value, self._machine, Space.DDR, address)
         values.update({written_part(name): values[name] for name in tuple(values)})
         known: dict[object, int] = {}
         found = tuple(Externals(values, *self._weights(plans, known)) for plans in self._cores)
@@ -141,9 +142,6 @@ class ExternalMemory:
             what = f"{self._group.name} needs {self.ddr_bytes} bytes of DDR"
             raise DoesNotFit(what, f"there are {self._machine.ddr.bytes}", "Raise bytes of [ddr] of the machine")
         return found
-
-    def _take(self, value: Value) -> int:
-        return self._reserve(self._bytes(value))
 
     def _bytes(self, value: Value) -> int:
         return self._group.slots.get(value.name, 1) * buffer_bytes(value.shape, element_type(value, self._machine))
@@ -159,23 +157,17 @@ class ExternalMemory:
         Values that live throughout are in the list of the first core. Values that are only sent away need no place.
         """
         values = self._graph.values
-        placed_already = self._occupied.values.keys()
         spans = [self._spans(plans) for plans in self._cores]
-        spans = [{name: span for name, span in own.items() if name not in placed_already} for own in spans]
         end = max(map(len, self._cores))
         cores = Counter(name for span in spans for name in span)
         kept = {name for plans in self._cores for plan in plans for name in plan.geometry.loaded}
         throughout = [name for name, value in values.items() if value.kind in ("input", "received", "setup")]
         throughout += [name for name, count in cores.items() if count > 1 and values[name].kind == "activation"]
         kept.update(name for name in throughout if name in self._spaces)
-        lives = [
-            [
-                Lifetime(name, self._bytes(values[name]), 0, end)
-                for name in throughout
-                if name in kept - self._shared.keys()
-            ],
-            *([] for _ in spans[1:]),
-        ]
+        lives: list[list[Lifetime]] = [[] for _ in spans]
+        for name in throughout:
+            if name in kept and name not in self._shared:
+                lives[0].append(Lifetime(name, self._bytes(values[name]), 0, end))
         for span, own in zip(spans, lives, strict=True):
             for name, (first, last) in span.items():
                 value = values[name]
@@ -186,14 +178,14 @@ class ExternalMemory:
         return [*lives, shared]
 
     def _spans(self, plans: Sequence[ChainPlan]) -> dict[str, tuple[int, int]]:
-        """Return the first and the last chain that stores or loads each value."""
+        """Return the first and the last chain that stores or loads each value, except values that have a place."""
         first: dict[str, int] = {}
         last: dict[str, int] = {}
         for place, plan in enumerate(plans):
             for name in (*map(whole_value, plan.geometry.stored), *plan.geometry.loaded):
                 first.setdefault(name, place)
                 last[name] = place
-        return {name: (first[name], last[name]) for name in first}
+        return {name: (first[name], last[name]) for name in first if name not in self._occupied.values}
 
     def _cache(self, lives: Sequence[Sequence[Lifetime]]) -> tuple[Mapping[str, int], int]:
         """Return the addresses of activations in the cache, and their end; the largest go to DDR until all fit."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, View
+from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis, depth_axis, reduced_channels
 from device_agents.emulated_npu.compiler.graph.regions import (
     Interval,
     Region,
+    input_channels,
+    intersection,
     is_windowed,
     multiplier,
     read_region,
     size_of,
     window_interval,
 )
-from device_agents.emulated_npu.compiler.planning.placement import Buffer, operand, view_axes, view_operand
+from device_agents.emulated_npu.compiler.planning.placement import Axes, Buffer, view_operand
 from device_agents.emulated_npu.compiler.planning.weights import VECTOR_BYTES, WeightBlock
 from device_agents.emulated_npu.unit_commands import (
     Activation,
@@ -29,7 +32,6 @@ from device_agents.emulated_npu.unit_commands import (
     Space,
 )
 
-Axes = Sequence[tuple[int, int]]
 _ONE = (1, 0)
 
 
@@ -63,27 +65,19 @@ def convolve(
     layer: HardwareLayer, region: Region, block: WeightBlock, buffers: Buffers, weights: Operand
 ) -> Iterator[Command]:
     """Yield the commands of the matrix unit for a region of the output and a block whose `weights` lie in SB."""
-    channel_axis = len(region) - 1 if layer.matrix else 1
+    axis = channel_axis(layer)
     cut = list(region)
-    low = max(block.outputs[0], region[channel_axis][0])
-    cut[channel_axis] = (low, min(block.outputs[1], region[channel_axis][1]))
-    if size_of(cut[channel_axis]) == 0:
+    low, high = cut[axis] = intersection((block.outputs,), (region[axis],))[0]
+    if high <= low:
         return
     vectors = _vectors(block, weights) if block.vector_bytes else None
-    skipped, count = low - block.outputs[0], size_of(cut[channel_axis])
+    skipped, count = low - block.outputs[0], high - low
     if count < size_of(block.outputs):
         weights = _columns(weights, skipped, count)
         vectors = None if vectors is None else _columns(vectors, skipped, count)
-    parts = _single(tuple(cut), _looped_axes(layer))
-    for part in parts:
+    # A command covers one picture of a map, or four axes of a matrix.
+    for part in _single(tuple(cut), max(0, len(region) - 4) if layer.matrix else 1):
         yield _convolution(layer, part, block, buffers, weights, vectors)
-
-
-def _looped_axes(layer: HardwareLayer) -> int:
-    """Return the number of leading axes of which a command covers one index."""
-    if not layer.matrix:
-        return 1
-    return max(0, len(layer.output.axes) - 4)
 
 
 def _convolution(
@@ -96,35 +90,26 @@ def _convolution(
 ) -> Command:
     arrange = _matrix_axes if layer.matrix else _picture_axes
     needed = list(read_region(layer, 0, region))
-    needed[len(needed) - 1 if layer.matrix else 1] = block.channels
-    view = layer.inputs[0]
-    source_address, source = view_axes(buffers.reads[0], view, tuple(needed))
-    target_buffer = buffers.target
-    target_address, target = view_axes(target_buffer, layer.output, region)
+    needed[depth_axis(layer)] = block.channels
     third = fourth = None
     activation = Activation.NONE
     if block.completes:
         activation = layer.settings.activation
         if layer.residual is not None:
-            address, axes = view_axes(buffers.reads[-1], layer.residual, region)
-            third = operand(buffers.reads[-1], address, arrange(axes))
+            third = view_operand(buffers.reads[-1], layer.residual, region, arrange)
         fourth = vectors
     settings = _tile_settings(layer, region) if is_windowed(layer) else layer.settings
     return Command(
         Function.CONVOLVE,
-        operand(target_buffer, target_address, arrange(target)),
-        operand(buffers.reads[0], source_address, arrange(source)),
+        view_operand(buffers.target, layer.output, region, arrange),
+        view_operand(buffers.reads[0], layer.inputs[0], tuple(needed), arrange),
         weights,
         third,
         fourth,
         replace(settings, activation=activation),
-        accumulate=block.channels[0] > _first_channel(layer, block),
+        accumulate=block.channels[0] % reduced_channels(layer) > 0,
         layer=layer.index,
     )
-
-
-def _first_channel(layer: HardwareLayer, block: WeightBlock) -> int:
-    return 0 if layer.matrix else block.channels[0] - block.channels[0] % (layer.inputs[0].axes[1].size // layer.groups)
 
 
 def _columns(held: Operand, skipped: int, count: int) -> Operand:
@@ -143,36 +128,32 @@ def _vectors(block: WeightBlock, weights: Operand) -> Operand:
 
 def _windowed(layer: HardwareLayer, region: Region, buffers: Buffers) -> Command:
     """Return the command of pooling, depthwise convolution or LRN on one picture."""
-    depthwise = layer.function is Function.DEPTHWISE
-    view = layer.inputs[0]
-    address, axes = view_axes(buffers.reads[0], view, read_region(layer, 0, region))
-    target_buffer = buffers.target
-    target_address, target_axes = view_axes(target_buffer, layer.output, region)
-    source, target = _picture_axes(axes), _picture_axes(target_axes)
+    depthwise, ratio = layer.function is Function.DEPTHWISE, multiplier(layer)
+
+    def source(axes: Axes) -> Axes:
+        return (*_picture_axes(axes), (ratio, 0)) if depthwise else _picture_axes(axes)
+
+    def target(axes: Axes) -> Axes:
+        *outer, (size, stride) = _picture_axes(axes)
+        return (*outer, (size // ratio, stride * ratio), *[(ratio, stride)] * depthwise)
+
     second = third = fourth = None
     if depthwise:
-        ratio = multiplier(layer)
-        source, target = _with_multiplier(source, 1), _with_multiplier(target, ratio)
-        channels = (region[1][0] // ratio, -(-region[1][1] // ratio))
-        names = depthwise_constants(layer)
+        channels = input_channels(layer, region[1])
         second, fourth = (
             _channels_operand(buffers.constants[name], channels) if name in buffers.constants else None
-            for name in names
+            for name in depthwise_constants(layer)
         )
         if layer.residual is not None:
-            held = buffers.reads[-1]
-            place, residual = view_axes(held, layer.residual, region)
-            third = operand(held, place, _with_multiplier(_picture_axes(residual), ratio))
-        source = (*source[:-1], (ratio, 0))
-    settings = layer.settings if layer.function is Function.LRN else _tile_settings(layer, region)
+            third = view_operand(buffers.reads[-1], layer.residual, region, target)
     return Command(
         layer.function,
-        operand(target_buffer, target_address, target),
-        operand(buffers.reads[0], address, source),
+        view_operand(buffers.target, layer.output, region, target),
+        view_operand(buffers.reads[0], layer.inputs[0], read_region(layer, 0, region), source),
         second,
         third,
         fourth,
-        settings,
+        layer.settings if layer.function is Function.LRN else _tile_settings(layer, region),
         layer=layer.index,
     )
 
@@ -189,12 +170,6 @@ def _channels_operand(buffer: Buffer, channels: Interval) -> Operand:
     return Operand(Descriptor(buffer.space, buffer.dtype, dims, buffer.strides), address)
 
 
-def _with_multiplier(axes: Axes, ratio: int) -> tuple[tuple[int, int], ...]:
-    """Return axes with the last one divided into input channels and multiplier."""
-    size, stride = axes[-1]
-    return (*axes[:-1], (size // ratio, stride * ratio), (ratio, stride))
-
-
 def _tile_settings(layer: HardwareLayer, region: Region) -> Settings:
     """Return the settings with the padding before the first element of this region."""
     pad = list(layer.settings.pad)
@@ -208,21 +183,15 @@ def _tile_settings(layer: HardwareLayer, region: Region) -> Settings:
 def _gather(layer: HardwareLayer, region: Region, buffers: Buffers) -> Iterator[Command]:
     table, index = layer.inputs
     indices = len(index.axes)
+
+    def rows(axes: Axes) -> Axes:
+        return axes[indices - 1 :] if indices else [_ONE, *axes]
+
     for part in _single(region, indices - 1):
-        rows = read_region(layer, 0, part)
-        picked = read_region(layer, 1, part)
-        place, axes = view_axes(buffers.reads[1], index, picked)
-        target_place, target_axes = view_axes(buffers.target, layer.output, part)
-        yield Command(
-            Function.GATHER,
-            operand(
-                buffers.target, target_place, target_axes[max(0, indices - 1) :] if indices else [_ONE, *target_axes]
-            ),
-            view_operand(buffers.reads[0], table, rows),
-            operand(buffers.reads[1], place, axes[-1:] or [_ONE]),
-            settings=layer.settings,
-            layer=layer.index,
-        )
+        target = view_operand(buffers.target, layer.output, part, rows)
+        first = view_operand(buffers.reads[0], table, read_region(layer, 0, part))
+        second = view_operand(buffers.reads[1], index, read_region(layer, 1, part), lambda axes: axes[-1:] or [_ONE])
+        yield Command(Function.GATHER, target, first, second, settings=layer.settings, layer=layer.index)
 
 
 def _single(region: Region, axes: int) -> Iterator[Region]:
@@ -231,13 +200,13 @@ def _single(region: Region, axes: int) -> Iterator[Region]:
         yield (*((index, index + 1) for index in indices), *region[axes:])
 
 
-def _picture_axes(axes: Axes) -> tuple[tuple[int, int], ...]:
+def _picture_axes(axes: Axes) -> Axes:
     """Return (N = 1, C, spatial...) as (D, H, W, C)."""
     spatial = axes[2:]
     return (*(_ONE,) * (3 - len(spatial)), *spatial, axes[1])
 
 
-def _matrix_axes(axes: Axes) -> tuple[tuple[int, int], ...]:
+def _matrix_axes(axes: Axes) -> Axes:
     """Return (leading 1..., up to two batch axes, rows, columns) as (D, H, W, C)."""
     kept = list(axes[:-2])[-2:]
     rows = axes[-2] if len(axes) > 1 else _ONE
@@ -246,9 +215,11 @@ def _matrix_axes(axes: Axes) -> tuple[tuple[int, int], ...]:
 
 def view_of_factor(view: View, region: Region, buffer: Buffer) -> Operand:
     """Return the operand of the second factor of a matrix product as (K, N), or (batch, K, N) for several."""
-    address, axes = view_axes(buffer, view, region)
-    batch = [axes[place] for place in factor_axes(view) if axes[place][0] > 1]
-    return operand(buffer, address, [*batch, *axes[-2:]])
+
+    def of_factor(axes: Axes) -> Axes:
+        return [*(axes[place] for place in factor_axes(view) if axes[place][0] > 1), *axes[-2:]]
+
+    return view_operand(buffer, view, region, of_factor)
 
 
 def factor_axes(view: View) -> tuple[int, ...]:

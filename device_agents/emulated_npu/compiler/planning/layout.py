@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.compiler.planning.allocation import ALIGNMENT_BYTES, aligned
+from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
 from device_agents.emulated_npu.machine import Machine
 
@@ -46,15 +46,11 @@ class ScratchpadLayout:
         """Return the addresses in NB and SB where the buffers of the chain with this number begin."""
         upper = turn % 2 == 1
         if self.one_buffer:
-            nb_base = _aligned_down(self.nb_top - aligned(plan.nb_bytes) - plan.sb_bytes) if upper else 0
+            nb_base = aligned_down(self.nb_top - aligned(plan.nb_bytes) - plan.sb_bytes) if upper else 0
             return nb_base, nb_base + aligned(plan.nb_bytes)
         if not upper:
             return 0, 0
-        return _aligned_down(self.nb_top - plan.nb_bytes), _aligned_down(self.sb_top - plan.sb_bytes)
-
-
-def _aligned_down(address: int) -> int:
-    return address // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        return aligned_down(self.nb_top - plan.nb_bytes), aligned_down(self.sb_top - plan.sb_bytes)
 
 
 def _neighbours_bytes(sizes: Sequence[int]) -> int:

@@ -14,8 +14,7 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     is_empty,
     multiplier,
     read_region,
-    value_region,
-    whole,
+    view_region,
 )
 from device_agents.emulated_npu.compiler.planning.chain import (
     ChainPlan,
@@ -57,6 +56,9 @@ class Destination:
     region: Region
 
 
+Destinations = tuple[Destination, ...]
+
+
 @dataclass(frozen=True)
 class Externals:
     """The places off chip: of values by name, and of packed weights and constants of layers by address in DDR.
@@ -67,7 +69,7 @@ class Externals:
     values: Mapping[str, Buffer]
     weights: Mapping[str, int]
     constants: Mapping[str, int]
-    sends: Mapping[str, tuple[Destination, ...]] = field(default_factory=dict)
+    sends: Mapping[str, Destinations] = field(default_factory=dict)
 
 
 def weight_key(layer: HardwareLayer) -> str:
@@ -125,15 +127,11 @@ class ChainWriter:
     def commands(self) -> Iterator[Command]:
         """Yield the commands of all passes."""
         for tile in self._geometry.tiles():
-            yield from self.one_pass(tile)
-
-    def one_pass(self, tile: Tile) -> Iterator[Command]:
-        """Yield the commands of one pass through all layers of the chain."""
-        for step in self.steps(tile):
-            if isinstance(step, ComputeStep):
-                yield from self.compute(step)
-            else:
-                yield step
+            for step in self.steps(tile):
+                if isinstance(step, ComputeStep):
+                    yield from self.compute(step)
+                else:
+                    yield step
 
     def steps(self, tile: Tile) -> Iterator[Command | ComputeStep]:
         """Yield one pass as moves and compute steps; `compute` writes out a compute step."""
@@ -169,8 +167,7 @@ class ChainWriter:
         strides = dense_strides(self._plan.extents[name], value.order, dtype.bytes)
         self._current[name] = Buffer(Space.NB, address, dtype, tuple(low for low, _ in held), strides)
         for place, region in self._geometry.halos(name, tile):
-            kept = self._slab(name, place, held)
-            yield self._copy(self._current[name], kept, region, value, layer)
+            yield self._move(Function.COPY, name, (self._current[name], self._slab(name, place, held)), region, layer)
 
     def _keep(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
         """Copy what later passes need again into the auxiliary buffer."""
@@ -179,7 +176,7 @@ class ChainWriter:
         for place, region in self._geometry.kept(name, tile):
             after = tuple(index + (cut == place) for cut, index in enumerate(tile))
             kept = self._slab(name, place, self._geometry.held_region(name, after))
-            yield self._copy(kept, self._current[name], region, self._values[name], layer)
+            yield self._move(Function.COPY, name, (kept, self._current[name]), region, layer)
 
     def _slab(self, name: str, place: int, held: Region) -> Buffer:
         """Return the buffer of the halo across a cut, for the pass that holds `held`."""
@@ -190,46 +187,30 @@ class ChainWriter:
                 origin[track.axis] = held[track.axis][0] if other <= place else track.span[0]
         value = self._values[name]
         dtype = element_type(value, self._machine)
-        return Buffer(
-            Space.HALO, slab.address, dtype, tuple(origin), dense_strides(slab.extents, value.order, dtype.bytes)
-        )
+        strides = dense_strides(slab.extents, value.order, dtype.bytes)
+        return Buffer(Space.HALO, slab.address, dtype, tuple(origin), strides)
 
-    def _copy(self, target: Buffer, source: Buffer, region: Region, value: Value, layer: int) -> Command:
-        return Command(
-            Function.COPY,
-            region_operand(target, region, value.order),
-            region_operand(source, region, value.order),
-            layer=layer,
-        )
+    def _move(self, function: Function, name: str, ends: tuple[Buffer, Buffer], region: Region, layer: int) -> Command:
+        """Return the command that moves a region of a value unchanged; `ends` are target and source."""
+        target, source = (region_operand(end, region, self._values[name].order) for end in ends)
+        return Command(function, target, source, layer=layer)
 
     def _load(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
         yield from self._enter(name, tile, layer)
         if self._geometry.is_active(name, tile):
-            region = self._geometry.new_region(name, tile)
-            order = self._values[name].order
-            yield Command(
-                Function.LOAD,
-                region_operand(self._current[name], region, order),
-                region_operand(self._externals.values[name], region, order),
-                layer=layer,
-            )
+            ends = self._current[name], self._externals.values[name]
+            yield self._move(Function.LOAD, name, ends, self._geometry.new_region(name, tile), layer)
         yield from self._keep(name, tile, layer)
 
     def _store(self, layer: HardwareLayer, tile: Tile) -> Iterator[Command]:
         name = layer.output.value
-        own = value_region(layer.output, whole(layer.output.shape))
-        fresh = self._geometry.stored_region(name, tile)
-        region = intersection(own, fresh)
+        own = view_region(layer.output)
+        region = intersection(own, self._geometry.stored_region(name, tile))
         if is_empty(region):
             return
-        order = self._values[name].order
         if name in self._externals.values:
-            yield Command(
-                Function.STORE,
-                region_operand(self._externals.values[name], region, order),
-                region_operand(self._current[name], region, order),
-                layer=layer.index,
-            )
+            ends = self._externals.values[name], self._current[name]
+            yield self._move(Function.STORE, name, ends, region, layer.index)
         for destination in self._externals.sends.get(whole_value(name), ()):
             part = intersection(region, destination.region)
             if not is_empty(part):
@@ -351,12 +332,8 @@ class ChainWriter:
         target = Descriptor(Space.SB, DataType.FLOAT32, dims, (item * (high - low), item))
         source = Descriptor(Space.DDR, DataType.FLOAT32, dims, (item * columns, item))
         address = self._externals.constants[factor_scale_key(layer)] + item * low
-        return Command(
-            Function.LOAD,
-            Operand(target, weights.address + block.weight_bytes),
-            Operand(source, address),
-            layer=layer.index,
-        )
+        first = Operand(target, weights.address + block.weight_bytes)
+        return Command(Function.LOAD, first, Operand(source, address), layer=layer.index)
 
 
 def _batches(layer: HardwareLayer, region: Region, together: int) -> Iterator[Region]:

@@ -28,17 +28,8 @@ class ReceivedValue:
 
 def messages_to(core: int, sent: Mapping[int, Sequence[Command]]) -> dict[int, list[Operand]]:
     """Return the targets of the messages to a core, by sender, in order; `sent` has the SENDs of each core."""
-    found: dict[int, list[Operand]] = {}
-    for sender, commands in sent.items():
-        targets = [command.target for command in commands if command.peer == core]
-        if targets:
-            found[sender] = targets
-    return found
-
-
-def sends_of(commands: Iterable[Command]) -> list[Command]:
-    """Return the messages that a core sends, in order."""
-    return [command for command in commands if command.function is Function.SEND]
+    targets = {sender: [command.target for command in own if command.peer == core] for sender, own in sent.items()}
+    return {sender: own for sender, own in targets.items() if own}
 
 
 def with_receives(
@@ -137,14 +128,9 @@ class _Arrivals:
     def last(self, low: int, high: int, region: Region | None) -> int | None:
         """Return the number of the last message with data of a region between two addresses."""
         first, end = bisect_right(self._highs, low), bisect_left(self._lows, high)
-        return max(
-            (one.number for one in self._messages[first:end] if one.high > low and _may_overlap(one.region, region)),
-            default=None,
-        )
-
-
-def _may_overlap(one: Region | None, other: Region | None) -> bool:
-    return one is None or other is None or overlap(one, other)
+        found = [one for one in self._messages[first:end] if one.high > low]
+        may_overlap = (one for one in found if not one.region or not region or overlap(one.region, region))
+        return max((one.number for one in may_overlap), default=None)
 
 
 def _span(operand: Operand) -> tuple[int, int]:

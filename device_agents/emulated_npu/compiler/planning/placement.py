@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.regions import Region, size_of
 from device_agents.emulated_npu.unit_commands import DataType, Descriptor, Operand, Space
+
+Axes = Sequence[tuple[int, int]]
+"""Size and stride of each axis of an operand."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,8 @@ def region_operand(buffer: Buffer, region: Region, order: Sequence[int]) -> Oper
     return Operand(Descriptor(buffer.space, buffer.dtype, tuple(dims), tuple(strides)), address)
 
 
-def view_axes(buffer: Buffer, view: View, region: Region) -> tuple[int, list[tuple[int, int]]]:
-    """Return the address of a region of a view, and size and stride of each axis."""
+def view_operand(buffer: Buffer, view: View, region: Region, arrange: Callable[[Axes], Axes] = tuple) -> Operand:
+    """Return the operand of a region of a view; `arrange` maps the axes of the view to those of the operand."""
     address = buffer.address
     for start, first, stride in zip(view.start, buffer.origin, buffer.strides, strict=True):
         address += (start - first) * stride
@@ -62,16 +65,6 @@ def view_axes(buffer: Buffer, view: View, region: Region) -> tuple[int, list[tup
         stride = 0 if axis.base is None else axis.step * buffer.strides[axis.base]
         address += low * stride
         axes.append((high - low, stride if high - low > 1 else 0))
-    return address, axes
-
-
-def operand(buffer: Buffer, address: int, axes: Sequence[tuple[int, int]]) -> Operand:
-    """Return an operand with these sizes and strides."""
-    dims = tuple(size for size, _ in axes)
-    strides = tuple(stride for _, stride in axes)
+    arranged = arrange(axes)
+    dims, strides = tuple(size for size, _ in arranged), tuple(stride for _, stride in arranged)
     return Operand(Descriptor(buffer.space, buffer.dtype, dims, strides), address)
-
-
-def view_operand(buffer: Buffer, view: View, region: Region) -> Operand:
-    """Return the operand of a region of a view with all axes."""
-    return operand(buffer, *view_axes(buffer, view, region))

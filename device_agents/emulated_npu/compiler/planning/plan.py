@@ -24,15 +24,15 @@ from device_agents.emulated_npu.compiler.planning.external_memory import (
     placeholders,
 )
 from device_agents.emulated_npu.compiler.planning.layout import ScratchpadLayout
-from device_agents.emulated_npu.compiler.planning.lowering import ChainWriter, Destination, Externals
-from device_agents.emulated_npu.compiler.planning.messages import ReceivedValue, messages_to, sends_of, with_receives
+from device_agents.emulated_npu.compiler.planning.lowering import ChainWriter, Destination, Destinations, Externals
+from device_agents.emulated_npu.compiler.planning.messages import ReceivedValue, messages_to, with_receives
 from device_agents.emulated_npu.compiler.planning.placement import Buffer
 from device_agents.emulated_npu.compiler.planning.relocation import Relocation
 from device_agents.emulated_npu.compiler.planning.shared_lifetimes import shared_lifetimes
 from device_agents.emulated_npu.compiler.splitting.division import Division, GroupGraph
 from device_agents.emulated_npu.isa.program import Footprint
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import Command, Space
+from device_agents.emulated_npu.unit_commands import Command, Function, Space
 
 NO_DECISIONS: Mapping[int, tuple[Decision, ...]] = MappingProxyType({})
 
@@ -147,15 +147,14 @@ def _chains(decisions: Sequence[Decision]) -> list[ChainPlan]:
     return [chain for decision in decisions for chain in decision.chains]
 
 
-def _sends(
-    division: Division, core: int, buffers: Sequence[Mapping[str, Buffer]]
-) -> dict[str, tuple[Destination, ...]]:
+def _sends(division: Division, core: int, buffers: Sequence[Mapping[str, Buffer]]) -> Mapping[str, Destinations]:
     """Return where a core sends its values; `buffers` are those of every group."""
-    found: dict[str, tuple[Destination, ...]] = {}
-    for one in division.crossings_from(core):
-        is_own = core in division.groups[one.group].cores
-        buffer = None if is_own else buffers[one.group][one.value]
-        found[one.value] = (*found.get(one.value, ()), Destination(one.cores, buffer, one.region))
+    found: dict[str, Destinations] = {}
+    for one in division.crossings:
+        if one.writer == core:
+            is_own = core in division.groups[one.group].cores
+            buffer = None if is_own else buffers[one.group][one.value]
+            found[one.value] = (*found.get(one.value, ()), Destination(one.cores, buffer, one.region))
     return found
 
 
@@ -195,7 +194,7 @@ def _with_messages(
     division: Division, memories: Sequence[_GroupMemory], cores: Mapping[int, CorePlan]
 ) -> tuple[GroupPlan, ...]:
     """Add the RECEIVEs of every core, and move values that share addresses to where they lie in the end."""
-    sent = {core: sends_of(own.commands) for core, own in cores.items()}
+    sent = {core: [one for one in own.commands if one.function is Function.SEND] for core, own in cores.items()}
     plans = []
     for index, (group, memory) in enumerate(zip(division.groups, memories, strict=True)):
         names = dict.fromkeys(one.value for one in division.crossings if one.group == index)

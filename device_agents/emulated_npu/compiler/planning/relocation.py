@@ -57,13 +57,10 @@ class Relocation:
     def _moved(self, command: Command, group: frozenset[int]) -> Command:
         elsewhere = command.function is Function.SEND and command.peer not in group
         target = command.target if elsewhere else self._operand(command.target)
-        first, second = self._optional(command.first), self._optional(command.second)
+        first, second = (operand and self._operand(operand) for operand in (command.first, command.second))
         if target is command.target and first is command.first and second is command.second:
             return command
         return replace(command, target=target, first=first, second=second)
-
-    def _optional(self, operand: Operand | None) -> Operand | None:
-        return None if operand is None else self._operand(operand)
 
     def _operand(self, operand: Operand) -> Operand:
         if operand.address < _FIRST_ADDRESS or operand.descriptor.space not in (Space.DDR, Space.LLC):

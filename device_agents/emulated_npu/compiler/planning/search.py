@@ -19,13 +19,7 @@ from device_agents.emulated_npu.compiler.planning.chain import (
     packed_bytes,
     plan_chain,
 )
-from device_agents.emulated_npu.compiler.planning.cuts import (
-    CutCandidates,
-    Cuts,
-    candidate_cuts,
-    count_tiles,
-    first_that_fits,
-)
+from device_agents.emulated_npu.compiler.planning.cuts import Cuts, candidate_cuts, first_guess, first_that_fits
 from device_agents.emulated_npu.compiler.planning.lowering import ChainWriter, ComputeStep, Externals
 from device_agents.emulated_npu.compiler.planning.tiling import (
     DividesParts,
@@ -33,6 +27,7 @@ from device_agents.emulated_npu.compiler.planning.tiling import (
     HaloMode,
     NotTileable,
     Tile,
+    count_tiles,
     cut_chain,
 )
 from device_agents.emulated_npu.compiler.planning.weights import slice_outputs, uses_weight_buffer
@@ -44,21 +39,6 @@ from device_agents.emulated_npu.unit_commands import Function, Queue
 _LEAVING = (Function.STORE, Function.SEND)
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
 _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
-
-
-@dataclass(frozen=True)
-class ChainTime:
-    """The predicted time of a chain: both queues, and the parts at its ends that do not overlap."""
-
-    io_ps: int
-    cp_ps: int
-    fill_ps: int
-    drain_ps: int
-
-    @property
-    def total_ps(self) -> int:
-        """Loads of the first pass, then the busier queue, then the last store."""
-        return self.fill_ps + max(self.cp_ps, self.io_ps - self.fill_ps - self.drain_ps) + self.drain_ps
 
 
 @dataclass(frozen=True)
@@ -113,10 +93,10 @@ class ChainSearch:
         if not parts or self._residency(chain.layers[0]) != "weights":
             with contextlib.nullcontext() if not parts else contextlib.suppress(DoesNotFit, NotTileable):
                 plan = self._coarsest(chain, room, _QUICK)[0]
-                found.append(ChainEstimate(self.predict(plan).total_ps, plan.nb_bytes, plan.halo_bytes))
+                found.append(ChainEstimate(self._predicted_ps(plan), plan.nb_bytes, plan.halo_bytes))
         if parts:
             ends = [self._coarsest(replace(chain, layers=(part,)), room, _QUICK)[0] for part in (parts[0], parts[-1])]
-            first_ps, last_ps = (self.predict(end).total_ps for end in ends)
+            first_ps, last_ps = map(self._predicted_ps, ends)
             total_ps = (len(parts) - 1) * first_ps + last_ps  # all but the last are equal
             nb_bytes, halo_bytes = max(end.nb_bytes for end in ends), max(end.halo_bytes for end in ends)
             found.append(ChainEstimate(total_ps, nb_bytes, halo_bytes))
@@ -124,10 +104,15 @@ class ChainSearch:
 
     def choices(self, chain: Chain, room: Room) -> Iterator[Choice]:
         """Yield all choices around the coarsest cut that fits; raises DoesNotFit, or NotTileable, if there is none."""
-        sweeps = list(self._sweeps(chain, room))
-        yield from sweeps
-        if sweeps and self._residency(chain.layers[0]) == "weights":
-            return
+        sweeps: tuple[ChainPlan, ...] = ()
+        with contextlib.suppress(DoesNotFit, NotTileable):
+            parts = self._sweep_parts(chain, room)
+            sweeps = tuple(self._coarsest(replace(chain, layers=(part,)), room, _QUICK)[0] for part in parts)
+        if sweeps:
+            total_ps = sum(map(self._predicted_ps, sweeps))
+            yield Choice(f"weights resident in {len(sweeps)} sweeps", sweeps, total_ps)
+            if self._residency(chain.layers[0]) == "weights":
+                return
         try:
             plans = self._coarsest(chain, room, _THOROUGH)
         except (DoesNotFit, NotTileable):
@@ -135,7 +120,7 @@ class ChainSearch:
                 raise
             return
         for plan in plans:
-            yield Choice(_label(plan), (plan,), self.predict(plan).total_ps)
+            yield Choice(_label(plan), (plan,), self._predicted_ps(plan))
 
     def _residency(self, layer: HardwareLayer) -> ResidencyChoice:
         """Return what stays on chip, "auto" for whichever is faster."""
@@ -154,18 +139,6 @@ class ChainSearch:
             return ()
         parts = slice_outputs(layer, self._machine, room.sb_bytes // 2)
         return parts if len(parts) > 1 else ()
-
-    def _sweeps(self, chain: Chain, room: Room) -> Iterator[Choice]:
-        """Yield a single layer in several sweeps over its features."""
-        parts = self._sweep_parts(chain, room)
-        if not parts:
-            return
-        try:
-            plans = tuple(self._coarsest(replace(chain, layers=(part,)), room, _QUICK)[0] for part in parts)
-        except (DoesNotFit, NotTileable):
-            return
-        total_ps = sum(self.predict(plan).total_ps for plan in plans)
-        yield Choice(f"weights resident in {len(parts)} sweeps", plans, total_ps)
 
     def _coarsest(self, chain: Chain, room: Room, effort: _Effort) -> list[ChainPlan]:
         """Return plans for the coarsest cut that fits, and finer ones; raises DoesNotFit, or NotTileable."""
@@ -193,32 +166,26 @@ class ChainSearch:
     ) -> list[ChainPlan]:
         """Return `_coarsest_of`, without candidates that divide what a layer of the chain writes as one part."""
         try:
-            return self._coarsest_of(CutCandidates(candidates, wanted), chain, room, effort)
+            return self._coarsest_of(candidates, wanted, chain, room, effort)
         except DividesParts:
-            whole = [cuts for cuts in candidates if self._keeps_parts(chain, cuts)]
+            whole = [cuts for cuts in candidates if _keeps_parts(chain, cuts)]
             if not whole:
                 raise
-            return self._coarsest_of(CutCandidates(whole, wanted), chain, room, effort)
+            return self._coarsest_of(whole, wanted, chain, room, effort)
 
-    @staticmethod
-    def _keeps_parts(chain: Chain, cuts: Cuts) -> bool:
-        try:
-            cut_chain(chain.layers, cuts, chain.stored)
-        except NotTileable:
-            return False
-        return True
-
-    def _coarsest_of(self, candidates: CutCandidates, chain: Chain, room: Room, effort: _Effort) -> list[ChainPlan]:
+    def _coarsest_of(
+        self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: _Effort
+    ) -> list[ChainPlan]:
         tried: dict[int, list[ChainPlan]] = {}
 
         def plans(place: int) -> list[ChainPlan]:
             if place not in tried:
-                tried[place] = self._variants(chain, candidates.cuts[place], room, effort)
+                tried[place] = self._variants(chain, candidates[place], room, effort)
             return tried[place]
 
-        first = first_that_fits(len(candidates.cuts), candidates.guess(chain.layers[-1]), plans)
+        first = first_that_fits(len(candidates), first_guess(chain.layers[-1], candidates, wanted), plans)
         found = list(plans(first))
-        for place in range(first + 1, min(first + effort.finer, len(candidates.cuts) - 1) + 1):
+        for place in range(first + 1, min(first + effort.finer, len(candidates) - 1) + 1):
             with contextlib.suppress(DoesNotFit):  # a finer cut may keep more halo than there is room for
                 found.extend(plans(place))
         return found
@@ -254,8 +221,11 @@ class ChainSearch:
         if choice == "retain-columns":
             yield ()
 
-    def predict(self, plan: ChainPlan) -> ChainTime:
-        """Return the time of a chain from the commands of representative passes."""
+    def _predicted_ps(self, plan: ChainPlan) -> int:
+        """Return the time of a chain from the commands of representative passes.
+
+        That is the time of the loads of the first pass, then of the busier queue, then of the last store.
+        """
         writer = ChainWriter(plan, self._values, self._machine, self._externals)
         io_ps = cp_ps = fill_ps = drain_ps = 0
         for tile, count in _representatives(plan.geometry):
@@ -271,7 +241,7 @@ class ChainSearch:
                     fill_ps += io if filling else 0
                 io_ps += io * count
                 cp_ps += cp * count
-        return ChainTime(io_ps, cp_ps, fill_ps, drain_ps)
+        return fill_ps + max(cp_ps, io_ps - fill_ps - drain_ps) + drain_ps
 
     def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[int, int]:
         """Return the time on both queues; it depends only on shapes, so that equal steps share it."""
@@ -289,6 +259,14 @@ class ChainSearch:
                     cp_ps += self._costs.duration_ps(command)
             known = self._computing[key] = (io_ps, cp_ps)
         return known
+
+
+def _keeps_parts(chain: Chain, cuts: Cuts) -> bool:
+    try:
+        cut_chain(chain.layers, cuts, chain.stored)
+    except NotTileable:
+        return False
+    return True
 
 
 def _label(plan: ChainPlan) -> str:
@@ -314,7 +292,4 @@ def _representatives(geometry: Geometry) -> Iterator[tuple[Tile, int]]:
             groups.setdefault((tile == 0, shape), []).append(tile)
         columns.append([(tiles[0], len(tiles)) for tiles in groups.values()])
     for combination in itertools.product(*columns):
-        count = 1
-        for _, number in combination:
-            count *= number
-        yield tuple(tile for tile, _ in combination), count
+        yield tuple(first for first, _ in combination), math.prod(number for _, number in combination)

@@ -18,7 +18,12 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, View
-from device_agents.emulated_npu.compiler.graph.regions import Region, intersection, is_empty, value_region, whole
+from device_agents.emulated_npu.compiler.graph.regions import (
+    Region,
+    intersection,
+    is_empty,
+    view_region,
+)
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
 
 NEVER = -1
@@ -72,7 +77,7 @@ def shared_lifetimes(
 
 
 def _region(view: View) -> Region:
-    return value_region(view, whole(view.shape))
+    return view_region(view)
 
 
 def notifications(

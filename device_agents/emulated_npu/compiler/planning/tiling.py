@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.regions import (
     EMPTY,
@@ -30,6 +32,7 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     size_of,
     union,
     value_region,
+    view_region,
     whole,
 )
 
@@ -74,10 +77,7 @@ class AxisTrack:
     @functools.cached_property
     def span(self) -> Interval:
         """Everything that is ever held."""
-        result = EMPTY
-        for interval in self.held:
-            result = union(result, interval)
-        return result
+        return functools.reduce(union, self.held, EMPTY)
 
 
 class NotTileable(Exception):
@@ -89,6 +89,15 @@ class DividesParts(NotTileable):
 
 
 Tile = tuple[int, ...]
+
+
+def count_tiles(layer: HardwareLayer, cuts: Sequence[Cut]) -> int:
+    """Return the number of tiles into which cuts divide a layer's output."""
+    return math.prod(_counts(layer, cuts))
+
+
+def _counts(layer: HardwareLayer, cuts: Sequence[Cut]) -> tuple[int, ...]:
+    return tuple(ceil_div(layer.output.axes[cut.axis].size, cut.size) for cut in cuts)
 
 
 @dataclass(frozen=True)
@@ -200,9 +209,8 @@ class _Cutter:
         self._layers, self._cuts, self._stored = layers, cuts, stored
         self._made: dict[str, Region] = {}
         for layer in layers:
-            _extend(self._made, layer.output.value, value_region(layer.output, whole(layer.output.shape)))
-        last = layers[-1].output
-        self._counts = tuple(-(-last.axes[cut.axis].size // cut.size) for cut in cuts)
+            _extend(self._made, layer.output.value, view_region(layer.output))
+        self._counts = _counts(layers[-1], cuts)
 
     def run(self) -> Geometry:
         columns = [self._along(cut, count) for cut, count in zip(self._cuts, self._counts, strict=True)]
@@ -215,7 +223,6 @@ class _Cutter:
 
     def _regions(self) -> dict[str, Region]:
         regions: dict[str, Region] = {}
-
         for layer in self._layers:
             output = whole(layer.output.shape)
             for place, view in enumerate(layer.reads):
@@ -228,25 +235,18 @@ class _Cutter:
         if count == 1:
             return {}
         last = self._layers[-1].output
-        size = last.axes[cut.axis].size
-        base = last.base(cut.axis)
+        size, unit, base = last.axes[cut.axis].size, last.axes[cut.axis].step, last.base(cut.axis)
         axes: dict[str, int | None] = {last.value: base}
-        needs: dict[str, list[Interval]] = {}
-        unit, start = last.axes[cut.axis].step, last.start[base]
+        start = last.start[base]
         tiles = [(first, min(first + cut.size, size)) for first in range(0, size, cut.size)]
-        needs[last.value] = [(start + unit * low, start + unit * high) for low, high in tiles]
-        tracks: dict[str, AxisTrack] = {}
-        pending = {name: sum(layer.output.value == name for layer in self._layers) for name in self._made}
+        needs = {last.value: [(start + unit * low, start + unit * high) for low, high in tiles]}
         computed: dict[str, AxisTrack | None] = {}
         for layer in reversed(self._layers):
             name = layer.output.value
             if name not in computed:
                 computed[name] = self._finish(name, axes, needs, cut)
-            pending[name] -= 1
             self._propagate(layer, computed, axes, needs, count)
-        for name, track in computed.items():
-            if track is not None:
-                tracks[name] = track
+        tracks = {name: track for name, track in computed.items() if track is not None}
         for name in axes.keys() - self._made.keys():
             axis = axes[name]
             if axis is not None:
@@ -277,7 +277,7 @@ class _Cutter:
         axis, unit, first = None, 1, 0
         if track is not None:
             found = cut_axis(layer.output, track.axis)
-            own = value_region(layer.output, whole(layer.output.shape))[track.axis]
+            own = view_region(layer.output)[track.axis]
             if found is None or own != self._made[layer.output.value][track.axis]:
                 raise NotTileable(f"{layer.name} writes part of an axis that is cut")
             axis, unit = found

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.layer_parts import (
     channel_axis,
@@ -14,7 +15,8 @@ from device_agents.emulated_npu.compiler.graph.layer_parts import (
     part_of,
     reduced_channels,
 )
-from device_agents.emulated_npu.compiler.graph.regions import Interval, group_channels, size_of
+from device_agents.emulated_npu.compiler.graph.regions import Interval, input_channels, size_of
+from device_agents.emulated_npu.compiler.planning.placement import dense_strides
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Descriptor, Function, Operand, Space
@@ -82,7 +84,7 @@ def stored_taps(layer: HardwareLayer, machine: Machine) -> int:
     if layer.matrix or machine.mfu.packing != "stride":
         return taps(layer)
     sizes = zip(layer.settings.kernel, layer.settings.stride, strict=True)
-    return math.prod(-(-kernel // stride) * stride for kernel, stride in sizes)
+    return math.prod(ceil_div(kernel, stride) * stride for kernel, stride in sizes)
 
 
 def cut_weights(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tuple[WeightBlock, ...]:
@@ -122,7 +124,7 @@ def slice_outputs(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> 
 def _part_of_channels(layer: HardwareLayer, machine: Machine, budget_bytes: int, columns: int) -> tuple[int, int]:
     """Return output and input channels of a block that holds only a part of the sum; raises DoesNotFit."""
     pair_bytes = stored_taps(layer, machine) * machine.data_type.bytes
-    least_bytes = -(-pair_bytes // VECTOR_BYTES) * VECTOR_BYTES + _vector_bytes(layer)
+    least_bytes = _whole_vectors(pair_bytes) + _vector_bytes(layer)
     if least_bytes > budget_bytes:
         what = f"{layer.name} needs {least_bytes} bytes of SB for one window of one channel"
         raise DoesNotFit(what, f"there are {budget_bytes} for it", "Raise sb_bytes of the machine", "SB", least_bytes)
@@ -142,17 +144,18 @@ def _blocks(
             start = group * per_group + first
             for low in range(0, channels, depth):
                 high = min(low + depth, channels)
-                base = 0 if layer.matrix else group_channels(layer, (start, start + 1))[0]
+                base = 0 if layer.matrix else input_channels(layer, (start, start + 1))[0]
                 last = high == channels
-                weight_bytes = -(-pair_bytes * (high - low) * count // VECTOR_BYTES) * VECTOR_BYTES
+                weight_bytes = _whole_vectors(pair_bytes * (high - low) * count)
                 vector_bytes = _vector_bytes(layer) * count if last else 0
-                blocks.append(
-                    WeightBlock(
-                        (start, start + count), (base + low, base + high), offset, weight_bytes, vector_bytes, last
-                    )
-                )
-                offset += weight_bytes + vector_bytes
+                outputs_here, channels_here = (start, start + count), (base + low, base + high)
+                blocks.append(WeightBlock(outputs_here, channels_here, offset, weight_bytes, vector_bytes, last))
+                offset += blocks[-1].bytes
     return blocks
+
+
+def _whole_vectors(size_bytes: int) -> int:
+    return ceil_div(size_bytes, VECTOR_BYTES) * VECTOR_BYTES
 
 
 def _vector_bytes(layer: HardwareLayer) -> int:
@@ -177,13 +180,8 @@ def weight_operand(layer: HardwareLayer, block: WeightBlock, machine: Machine, a
     """Return the operand of the block's weights in SB as (kd, kh, kw, C, M)."""
     kernel = (1, 1, 1) if layer.matrix else layer.settings.kernel
     dims = (*kernel, size_of(block.channels), size_of(block.outputs))
-    item = machine.data_type.bytes
-    strides = []
-    step = item
-    for size in reversed(dims):
-        strides.append(step)
-        step *= size
-    return Operand(Descriptor(Space.SB, machine.data_type, dims, tuple(reversed(strides))), address)
+    strides = dense_strides(dims, range(len(dims)), machine.data_type.bytes)
+    return Operand(Descriptor(Space.SB, machine.data_type, dims, strides), address)
 
 
 def pack_weights(
@@ -200,7 +198,7 @@ def pack_weights(
     for block in blocks:
         low, high = block.channels
         if not layer.matrix:
-            base = group_channels(layer, (block.outputs[0], block.outputs[0] + 1))[0]
+            base = input_channels(layer, (block.outputs[0], block.outputs[0] + 1))[0]
             low, high = low - base, high - base
         part = taken[:, low:high, slice(*block.outputs)]
         # Zeros that pad the window (`stored_taps`) follow the weights.

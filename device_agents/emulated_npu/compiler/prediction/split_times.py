@@ -6,14 +6,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import (
-    Graph,
-    HardwareLayer,
-    Value,
-    whole_value,
-)
+from device_agents.emulated_npu.arithmetic import PS_PER_NS
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, Value, whole_value
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.ordering.order import order
+from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
 from device_agents.emulated_npu.compiler.planning.chain_keys import constant_key
 from device_agents.emulated_npu.compiler.planning.decisions import decide
 from device_agents.emulated_npu.compiler.planning.external_memory import placeholders
@@ -21,13 +17,10 @@ from device_agents.emulated_npu.compiler.planning.layout import ScratchpadLayout
 from device_agents.emulated_npu.compiler.planning.lowering import Externals
 from device_agents.emulated_npu.compiler.planning.plan import lowered
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
-from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.formula import formula
 from device_agents.emulated_npu.unit_commands import Item, Space
 
-_PS_PER_NS = 1000
 _APART_BYTES = 1 << 40
 
 
@@ -58,12 +51,10 @@ class SplitPredictor:
         `graph` has the values of the layer before the split; `spaces` has these and the values of the split.
         """
         values = {**graph.values, **split.values}
-        latency_ps = round(self._machine.cores.link.latency_ns * _PS_PER_NS)
-        total_ps = latency_ps * (len(split.phases) - 1)
-        for cores in split.phases:
-            whole = replace(graph, values=values, layers=())
-            total_ps += max(map(sum, self._phase_ps(cores, whole, spaces)))
-        return total_ps
+        latency_ps = round(self._machine.cores.link.latency_ns * PS_PER_NS)
+        whole = replace(graph, values=values, layers=())
+        phases_ps = [max(map(sum, self._phase_ps(cores, whole, spaces))) for cores in split.phases]
+        return sum(phases_ps) + latency_ps * (len(phases_ps) - 1)
 
     def _phase_ps(
         self, cores: Sequence[Sequence[HardwareLayer]], graph: Graph, spaces: Mapping[str, Space]
@@ -74,7 +65,7 @@ class SplitPredictor:
         for memory in (Space.DDR, Space.LLC):
             works = [sum(self._slices[key].work_ps.get(memory, 0) for key in each) for each in keys]
             shares.append(sum(works) / max(works) if any(works) else 1.0)
-        return [[self._slice_ps(key, shares[0], shares[1]) for key in each] for each in keys]
+        return [[self._slice_ps(key, *shares) for key in each] for each in keys]
 
     def _known(self, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> object:
         key = slice_key(layer, graph.values, spaces)
@@ -103,14 +94,11 @@ class SplitPredictor:
         return _Slice(tuple(order(commands, self._machine, self._options)), work)
 
     def _slice_ps(self, key: object, ddr_share: float, llc_share: float) -> int:
-        known = self._times.get((key, ddr_share, llc_share))
-        if known is None:
-            machine = replace(
-                self._machine, ddr=_shared(self._machine.ddr, ddr_share), llc=_shared(self._machine.llc, llc_share)
-            )
-            steps = (IssuedStep(pc, item, 0) for pc, item in enumerate(self._slices[key].items))
-            known = self._times[key, ddr_share, llc_share] = formula(steps, machine).total_ps
-        return known
+        times, place = self._times, (key, ddr_share, llc_share)
+        if place not in times:
+            ddr, llc = _shared(self._machine.ddr, ddr_share), _shared(self._machine.llc, llc_share)
+            times[place] = predicted_time_ps(self._slices[key].items, replace(self._machine, ddr=ddr, llc=llc))
+        return times[place]
 
 
 def _apart(externals: Externals) -> Externals:

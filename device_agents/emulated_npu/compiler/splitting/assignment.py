@@ -46,11 +46,9 @@ def group_machines(machine: Machine, groups: Sequence[Sequence[int]]) -> list[Ma
     The share is the number of its cores divided by the number of cores in use on the chip. It applies to size and, for
     predictions, to bandwidth: in the steady state of a pipeline all cores work all the time.
     """
-    chips = [machine.cores.chip_of(cores[0]) for cores in groups]
-    in_use: Counter[int] = Counter()
-    for chip, cores in zip(chips, groups, strict=True):
-        in_use[chip] += len(cores)
-    return [_share(machine, len(cores), in_use[chip]) for chip, cores in zip(chips, groups, strict=True)]
+    chip_of = machine.cores.chip_of
+    in_use = Counter(chip_of(core) for cores in groups for core in cores)
+    return [_share(machine, len(cores), in_use[chip_of(cores[0])]) for cores in groups]
 
 
 def _share(machine: Machine, cores: int, in_use: int) -> Machine:

@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Value
-from device_agents.emulated_npu.compiler.graph.regions import Region, hull, overlap, value_region, whole
+from device_agents.emulated_npu.compiler.graph.regions import Region, hull, overlap, view_region, whole
 from device_agents.emulated_npu.compiler.splitting.assignment import (
     Assignment,
     group_machines,
     group_names,
     stage_numbers,
 )
-from device_agents.emulated_npu.compiler.splitting.core_slices import CoreLayers, SlicedNetwork, share_out
-from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
+from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_graph
 from device_agents.emulated_npu.machine import Machine
 
 NO_SPLITS: Mapping[int, LayerSplit] = MappingProxyType({})
@@ -69,10 +68,6 @@ class Division:
     groups: tuple[GroupGraph, ...]
     crossings: tuple[Crossing, ...]
 
-    def crossings_from(self, core: int) -> tuple[Crossing, ...]:
-        """Return what a core sends."""
-        return tuple(crossing for crossing in self.crossings if crossing.writer == core)
-
 
 def divide(
     graph: Graph, machine: Machine, assignment: Assignment | None = None, splits: Mapping[int, LayerSplit] = NO_SPLITS
@@ -88,26 +83,43 @@ def divide(
         count = len(graph.layers)
         core = GroupGraph("The network", (0,), machine, 0, 1, graph, (graph,), {})
         return Division(graph, tuple(range(count)), (0,) * count, (core,), ())
-    sliced = share_out(graph, assignment, splits)
-    return _Divider(sliced, machine, group_names(assignment)).division()
+    return _Divider(graph, machine, assignment, splits).division()
 
 
 class _Divider:
-    """Divides a graph of slices; collects the regions of every value that each core writes and reads."""
+    """Divides a graph into slices; collects the regions of every value that each core writes and reads.
 
-    def __init__(self, sliced: SlicedNetwork, machine: Machine, names: Sequence[str]) -> None:
-        self._sliced, self._graph, self._groups, self._names = sliced, sliced.graph, sliced.groups, names
-        self._machines = group_machines(machine, [[own.core for own in group] for group in sliced.groups])
-        self._group_of = {own.core: number for number, group in enumerate(sliced.groups) for own in group}
+    `_groups` has for each group the slices of every core, in the order in which they run; an idle core has none.
+    """
+
+    def __init__(
+        self, graph: Graph, machine: Machine, assignment: Assignment, splits: Mapping[int, LayerSplit]
+    ) -> None:
+        split = split_graph(graph, splits)
+        self._origins, self._phases = split.origins, [0] * len(split.origins)
+        # A pass of a chain over several slices could wait for what another core computes from later passes.
+        alone = (place for place, origin in enumerate(split.origins) if origin in splits and splits[origin].kind)
+        self._graph = replace(split.graph, alone=frozenset(alone))
+        self._names, cores = group_names(assignment), [group.cores for group in assignment.groups]
+        self._machines = group_machines(machine, cores)
+        self._group_of = {core: number for number, group in enumerate(cores) for core in group}
+        self._groups: list[dict[int, list[int]]] = []
+        for group in assignment.groups:
+            own: dict[int, list[int]] = {core: [] for core in group.cores}
+            steps: dict[int, int] = {}
+            for place in (place for layer in group.layers for place in split.slices[layer]):
+                own[group.cores[split.cores[place]]].append(place)
+                self._phases[place] = steps.setdefault(split.phases[place], len(steps))
+            self._groups.append(own)
         # Regions by value and core, each once.
         self._written: dict[str, dict[int, dict[Region, None]]] = {}
         self._read: dict[str, dict[int, dict[Region, None]]] = {}
-        for own in itertools.chain.from_iterable(sliced.groups):
-            for layer in (self._graph.layers[place] for place in own.layers):
+        for core, places in itertools.chain.from_iterable(group.items() for group in self._groups):
+            for layer in (self._graph.layers[place] for place in places):
                 for table, views in ((self._written, (layer.output,)), (self._read, layer.reads)):
                     for view in views:
-                        regions = table.setdefault(view.value, {}).setdefault(own.core, {})
-                        regions[value_region(view, whole(view.shape))] = None
+                        regions = table.setdefault(view.value, {}).setdefault(core, {})
+                        regions[view_region(view)] = None
 
     def division(self) -> Division:
         """Return the graphs of all groups and what crosses between cores."""
@@ -121,18 +133,16 @@ class _Divider:
         numbers = self._numbers(crossings)
         found = tuple(itertools.chain.from_iterable(crossings.values()))
         groups = tuple(self._group(index, numbers, found, homes) for index in range(len(self._groups)))
-        return Division(self._graph, self._sliced.origins, self._sliced.phases, groups, found)
+        return Division(self._graph, self._origins, tuple(self._phases), groups, found)
 
     def _crossings(self, name: str) -> Iterable[Crossing]:
         read = self._read.get(name, {})
         for writer, written in self._written[name].items():
             for number, group in enumerate(self._groups):
                 needed = {
-                    own.core: [
-                        region for region in read.get(own.core, ()) if any(overlap(region, one) for one in written)
-                    ]
-                    for own in group
-                    if own.core != writer
+                    core: [region for region in read.get(core, ()) if any(overlap(region, one) for one in written)]
+                    for core in group
+                    if core != writer
                 }
                 readers = tuple(core for core, regions in needed.items() if regions)
                 if readers:
@@ -166,11 +176,11 @@ class _Divider:
         shared: dict[int, set[str]] = {}
         for one in crossings:
             shared.setdefault(one.writer, set()).add(one.value)
-        parts = tuple(self._part(own, values, shared.get(own.core, set()), home) for own in self._groups[index])
+        parts = tuple(self._part(core, values, shared.get(core, set()), home) for core in self._groups[index])
         graph = _together(parts)
         return GroupGraph(
             name=self._names[index],
-            cores=tuple(own.core for own in self._groups[index]),
+            cores=tuple(self._groups[index]),
             machine=self._machines[index],
             stage=numbers[index],
             depth=depth,
@@ -187,8 +197,8 @@ class _Divider:
             return value
         return replace(value, kind=kind, is_output=at_home)
 
-    def _part(self, own: CoreLayers, values: Mapping[str, Value], shared: set[str], home: set[str]) -> Graph:
-        layers = tuple(self._graph.layers[place] for place in own.layers)
+    def _part(self, core: int, values: Mapping[str, Value], shared: set[str], home: set[str]) -> Graph:
+        layers = tuple(self._graph.layers[place] for place in self._groups[self._group_of[core]][core])
         touched = {view.value for layer in layers for view in (*layer.reads, layer.output)}
         return replace(
             self._graph,
@@ -196,7 +206,7 @@ class _Divider:
             layers=layers,
             inputs=tuple(name for name in self._graph.inputs if name in touched),
             outputs=tuple(name for name in self._graph.outputs if name in home and name in touched),
-            foreign=frozenset(name for name in touched if self._written.get(name, {}).keys() - {own.core}),
+            foreign=frozenset(name for name in touched if self._written.get(name, {}).keys() - {core}),
             shared=frozenset(shared) | (self._graph.shared & touched),
             setup=None,
         )
@@ -225,12 +235,9 @@ def setup_of(setup: Graph | None, names: Container[str]) -> Graph | None:
 
 def _together(parts: Sequence[Graph]) -> Graph:
     """Return the graph of all values and layers of a group."""
-    values: dict[str, Value] = {}
-    for part in parts:
-        values.update(part.values)
     return replace(
         parts[0],
-        values=values,
+        values={name: value for part in parts for name, value in part.values.items()},
         layers=tuple(layer for part in parts for layer in part.layers),
         inputs=tuple(dict.fromkeys(name for part in parts for name in part.inputs)),
         outputs=tuple(dict.fromkeys(name for part in parts for name in part.outputs)),

@@ -7,7 +7,7 @@ or columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +22,13 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     View,
     ViewAxis,
 )
-from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis, constant_part, part_of
+from device_agents.emulated_npu.compiler.graph.layer_parts import (
+    channel_axis,
+    constant_part,
+    depth_axis,
+    part_of,
+    reduced_channels,
+)
 from device_agents.emulated_npu.compiler.graph.regions import Interval
 from device_agents.emulated_npu.compiler.splitting.split_axes import (
     CannotSplit,
@@ -31,7 +37,8 @@ from device_agents.emulated_npu.compiler.splitting.split_axes import (
     equal_parts,
     parts_along,
 )
-from device_agents.emulated_npu.unit_commands import MAX_RANK, PLAIN, Activation, Binary, Function, Reduction, Settings
+from device_agents.emulated_npu.numpy_types import Array
+from device_agents.emulated_npu.unit_commands import MAX_RANK, Activation, Binary, Function, Reduction, Settings
 
 Slices = tuple[tuple[HardwareLayer, ...], ...]
 
@@ -51,12 +58,16 @@ class LayerSplit:
 
 @dataclass(frozen=True)
 class SplitGraph:
-    """A graph of slices, with the core, the original layer and the phase of each; phases count through the graph."""
+    """A graph of slices, with the core, the original layer and the phase of each; phases count through the graph.
+
+    `slices` has the places of the slices of each original layer.
+    """
 
     graph: Graph
     cores: tuple[int, ...]
     origins: tuple[int, ...]
     phases: tuple[int, ...]
+    slices: tuple[range, ...]
 
 
 def unsplit(layer: HardwareLayer) -> LayerSplit:
@@ -79,26 +90,28 @@ def split_layer(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKi
     return LayerSplit(kind, (slices,), {})
 
 
-def split_graph(graph: Graph, choose: Callable[[HardwareLayer], LayerSplit]) -> SplitGraph:
-    """Return a graph with every layer split by `choose`."""
+def split_graph(graph: Graph, splits: Mapping[int, LayerSplit]) -> SplitGraph:
+    """Return a graph with the layers of these indices split; other layers run on the first core."""
     values = dict(graph.values)
-    layers: list[HardwareLayer] = []
-    cores: list[int] = []
-    origins: list[int] = []
-    phases: list[int] = []
+    found: list[tuple[HardwareLayer, int, int, int]] = []
+    slices: list[range] = []
     phase = 0
     for place, layer in enumerate(graph.layers):
-        split = choose(layer)
+        split = splits.get(place) or unsplit(layer)
         values.update(split.values)
-        for slices in split.phases:
-            for core, own in enumerate(slices):
-                for part in own:
-                    layers.append(replace(part, index=len(layers)))
-                    cores.append(core)
-                    origins.append(place)
-                    phases.append(phase)
+        first = len(found)
+        for cores in split.phases:
+            found.extend((part, core, place, phase) for core, own in enumerate(cores) for part in own)
             phase += 1
-    return SplitGraph(replace(graph, values=values, layers=tuple(layers)), tuple(cores), tuple(origins), tuple(phases))
+        slices.append(range(first, len(found)))
+    layers = tuple(replace(part, index=index) for index, (part, *_) in enumerate(found))
+    return SplitGraph(
+        graph=replace(graph, values=values, layers=layers),
+        cores=tuple(core for _, core, _, _ in found),
+        origins=tuple(origin for _, _, origin, _ in found),
+        phases=tuple(phase for *_, phase in found),
+        slices=tuple(slices),
+    )
 
 
 def _named(part: HardwareLayer, kind: SplitKind, interval: Interval) -> HardwareLayer:
@@ -113,7 +126,6 @@ def _by_inputs(layer: HardwareLayer, values: Mapping[str, Value], parts: int) ->
 
     Scale and shift are linear and come before the sum: every part is scaled, and one part is shifted.
     """
-    depth_axis = len(layer.inputs[0].axes) - 1 if layer.matrix else 1
     intervals: Sequence[Interval] = ()
     if layer.function is not Function.CONVOLVE:
         why = f"{layer.function.name} makes no sum of products over input channels"
@@ -122,7 +134,7 @@ def _by_inputs(layer: HardwareLayer, values: Mapping[str, Value], parts: int) ->
     elif len(layer.output.axes) + 1 > MAX_RANK:
         why = f"its partial results would have more than {MAX_RANK} axes"
     else:
-        depth = layer.inputs[0].axes[depth_axis].size
+        depth = reduced_channels(layer)
         intervals = equal_parts(depth, parts)
         why = f"it has {depth} input channel{'s' if depth > 1 else ''}"
     if len(intervals) < 2:
@@ -130,9 +142,7 @@ def _by_inputs(layer: HardwareLayer, values: Mapping[str, Value], parts: int) ->
     partial = _partial_value(layer, values, len(intervals))
     products = tuple((_product(layer, partial, place, interval),) for place, interval in enumerate(intervals))
     new = {partial.name: partial}
-    sums = _summing(layer, partial, new)
-    axis = _summing_axis(layer)
-    return LayerSplit("inputs", (products, _split_sums(sums, axis, parts)), new)
+    return LayerSplit("inputs", (products, _split_sums(_summing(layer, partial, new), parts)), new)
 
 
 def _partial_value(layer: HardwareLayer, values: Mapping[str, Value], count: int) -> Value:
@@ -147,7 +157,7 @@ def _partial_value(layer: HardwareLayer, values: Mapping[str, Value], count: int
 
 def _product(layer: HardwareLayer, partial: Value, place: int, interval: Interval) -> HardwareLayer:
     low, high = interval
-    first = views.sliced(layer.inputs[0], len(layer.inputs[0].axes) - 1 if layer.matrix else 1, low, high - low)
+    first = views.sliced(layer.inputs[0], depth_axis(layer), low, high - low)
     others = tuple(views.sliced(view, len(view.axes) - 2, low, high - low) for view in layer.inputs[1:])
     axes = tuple(ViewAxis(size, axis + 1) for axis, size in enumerate(layer.output.shape))
     start = (place, *(0 for _ in axes))
@@ -165,68 +175,50 @@ def _product(layer: HardwareLayer, partial: Value, place: int, interval: Interva
 
 
 def _unshifted(scale_shift: LazyConstant) -> LazyConstant:
+    def without_shift(array: Array) -> Array:
+        kept: Array = array * np.array([[1], [0]], array.dtype)
+        return kept
+
     name = f"{scale_shift.name}[unshifted]"
-    return derived(
-        name,
-        scale_shift.shape,
-        scale_shift.dtype,
-        (scale_shift,),
-        lambda array: array * np.array([[1], [0]], array.dtype),
-    )
+    return derived(name, scale_shift.shape, scale_shift.dtype, (scale_shift,), without_shift)
 
 
 def _summing(layer: HardwareLayer, partial: Value, new: dict[str, Value]) -> tuple[HardwareLayer, ...]:
     """Return the layers that compute the output from the partial results, before they are split."""
     settings = layer.settings
     epilogue = Settings(activation=settings.activation, alpha=settings.alpha, beta=settings.beta, mode=int(Binary.ADD))
-    add = _Summing(layer, partial)
+
+    def step(function: Function, inputs: tuple[View, ...], output: View, settings: Settings) -> HardwareLayer:
+        name = f"{layer.name} {function.name.lower()}"
+        return HardwareLayer(layer.index, name, (), function, inputs, output, settings)  # the products have the nodes
+
+    def reduction(target: View) -> HardwareLayer:
+        source, axes = views.whole(partial.name, partial.shape), Settings(axes=1, mode=int(Reduction.SUM))
+        return step(Function.REDUCE, (source,), views.with_axis(target, 0), axes)
+
     if layer.residual is None and settings.activation is Activation.NONE:
-        return (add.reduction(layer.output),)
+        return (reduction(layer.output),)
     name = f"{layer.output.value}\x00sum{layer.index}"
     total = Value(name, layer.output.shape, partial.dtype, tuple(axis - 1 for axis in partial.order[1:]), "activation")
     new[name] = total
     summed = views.whole(name, total.shape)
     if layer.residual is None:
-        last = add.layer(Function.MAP, (summed,), layer.output, replace(epilogue, mode=0))
+        last = step(Function.MAP, (summed,), layer.output, replace(epilogue, mode=0))
     else:
-        last = add.layer(Function.BINARY, (summed, layer.residual), layer.output, epilogue)
-    return add.reduction(summed), last
+        last = step(Function.BINARY, (summed, layer.residual), layer.output, epilogue)
+    return reduction(summed), last
 
 
-@dataclass(frozen=True)
-class _Summing:
-    whole_layer: HardwareLayer
-    partial: Value
+def _split_sums(sums: tuple[HardwareLayer, ...], parts: int) -> Slices:
+    """Return the part of all these layers for each core, along the longest axis of the output.
 
-    def reduction(self, target: View) -> HardwareLayer:
-        """Return the sum over the first axis of the partial results."""
-        source = views.whole(self.partial.name, self.partial.shape)
-        return self.layer(
-            Function.REDUCE, (source,), views.with_axis(target, 0), Settings(axes=1, mode=int(Reduction.SUM))
-        )
+    The axis is counted from the end, because a reduction has one more axis in front.
+    """
+    shape = sums[-1].output.shape[int(sums[-1].function is Function.REDUCE) :]
+    longest = shape.index(max(shape)) - len(shape)
 
-    def layer(
-        self, function: Function, inputs: tuple[View, ...], output: View, settings: Settings = PLAIN
-    ) -> HardwareLayer:
-        """Return a layer without `nodes`: the products have them."""
-        origin = self.whole_layer
-        return HardwareLayer(
-            origin.index, f"{origin.name} {function.name.lower()}", (), function, inputs, output, settings
-        )
+    def part(one: HardwareLayer, interval: Interval) -> HardwareLayer:
+        return _named(part_of(one, len(one.output.axes) + longest, *interval), "inputs", interval)
 
-
-def _summing_axis(layer: HardwareLayer) -> int:
-    """Return the axis of the output along which the sum is split: the longest, the outermost of equal ones."""
-    return max(range(len(layer.output.axes)), key=lambda axis: layer.output.axes[axis].size)
-
-
-def _split_sums(sums: tuple[HardwareLayer, ...], axis: int, parts: int) -> Slices:
-    """Return the part of all these layers for each core; a reduction has one more axis in front."""
-    intervals = equal_parts(sums[-1].output.axes[axis + (sums[-1].function is Function.REDUCE)].size, parts)
-    return tuple(
-        tuple(
-            _named(part_of(one, axis + (one.function is Function.REDUCE), *interval), "inputs", interval)
-            for one in sums
-        )
-        for interval in intervals
-    )
+    intervals = equal_parts(shape[longest], parts)
+    return tuple(tuple(part(one, interval) for one in sums) for interval in intervals)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
+from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
 from device_agents.emulated_npu.compiler.graph.regions import (
@@ -42,13 +43,9 @@ def cut_axis_of(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKi
         raise CannotSplit(f"{layer.name} cannot be split by {kind}", "its output has no such axis")
     if layer.output.axes[axis].size == 1:
         raise CannotSplit(f"{layer.name} cannot be split by {kind}", "its output has one index along that axis")
-    if not can_cut(layer, axis) and not _has_multiplier_along(layer, axis):
+    if not can_cut(layer, axis) and not (axis == 1 and multiplier(layer) > 1):
         raise CannotSplit(f"{layer.name} cannot be split by {kind}", f"{layer.function.name} works along that axis")
     return axis
-
-
-def _has_multiplier_along(layer: HardwareLayer, axis: int) -> bool:
-    return axis == 1 and multiplier(layer) > 1
 
 
 def _axis(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKind) -> int | None:
@@ -78,11 +75,11 @@ def _innermost(layer: HardwareLayer, values: Mapping[str, Value]) -> int | None:
     """Return the innermost axis of the output in memory, of those with more than one index."""
     order = values[layer.output.value].order
     varying = [axis for axis, walked in enumerate(layer.output.axes) if walked.size != 1]
-    return max(
-        varying,
-        key=lambda axis: (order.index(layer.output.base(axis)), -abs(layer.output.axes[axis].step)),
-        default=None,
-    )
+
+    def depth(axis: int) -> tuple[int, int]:
+        return order.index(layer.output.base(axis)), -abs(layer.output.axes[axis].step)
+
+    return max(varying, key=depth, default=None)
 
 
 def parts_along(layer: HardwareLayer, axis: int, parts: int) -> tuple[Interval, ...]:
@@ -118,7 +115,7 @@ def equal_parts(size: int, parts: int, unit: int = 1) -> tuple[Interval, ...]:
     rounds of the matrix unit are no better: the largest of p parts of n takes ceil(ceil(n / p) / columns) rounds, which
     equals ceil(ceil(n / columns) / p), the rounds of the largest part in whole rounds.
     """
-    units = -(-size // unit)
+    units = ceil_div(size, unit)
     count = max(1, min(parts, units))
     bounds = [min(size, index * units // count * unit) for index in range(count)] + [size]
     return tuple((low, high) for low, high in itertools.pairwise(bounds) if low < high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Hard
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.pipeline import compile_graph
-from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_graph, split_layer, unsplit
+from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_graph, split_layer
 from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS, CannotSplit, SplitKind, equal_parts
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.numpy_types import Array
@@ -30,23 +31,16 @@ from device_agents.emulated_npu.unit_commands import Activation, Function
 
 def _with(graph: Graph, layer: HardwareLayer, split: LayerSplit) -> Graph:
     """Return the graph with one layer split."""
-    return split_graph(graph, lambda one: split if one is layer else unsplit(one)).graph
+    return split_graph(graph, {layer.index: split}).graph
 
 
 def _choosing(graph: Graph, kind: SplitKind, parts: int) -> tuple[Graph, int]:
     """Return the graph with every possible layer split by the kind, and their number."""
-    count = 0
-
-    def choose(layer: HardwareLayer) -> LayerSplit:
-        nonlocal count
-        try:
-            split = split_layer(layer, graph.values, kind, parts)
-        except CannotSplit:
-            return unsplit(layer)
-        count += 1
-        return split
-
-    return split_graph(graph, choose).graph, count
+    splits: dict[int, LayerSplit] = {}
+    for layer in graph.layers:
+        with contextlib.suppress(CannotSplit):
+            splits[layer.index] = split_layer(layer, graph.values, kind, parts)
+    return split_graph(graph, splits).graph, len(splits)
 
 
 def _close(found: Mapping[str, Array], expected: Mapping[str, Array], tolerance: float) -> None:

@@ -13,11 +13,6 @@ from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, uns
 from device_agents.emulated_npu.unit_commands import Function
 
 
-def bias_step(bias: LazyConstant, factor: float = 1.0) -> ChannelStep:
-    """Return the step x -> x + factor bias."""
-    return ChannelStep((bias,), lambda scale, shift, values: (scale, shift + factor * values))
-
-
 def convolution(build: Builder, node: OnnxNode) -> None:
     """Add a Conv: out = weights * x + bias; it is depthwise if every channel is a group of its own."""
     source = build.view(node.inputs[0])
@@ -28,17 +23,11 @@ def convolution(build: Builder, node: OnnxNode) -> None:
     if window.lies_outside(source.shape[2:], build.type(node.outputs[0]).shape[2:]):
         # A tile of such windows would read no input: the padding becomes part of the map.
         source, window = pad_by_zeros(build, source, window.before, window.after), window.without_padding()
-    depthwise = groups > 1 and groups == source.shape[1]
-    draft = build.layer(
-        Function.DEPTHWISE if depthwise else Function.CONVOLVE,
-        [source],
-        build.result(),
-        window.settings(),
-        weights=weights,
-        groups=groups,
-    )
+    function = Function.DEPTHWISE if groups > 1 and groups == source.shape[1] else Function.CONVOLVE
+    draft = build.layer(function, [source], build.result(), window.settings(), weights=weights, groups=groups)
     if node.input(2):
-        draft.steps.append(bias_step(build.parameter(node.inputs[2], "bias")))
+        bias = build.parameter(node.inputs[2], "bias")
+        draft.steps.append(ChannelStep((bias,), lambda scale, shift, values: (scale, shift + values)))
 
 
 def _check_shapes(build: Builder, node: OnnxNode, source: View, weights: LazyConstant) -> None:
@@ -48,15 +37,12 @@ def _check_shapes(build: Builder, node: OnnxNode, source: View, weights: LazyCon
         raise unsupported(node, f"Its group is {groups}")
     if len(weights.shape) != len(source.axes):
         raise unsupported(node, f"Its weights have {len(weights.shape)} axes and its input {len(source.axes)}")
-    if weights.shape[1] * groups != channels or weights.shape[0] % groups:
-        raise unsupported(
-            node, f"Weights of shape {list(weights.shape)} do not fit {channels} channels in {groups} groups"
-        )
+    shape = list(weights.shape)
+    if shape[1] * groups != channels or shape[0] % groups:
+        raise unsupported(node, f"Weights of shape {shape} do not fit {channels} channels in {groups} groups")
     kernel = node.attribute("kernel_shape")
-    if kernel is not None and tuple(kernel) != weights.shape[2:]:
-        raise unsupported(
-            node, f"Its kernel_shape is {list(kernel)}, and that of its weights {list(weights.shape[2:])}"
-        )
+    if kernel is not None and list(kernel) != shape[2:]:
+        raise unsupported(node, f"Its kernel_shape is {list(kernel)}, and that of its weights {shape[2:]}")
     if node.input(2) and build.type(node.input(2)).shape != weights.shape[:1]:
         raise unsupported(node, f"Its bias does not have {weights.shape[0]} elements")
 

@@ -91,10 +91,12 @@ def clip(build: Builder, node: OnnxNode) -> None:
     source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
     lowest, highest = _INTEGER_BOUNDS.get(kind.dtype, (float("-inf"), float("inf")))
     bounds = [node.attribute("min", lowest), node.attribute("max", highest)]
+    unknown = []
     for place in (1, 2):
-        if node.input(place) and build.known(node.input(place)) is not None:
+        if node.input(place) and build.known(node.input(place)) is None:
+            unknown.append(place)
+        elif node.input(place):
             bounds[place - 1] = build.number(node.input(place), "bound")
-    unknown = [place for place in (1, 2) if node.input(place) and build.known(node.input(place)) is None]
     for place in unknown:
         output = build.result() if place == unknown[-1] else build.temporary("low", kind.shape, kind.dtype)
         build.binary(Binary.MAXIMUM if place == 1 else Binary.MINIMUM, source, build.view(node.inputs[place]), output)
@@ -174,14 +176,11 @@ def _as_type(build: Builder, tensor: str, dtype: DataType) -> View:
     return target
 
 
-def _modulo(build: Builder, node: OnnxNode) -> None:
+def _modulo_or_prelu(build: Builder, node: OnnxNode) -> None:
     if node.attribute("fmod", 0):
         raise unsupported(node, "The sign of its result is that of the dividend (fmod)")
-    build.binary(Binary.MODULO, build.view(node.inputs[0]), build.view(node.inputs[1]), build.result())
-
-
-def _prelu(build: Builder, node: OnnxNode) -> None:
-    build.binary(Binary.PRELU, build.view(node.inputs[0]), build.view(node.inputs[1]), build.result())
+    mode = Binary.MODULO if node.op == "Mod" else Binary.PRELU
+    build.binary(mode, build.view(node.inputs[0]), build.view(node.inputs[1]), build.result())
 
 
 def _where(build: Builder, node: OnnxNode) -> None:
@@ -201,8 +200,8 @@ _OTHERS: dict[str, Any] = {
     "Gelu": _gelu,
     "Clip": clip,
     "Pow": power,
-    "Mod": _modulo,
-    "PRelu": _prelu,
+    "Mod": _modulo_or_prelu,
+    "PRelu": _modulo_or_prelu,
     "Where": _where,
     "Cast": _cast,
     "CastLike": _cast,

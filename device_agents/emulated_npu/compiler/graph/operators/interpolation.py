@@ -59,16 +59,13 @@ def matrix(how: Interpolation, size: int, target: int, scale: float) -> Array:
         return weights
     place = coordinates(how, size, target, scale).astype(np.float64)
     first = np.floor(place).astype(np.int64)
-    taps = _linear(place - first) if how.mode == "linear" else _cubic(place - first, how.cubic)
+    fraction = place - first
+    taps = {0: 1 - fraction, 1: fraction} if how.mode == "linear" else _cubic(fraction, how.cubic)
     for offset, tap in taps.items():
         inside = (first + offset >= 0) & (first + offset < size)
         weight = tap * inside if how.exclude_outside and how.mode == "cubic" else tap
         np.add.at(weights, (np.clip(first + offset, 0, size - 1), columns), weight)
     return weights / weights.sum(axis=0) if how.exclude_outside and how.mode == "cubic" else weights
-
-
-def _linear(fraction: Array) -> dict[int, Array]:
-    return {0: 1 - fraction, 1: fraction}
 
 
 def _cubic(fraction: Array, a: float) -> dict[int, Array]:

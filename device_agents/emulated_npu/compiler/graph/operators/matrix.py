@@ -16,17 +16,27 @@ from device_agents.emulated_npu.unit_commands import Activation, Binary, Functio
 
 
 def product(build: Builder, first: View, tensor: str, output: View, transpose: bool = False) -> Draft:
-    """Add the product of first (batch..., rows, K) and a tensor (batch..., K, N), or transposed (batch..., N, K)."""
-    constant = build.constant(tensor)
-    if constant is not None and math.prod(constant.shape[:-2]) == 1:
-        matrix = reshaped_constant(constant, constant.shape[-2:])
+    """Add the product of first (batch..., rows, K) and a tensor (batch..., K, N), or transposed (batch..., N, K).
+
+    A vector (K) is a matrix of one column.
+    """
+    constant, shape = build.constant(tensor), _matrix_shape(build, tensor)
+    if constant is not None and math.prod(shape[:-2]) == 1:
+        matrix = reshaped_constant(constant, shape[-2:])
         weights = transposed(matrix) if transpose else matrix
         return build.layer(Function.CONVOLVE, [first], output, weights=weights, matrix=True)
     second = build.view(tensor)
+    if len(second.axes) == 1:
+        second = views.with_axis(second, 1)
     if transpose:
         second = _exchanged(second)
     second = views.expanded(second, (*first.shape[:-2], *second.shape[-2:]))
     return build.layer(Function.CONVOLVE, [first, second], output, matrix=True)
+
+
+def _matrix_shape(build: Builder, tensor: str) -> tuple[int, ...]:
+    shape = build.type(tensor).shape
+    return shape if len(shape) > 1 else (*shape, 1)
 
 
 def _exchanged(view: View) -> View:
@@ -71,23 +81,10 @@ def matmul(build: Builder, node: OnnxNode) -> None:
     first = build.view(node.inputs[0])
     if len(first.axes) == 1:
         first = views.with_axis(first, 0)
-    shape = build.type(node.inputs[1]).shape
-    output = build.result()
-    inner = shape if len(shape) > 1 else (*shape, 1)
+    output, inner = build.result(), _matrix_shape(build, node.inputs[1])
     batch = np.broadcast_shapes(first.shape[:-2], inner[:-2])
     matrix = views.divided(output, (*batch, first.shape[-2], inner[-1]))
-    first = views.expanded(first, (*batch, *first.shape[-2:]))
-    if len(shape) > 1:
-        product(build, first, node.inputs[1], matrix)
-        return
-    constant = build.constant(node.inputs[1])
-    if constant is not None:
-        weights = reshaped_constant(constant, inner)
-        build.layer(Function.CONVOLVE, [first], matrix, weights=weights, matrix=True)
-    else:
-        second = views.with_axis(build.view(node.inputs[1]), 1)
-        second = views.expanded(second, (*batch, *second.shape))
-        build.layer(Function.CONVOLVE, [first, second], matrix, matrix=True)
+    product(build, views.expanded(first, (*batch, *first.shape[-2:])), node.inputs[1], matrix)
 
 
 HANDLERS: Mapping[str, Handler] = {"Gemm": gemm, "MatMul": matmul}

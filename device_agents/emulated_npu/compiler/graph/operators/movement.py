@@ -107,21 +107,17 @@ def _gather(build: Builder, node: OnnxNode) -> None:
     indices = build.known(node.inputs[1])
     if indices is not None:
         _check_indices(node, indices, size)
-    if indices is not None and (picked := _evenly_spaced(indices, size)) is not None:
-        start, step = picked
-        view = views.sliced(source, axis, start, indices.size, step)
-        shape = (*source.shape[:axis], *indices.shape, *source.shape[axis + 1 :])
-        build.bind(node.outputs[0], views.divided(view, shape))
-        return
-    second = _row_numbers(build, node, size)
-    rank, index_rank = len(source.axes), len(second.axes)
-    others = [place for place in range(rank) if place != axis]
-    first = views.permuted(source, (axis, *others))
-    before = tuple(range(axis))
-    picks = tuple(range(axis, axis + index_rank))
-    behind = tuple(range(axis + index_rank, rank + index_rank - 1))
-    output = views.permuted(build.result(), (*picks, *before, *behind))
-    build.layer(Function.GATHER, [first, second], output)
+        if (picked := _evenly_spaced(indices, size)) is not None:
+            start, step = picked
+            view = views.sliced(source, axis, start, indices.size, step)
+            shape = (*source.shape[:axis], *indices.shape, *source.shape[axis + 1 :])
+            build.bind(node.outputs[0], views.divided(view, shape))
+            return
+    second, output = _row_numbers(build, node, size), build.result()
+    picks, places = range(axis, axis + len(second.axes)), range(len(output.axes))
+    first = views.permuted(source, (axis, *(place for place in range(len(source.axes)) if place != axis)))
+    moved = views.permuted(output, (*picks, *(place for place in places if place not in picks)))
+    build.layer(Function.GATHER, [first, second], moved)
 
 
 def _evenly_spaced(indices: Array, size: int) -> tuple[int, int] | None:
@@ -145,39 +141,36 @@ def _row_numbers(build: Builder, node: OnnxNode, size: int) -> View:
     constant = build.constant(tensor)
     if constant is None:
         return build.view(tensor)
-    name = f"{tensor}.of{size}"
 
     def count(array: Array) -> Array:
         _check_indices(node, array, size)
         return np.where(array < 0, array + size, array)
 
-    return build.constant_view(derived(name, constant.shape, constant.dtype, (constant,), count))
+    return build.constant_view(derived(f"{tensor}.of{size}", constant.shape, constant.dtype, (constant,), count))
 
 
 def _depth_to_space(build: Builder, node: OnnxNode) -> None:
-    source, block = build.view(node.inputs[0]), node.attribute("blocksize")
-    batch, channels, height, width = source.shape
+    block = node.attribute("blocksize")
+    batch, channels, height, width = build.view(node.inputs[0]).shape
     depth = channels // block**2
     if (node.attribute("mode") or b"DCR") == b"DCR":
         shape, permutation = (batch, block, block, depth, height, width), (0, 3, 4, 1, 5, 2)
     else:
         shape, permutation = (batch, depth, block, block, height, width), (0, 1, 4, 2, 5, 3)
-    _shuffled(build, node, source, shape, permutation)
+    _shuffled(build, node, shape, permutation)
 
 
 def _space_to_depth(build: Builder, node: OnnxNode) -> None:
-    source, block = build.view(node.inputs[0]), node.attribute("blocksize")
-    batch, channels, height, width = source.shape
+    block = node.attribute("blocksize")
+    batch, channels, height, width = build.view(node.inputs[0]).shape
     shape = (batch, channels, height // block, block, width // block, block)
-    _shuffled(build, node, source, shape, (0, 3, 5, 1, 2, 4))
+    _shuffled(build, node, shape, (0, 3, 5, 1, 2, 4))
 
 
-def _shuffled(
-    build: Builder, node: OnnxNode, source: View, shape: tuple[int, ...], permutation: tuple[int, ...]
-) -> None:
-    """Bind the output to the source with axes divided, permuted and merged again."""
+def _shuffled(build: Builder, node: OnnxNode, shape: tuple[int, ...], permutation: tuple[int, ...]) -> None:
+    """Bind the output to the input with axes divided, permuted and merged again."""
     name = node.outputs[0]
-    divided = build.reshape(source, shape, f"{name}.divided", "divided")
+    divided = build.reshape(build.view(node.inputs[0]), shape, f"{name}.divided", "divided")
     moved = views.permuted(divided, permutation)
     build.bind(name, build.reshape(moved, build.type(name).shape, name))
 

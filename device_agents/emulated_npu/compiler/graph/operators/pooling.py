@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
+from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
 from device_agents.emulated_npu.compiler.graph.operators.padding import pad_by_zeros
 from device_agents.emulated_npu.compiler.graph.operators.window_attributes import (
     MAX_SPATIAL_AXES,
@@ -49,9 +50,7 @@ def average_pool(build: Builder, node: OnnxNode) -> None:
 def _read(build: Builder, node: OnnxNode) -> tuple[View, Window]:
     source = build.view(node.inputs[0])
     window = read_window(node, node.attribute("kernel_shape"), source.shape[2:])
-    if any(
-        pad >= kernel for pads in (window.before, window.after) for pad, kernel in zip(pads, window.reach, strict=True)
-    ):
+    if any(max(pads) >= reach for *pads, reach in zip(window.before, window.after, window.reach, strict=True)):
         raise unsupported(node, "It pads by as much as its kernel or more: a window would contain only padding")
     counts = build.type(node.outputs[0]).shape[2:]
     for count, stride, size, before in zip(counts, window.stride, source.shape[2:], window.before, strict=True):
@@ -60,17 +59,12 @@ def _read(build: Builder, node: OnnxNode) -> tuple[View, Window]:
     return source, window
 
 
-def _pads(window: Window) -> list[tuple[int, int]]:
-    return list(zip(window.before, window.after, strict=True))
-
-
 def _overhangs(window: Window, source: View, output: View) -> bool:
     """Return whether a last window reaches beyond the padding."""
+    windows = zip(output.shape[2:], window.stride, window.reach, strict=True)
+    maps = zip(source.shape[2:], window.before, window.after, strict=True)
     return any(
-        (count - 1) * stride + reach > size + sum(pads)
-        for count, stride, reach, size, pads in zip(
-            output.shape[2:], window.stride, window.reach, source.shape[2:], _pads(window), strict=True
-        )
+        (count - 1) * stride + reach > sum(sizes) for (count, stride, reach), sizes in zip(windows, maps, strict=True)
     )
 
 
@@ -79,9 +73,8 @@ def _as_slice(build: Builder, node: OnnxNode, source: View, window: Window) -> b
 
     An output must be written. Pooling writes it in tiles that follow the layer before it; a copy has other tiles.
     """
-    if any(size != 1 for size in window.kernel) or any(window.before) or any(window.after):
-        return False
-    if node.outputs[0] in build.source.outputs:
+    one_element = max(window.kernel) == 1 and not any((*window.before, *window.after))
+    if not one_element or node.outputs[0] in build.source.outputs:
         return False
     shape = build.type(node.outputs[0]).shape
     for axis, (size, stride) in enumerate(zip(shape[2:], window.stride, strict=True), start=2):
@@ -97,7 +90,7 @@ def _global_pool(function: Function, reduction: Reduction) -> Handler:
         if len(spatial) <= MAX_SPATIAL_AXES and max(spatial, default=1) <= MAX_WINDOW:
             build.layer(function, [source], build.result(), Settings(kernel=triple(spatial, 1)))
         else:
-            mask = sum(1 << axis for axis in range(2, len(source.axes)))
+            mask = axes_mask(range(2, len(source.axes)), len(source.axes))
             build.layer(Function.REDUCE, [source], build.result(), Settings(axes=mask, mode=reduction))
 
     return handler

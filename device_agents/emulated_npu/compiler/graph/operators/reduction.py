@@ -39,14 +39,17 @@ def _kept(build: Builder, source: View, axes: tuple[int, ...]) -> View:
     return views.divided(build.result(), shape)
 
 
+def _reduced(build: Builder, source: View, output: View, axes: tuple[int, ...], mode: Reduction) -> None:
+    build.layer(Function.REDUCE, [source], output, Settings(axes=axes_mask(axes, len(source.axes)), mode=mode))
+
+
 def _reduce(build: Builder, node: OnnxNode) -> None:
     source = build.view(node.inputs[0])
     axes = _axes(build, node, len(source.axes))
     if not axes:
         build.bind(node.outputs[0], source)
         return
-    settings = Settings(axes=axes_mask(axes, len(source.axes)), mode=_REDUCTIONS[node.op])
-    build.layer(Function.REDUCE, [source], _kept(build, source, axes), settings)
+    _reduced(build, source, _kept(build, source, axes), axes, _REDUCTIONS[node.op])
 
 
 def _log_sum(build: Builder, node: OnnxNode) -> None:
@@ -54,8 +57,7 @@ def _log_sum(build: Builder, node: OnnxNode) -> None:
     axes = _axes(build, node, len(source.axes))
     output = _kept(build, source, axes)
     total = build.temporary("sum", output.shape, build.dtype(source))
-    settings = Settings(axes=axes_mask(axes, len(source.axes)), mode=Reduction.SUM)
-    build.layer(Function.REDUCE, [source], total, settings)
+    _reduced(build, source, total, axes, Reduction.SUM)
     build.map(total, output, Activation.LOG)
 
 
@@ -66,11 +68,10 @@ def _log_sum_exp(build: Builder, node: OnnxNode) -> None:
     output = _kept(build, source, axes)
     largest, total, logarithm = (build.temporary(name, output.shape, dtype) for name in ("max", "sum", "log"))
     below, powers = (build.temporary(name, source.shape, dtype) for name in ("below", "exp"))
-    mask = axes_mask(axes, len(source.axes))
-    build.layer(Function.REDUCE, [source], largest, Settings(axes=mask, mode=Reduction.MAXIMUM))
+    _reduced(build, source, largest, axes, Reduction.MAXIMUM)
     build.binary(Binary.SUBTRACT, source, largest, below)
     build.map(below, powers, Activation.EXP)
-    build.layer(Function.REDUCE, [powers], total, Settings(axes=mask, mode=Reduction.SUM))
+    _reduced(build, powers, total, axes, Reduction.SUM)
     build.map(total, logarithm, Activation.LOG)
     build.binary(Binary.ADD, logarithm, largest, output)
 
@@ -84,8 +85,7 @@ def _argmax(build: Builder, node: OnnxNode) -> None:
         negated = build.temporary("negated", source.shape, build.dtype(source))
         build.map(source, negated, Activation.NEGATE)
         source = negated
-    settings = Settings(axes=axes_mask(axes, len(source.axes)), mode=Reduction.ARGMAX)
-    build.layer(Function.REDUCE, [source], _kept(build, source, axes), settings)
+    _reduced(build, source, _kept(build, source, axes), axes, Reduction.ARGMAX)
 
 
 HANDLERS: Mapping[str, Handler] = {

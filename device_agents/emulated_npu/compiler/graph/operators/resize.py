@@ -47,9 +47,8 @@ def _interpolation(build: Builder, node: OnnxNode) -> Interpolation:
         raise unsupported(node, f"Coordinates {coordinates[:40]!r} are not supported")
     if mode not in ("nearest", "linear", "cubic") or node.attribute("antialias", 0):
         raise unsupported(node, f"Mode {mode[:40]!r} is not supported, or it needs antialiasing")
-    return Interpolation(
-        mode, coordinates, rounding, node.attribute("cubic_coeff_a", -0.75), bool(node.attribute("exclude_outside", 0))
-    )
+    cubic, excludes = node.attribute("cubic_coeff_a", -0.75), bool(node.attribute("exclude_outside", 0))
+    return Interpolation(mode, coordinates, rounding, cubic, excludes)
 
 
 def _axes(build: Builder, node: OnnxNode, source: View) -> list[_Axis]:

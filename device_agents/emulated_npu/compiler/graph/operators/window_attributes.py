@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Settings, Triple
 
@@ -37,11 +38,9 @@ class Window:
 
     def lies_outside(self, spatial: Sequence[int], counts: Sequence[int]) -> bool:
         """Return whether the first or the last of `counts` windows along an axis covers only padding."""
+        axes = zip(self.before, self.reach, counts, self.stride, spatial, strict=True)
         return any(
-            before >= reach or (count - 1) * stride - before >= size
-            for before, reach, count, stride, size in zip(
-                self.before, self.reach, counts, self.stride, spatial, strict=True
-            )
+            before >= reach or (count - 1) * stride - before >= size for before, reach, count, stride, size in axes
         )
 
     def settings(self, mode: int = 0) -> Settings:
@@ -68,27 +67,26 @@ def read_window(node: OnnxNode, kernel: Sequence[int], spatial: Sequence[int]) -
         raise unsupported(node, f"It has {count} spatial axes; 1 to {MAX_SPATIAL_AXES} are supported")
     stride = tuple(node.attribute("strides", [1] * count))
     dilation = tuple(node.attribute("dilations", [1] * count))
-    window = Window(tuple(kernel), stride, dilation, (0,) * count, (0,) * count)
+    before = after = (0,) * count
+    window = Window(tuple(kernel), stride, dilation, before, after)
     automatic = (node.attribute("auto_pad") or b"NOTSET").decode()
     if automatic == "NOTSET":
         pads = tuple(node.attribute("pads", [0] * 2 * count))
         if any(pad < 0 for pad in pads):
             raise unsupported(node, "It has negative padding")
         before, after = pads[:count], pads[count:]
-    elif automatic == "VALID":
-        before = after = (0,) * count
     elif automatic in ("SAME_UPPER", "SAME_LOWER"):
         before, after = _same(window, spatial, automatic == "SAME_LOWER")
-    else:
+    elif automatic != "VALID":
         raise unsupported(node, f"Its auto_pad {automatic[:40]!r} is not supported")
-    return Window(tuple(kernel), stride, dilation, before, after)
+    return replace(window, before=before, after=after)
 
 
 def _same(window: Window, spatial: Sequence[int], larger_before: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the padding for outputs of size ceil(input / stride)."""
     before, after = [], []
     for size, stride, reach in zip(spatial, window.stride, window.reach, strict=True):
-        total = max((-(-size // stride) - 1) * stride + reach - size, 0)
+        total = max((ceil_div(size, stride) - 1) * stride + reach - size, 0)
         half = total // 2
         before.append(total - half if larger_before else half)
         after.append(half if larger_before else total - half)
