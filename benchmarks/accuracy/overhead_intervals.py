@@ -21,9 +21,9 @@ from benchmarks.generated_page import Section, percent, signed, table
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from device_agents.emulated_npu.host import HostModel
 from device_agents.emulated_npu.machine import Host, load_preset
-from device_agents.values import LoadRequest
 from harness.latency.drift import SLOW_DRIFT
 from harness.latency.overhead import Overhead, overhead_of_samples
+from harness.measure.campaign import load_request
 from harness.measure.policy import RepeatPolicy, unsettled, visit_order
 from harness.measure.summary import summarise
 from harness.probe.auxiliary import AuxiliaryKind
@@ -61,8 +61,7 @@ def timed_probes(preset: str) -> tuple[Timed, ...]:
 
 
 def _timed(device: EmulatedNpuBackend, probe: Probe) -> Timed:
-    weights, inputs = [spec.wire() for spec in probe.model.weights], [spec.wire() for spec in probe.model.inputs]
-    device.load(LoadRequest(probe.id, probe.model.content, weights, inputs, probe.model.output_bytes))
+    device.load(load_request(probe))
     return Timed(probe.id, probe.terms, device.oracle(probe.id).makespan_s)
 
 

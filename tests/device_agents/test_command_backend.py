@@ -22,6 +22,7 @@ import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from load_requests import request_of
 from nullbench import Truth, build_network
 from onnx import numpy_helper
 from processes import runs, wait_until
@@ -29,7 +30,7 @@ from processes import runs, wait_until
 from device_agents import arrays
 from device_agents.backends import Refused, create
 from device_agents.backends.command.latency_rule import latency_rule, nanoseconds
-from device_agents.values import LoadRequest, Sample
+from device_agents.values import Sample
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.models import load_network
 
@@ -67,12 +68,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     private.mkdir(mode=0o700)
     monkeypatch.chdir(private)
     return private
-
-
-def request_of(model: AssembledModel, probe: str = "p") -> LoadRequest:
-    """The model as a probe."""
-    weights, inputs = ([spec.wire() for spec in specs] for specs in (model.weights, model.inputs))
-    return LoadRequest(probe, model.content, weights, inputs, model.output_bytes)
 
 
 def options(*further: str, latency: str = AVERAGE, **changes: Any) -> dict[str, Any]:

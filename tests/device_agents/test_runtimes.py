@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from load_requests import request_of
 from nullbench import build_network
 
 from device_agents.backends import HasOracle, Refused, create
-from device_agents.values import LoadRequest
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.models import load_network
 
@@ -33,12 +33,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The worker's private folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def request_of(model: AssembledModel) -> LoadRequest:
-    """The model as a probe called p."""
-    weights, inputs = ([spec.wire() for spec in specs] for specs in (model.weights, model.inputs))
-    return LoadRequest("p", model.content, weights, inputs, model.output_bytes)
 
 
 @pytest.mark.parametrize("name", RUNTIMES)

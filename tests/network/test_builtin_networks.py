@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from load_requests import request_of
 
-from device_agents.values import LoadRequest
 from harness.errors import InvalidNetwork, ProtocolError
 from harness.network.assemble import assemble_network
 from harness.network.fusion_rules import DEFAULT_RULES, learn_rules
@@ -39,9 +39,7 @@ def reported(
     monkeypatch.chdir(tmp_path)
     network = network_called(request.param)
     model = assemble_network(network)
-    weights, inputs = ([spec.wire() for spec in specs] for specs in (model.weights, model.inputs))
-    request_ = LoadRequest("network", model.content, weights, inputs, model.output_bytes, reveal=True)
-    revealed = OnnxRuntimeBackend({}).load(request_)
+    revealed = OnnxRuntimeBackend({}).load(request_of(model, reveal=True))
     assert revealed is not None
     return network, read_runtime_graph(network, model.names, revealed.format, revealed.content)
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from load_requests import request_of
 from onnx import ModelProto
 from onnx_models import random_dags
 from sent_networks import CONV, SentNetwork, image_model
 
-from device_agents.values import LoadRequest
 from harness.errors import ProtocolError
 from harness.network.fusion_rules import learn_rules
 from harness.network.layers import cut
@@ -140,9 +140,7 @@ def test_openvino_reports_its_own_fusion() -> None:
     from device_agents.backends.openvino.openvino_backend import OpenVinoBackend
 
     sent = SentToOpenVino([*NORMALISED[:3], ("GlobalAveragePool", "p", "e", "y")], **STATISTICS)
-    weights, inputs = ([spec.wire() for spec in specs] for specs in (sent.sent.weights, sent.sent.inputs))
-    backend = OpenVinoBackend({})
-    revealed = backend.load(LoadRequest("p", sent.sent.content, weights, inputs, sent.sent.output_bytes, reveal=True))
+    revealed = OpenVinoBackend({}).load(request_of(sent.sent, reveal=True))
     assert revealed is not None and revealed.format == FORMAT
     graph = sent.read(revealed.content)
     assert sent.named(graph) == {frozenset({"c", "b", "r"}), frozenset({"p"})}

@@ -8,10 +8,10 @@ from typing import Any
 
 import onnx
 import pytest
+from load_requests import request_of
 from onnx import NodeProto
 from probe_models import run_on_onnxruntime
 
-from device_agents.values import LoadRequest
 from harness.network.assemble import AssembledModel
 from harness.network.fusion_rules import learn_rules
 from harness.network.layers import cut
@@ -41,8 +41,7 @@ def backend() -> Any:
 
 def revealed(model: AssembledModel) -> bytes:
     """Return the runtime's graph of a model; writes into the current folder."""
-    weights, inputs = ([spec.wire() for spec in specs] for specs in (model.weights, model.inputs))
-    answer = backend().load(LoadRequest("probe", model.content, weights, inputs, model.output_bytes, reveal=True))
+    answer = backend().load(request_of(model, "probe", reveal=True))
     backend().unload("probe")
     content: bytes = answer.content
     return content

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import onnx
 import pytest
+from load_requests import request_of
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
-from device_agents.values import LoadRequest, Revealed
+from device_agents.values import Revealed
 from harness.network.assemble import AssembledModel, EmittedNames, assemble_network
 from harness.network.fusion_rules import learn_rules
 from harness.network.layers import Layer, cut
@@ -27,8 +28,7 @@ LARGEST_WEIGHT_BYTES = 64 << 20
 
 
 def _reveal(backend: OnnxRuntimeBackend, model: AssembledModel) -> Revealed:
-    weights, inputs = ([spec.wire() for spec in specs] for specs in (model.weights, model.inputs))
-    revealed = backend.load(LoadRequest("probe", model.content, weights, inputs, model.output_bytes, reveal=True))
+    revealed = backend.load(request_of(model, "probe", reveal=True))
     backend.unload("probe")
     assert revealed is not None
     return revealed
