@@ -1,8 +1,7 @@
 """A night's report as JUnit XML, in the subset that GitLab and Jenkins both read.
 
-GitLab identifies test cases by class name and name, and keeps the first of equal ones. Of a failure it shows the text,
-Jenkins the message, so both are given. Each watched layer, network and device is a case whose name is the same every
-night: CI systems then show since when it fails.
+GitLab keeps the first of test cases with equal names; of a failure it shows the text, Jenkins the message. The names of
+cases are the same every night, so that CI systems show since when a layer, network or device fails.
 """
 
 from __future__ import annotations

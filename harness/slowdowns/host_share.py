@@ -1,8 +1,8 @@
 """The host's share of a probe, accurate to some percent, for a watched probe's time beside its layer.
 
-`harness.latency.overhead` has more columns and needs the null probes of a whole campaign. Here a layer only has to be
-separated from the rest of its probe. The columns are one run, input, output, and the bytes that null probes load into
-the device's own memory; null probes that slice their input separate the last column from the input.
+`harness.latency.overhead` has more columns and needs the null probes of a whole campaign. The columns are one run,
+input, output, and the bytes that null probes load into the device's own memory; null probes that slice their input
+separate the last column from the input.
 """
 
 from __future__ import annotations

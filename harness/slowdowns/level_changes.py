@@ -2,8 +2,7 @@
 
 Circular binary segmentation (Olshen, Venkatraman, Lucito and Wigler 2004): of all runs of consecutive nights, the one
 that differs most from the other nights is split off; the parts are then divided in the same way, until no run differs
-significantly. Unlike in the paper the errors of the nights are known, so that even a single night can be split off,
-which no permutation test of ten nights allows. The significance holds over all runs that are tried (Bonferroni).
+significantly (Bonferroni). Unlike in the paper the errors of the nights are known, so a single night can be split off.
 """
 
 from __future__ import annotations

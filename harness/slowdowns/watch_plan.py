@@ -1,13 +1,9 @@
 """The plan of a watch campaign: the probes that best detect a slower layer, run often enough to detect it.
 
-A profile measures every probe a dozen times, which determines the latency of a *probe* to about a percent. A slow-down
-of two percent concerns one layer of the probe. Therefore each layer with a noticeable part of a network's latency has a
-probe of its own: the layer within its context, or a stack of copies, whichever needs less device time. A layer that is
-far slower alone than within its context is watched alone as well: alone it uses other memories, and in a network, whose
-memories are full, it may behave like either.
-
-The campaign also holds the null probes that are subtracted from these, null probes of various sizes, and the whole
-networks. All are visited in rounds of random order; probes that need more runs are loaded several times.
+Each layer with a noticeable part of a network's latency has a probe of its own: the layer within its context, or a
+stack of copies, whichever needs less device time. A layer that is far slower alone than within its context is watched
+alone as well: in a network, whose memories are full, it may behave like either. The campaign also holds the null probes
+that are subtracted from these, null probes of various sizes, and the whole networks.
 """
 
 from __future__ import annotations
