@@ -134,7 +134,7 @@ def test_status_of_an_empty_workspace(nightly: Run, place: Workspace) -> None:
         (("run", "--plan", "absent.toml"), 3, "There is no plan"),
         (("install", "--systemd", "--cron"), 2, "given together"),
         (("install", "--user", "--output", "x"), 2, "given together"),
-        (("install", "--cron", "--enable"), 2, "--enable works only"),
+        (("install", "--cron", "--enable"), 2, "--enable needs"),
         (("install", "--time", "25:00"), 2, "time of day"),
         (("install", "--randomised-delay", "13h"), 2, "longer than a night"),
         (("install", "--time", "11:50"), 2, "would belong to different nights"),
