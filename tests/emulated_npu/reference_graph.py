@@ -13,9 +13,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from scipy.special import erf
 
-from device_agents.emulated_npu.compiler.graph.constants import NUMPY_TYPES
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
-from device_agents.emulated_npu.numpy_types import Array
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
 
 

@@ -11,8 +11,8 @@ import onnxruntime
 from onnx import helper
 
 from device_agents.emulated_npu.execution.functional import FunctionalMachine
-from device_agents.emulated_npu.execution.memory import NUMPY_TYPES, Memories
-from device_agents.emulated_npu.numpy_types import Array
+from device_agents.emulated_npu.execution.memory import Memories
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import (
     PLAIN,
     Command,

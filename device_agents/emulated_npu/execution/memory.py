@@ -14,21 +14,10 @@ from typing import Any
 import numpy as np
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, ExecutionFault
-from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Descriptor, Operand, Space
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
+from device_agents.emulated_npu.unit_commands import MAX_RANK, Descriptor, Operand, Space
 
 ON_CHIP = frozenset({Space.NB, Space.SB, Space.HALO})
-
-NUMPY_TYPES: Mapping[DataType, np.dtype[Any]] = {
-    DataType.FLOAT32: np.dtype(np.float32),
-    DataType.INT8: np.dtype(np.int8),
-    DataType.INT32: np.dtype(np.int32),
-    DataType.INT64: np.dtype(np.int64),
-    DataType.BOOL: np.dtype(np.bool_),
-    DataType.UINT8: np.dtype(np.uint8),
-    DataType.FLOAT16: np.dtype(np.float16),
-    DataType.FLOAT64: np.dtype(np.float64),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ from device_agents.emulated_npu.execution.functional import (
     start_run,
 )
 from device_agents.emulated_npu.execution.interleaving import UNLIMITED, Order, run_while_possible
-from device_agents.emulated_npu.execution.memory import NUMPY_TYPES, Memories
+from device_agents.emulated_npu.execution.memory import Memories
 from device_agents.emulated_npu.execution.signatures import fault, operands_of
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.numpy_types import Array
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand
 
 

@@ -45,10 +45,8 @@ def network_nodes(graph: Graph, machine: Machine, timing: Timing) -> NetworkNode
         compute = round(sum(busy_ps[layer] for layer in layers) * slots_per_ps)
         storage = _storage(graph, machine, [graph.layers[layer] for layer in layers], producers)
         nodes.append(WorkloadNode(graph.layers[layers[-1]].name, Workload(compute, *storage), tuple(sorted(before))))
-    times = [timing.layers[layer] if layer < len(timing.layers) else 0 for layer in range(len(graph.layers))]
-    return NetworkNodes(
-        NodeGraph(tuple(nodes)), members, tuple(sum(times[one] for one in layers) for layers in members)
-    )
+    times = tuple(sum(timing.layers[one] for one in layers if one < len(timing.layers)) for layers in members)
+    return NetworkNodes(NodeGraph(tuple(nodes)), members, times)
 
 
 def _members(graph: Graph, producers: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], ...]:

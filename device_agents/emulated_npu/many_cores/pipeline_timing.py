@@ -60,11 +60,8 @@ def time_system(
     cores = core_steps(compiled)
     items = sum(len(core.steps) for core in cores)
     if items * count > MOST_ITEMS:
-        raise BudgetExceeded(
-            f"{count} inputs of {items} items are {count * items} to be timed",
-            f"the limit is {MOST_ITEMS}",
-            "Time fewer inputs, or a smaller network",
-        )
+        what = f"{count} inputs of {items} items are {count * items} to be timed"
+        raise BudgetExceeded(what, f"the limit is {MOST_ITEMS}", "Time fewer inputs, or a smaller network")
     depths = {number: group.depth for number, group in enumerate(compiled.groups)}
     costs = CostModel(compiled.machine)
     limit = NO_LIMIT_PS if limit_ps is None else limit_ps

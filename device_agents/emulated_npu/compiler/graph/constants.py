@@ -7,7 +7,7 @@ the weights are loaded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +16,9 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
 from device_agents.emulated_npu.emulator_errors import InvalidModel
-from device_agents.emulated_npu.numpy_types import Array
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import DataType
 
-NUMPY_TYPES: Mapping[DataType, type] = {
-    DataType.FLOAT32: np.float32,
-    DataType.INT8: np.int8,
-    DataType.INT32: np.int32,
-    DataType.INT64: np.int64,
-    DataType.BOOL: np.bool_,
-    DataType.UINT8: np.uint8,
-    DataType.FLOAT16: np.float16,
-    DataType.FLOAT64: np.float64,
-}
 _EVALUATION_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors that ONNX's reference raises for operands that do not fit the operator."""
 FLOATS = frozenset({DataType.FLOAT32, DataType.FLOAT16, DataType.FLOAT64})

@@ -64,8 +64,6 @@ class Builder:
         """Start a node: the drafts that follow belong to it."""
         self.node, self._first = node, len(self.drafts)
 
-    # -- tensors -------------------------------------------------------------------------------------------------
-
     def type(self, tensor: str) -> ValueType:
         """Return shape and element type of a tensor; raises InvalidModel if they are unknown."""
         if tensor not in self.source.types:
@@ -151,8 +149,6 @@ class Builder:
         order = tuple(range(len(kind.shape)))
         self.values[name] = Value(name, kind.shape, kind.dtype, order, role, is_output)
         return views.whole(name, kind.shape)
-
-    # -- layers --------------------------------------------------------------------------------------------------
 
     def layer(
         self,

@@ -22,8 +22,7 @@ def within_rank(draft: Draft, inputs: Sequence[View], output: View) -> tuple[tup
     too many axes remain.
     """
     if draft.layer.function in _FREE_OF_AXES and len(output.axes) > MAX_RANK:
-        output, *rest = views.compacted((output, *inputs))
-        inputs = rest
+        output, *inputs = views.compacted((output, *inputs))
     # Products, windows and gathers loop over their leading axes: these do not count.
     if draft.layer.function is Function.GATHER:
         ranks = [len(inputs[0].axes)]
@@ -49,13 +48,9 @@ def check_types(draft: Draft, operands: Sequence[Value]) -> None:
 
     The `data_type` of a machine replaces float32 when it computes.
     """
-    if draft.layer.function not in _WITH_WEIGHTS:
-        return
-    kinds = [value.dtype for value in operands]
-    if draft.layer.weights is not None:
-        kinds.append(draft.layer.weights.dtype)
-    other = next((kind for kind in kinds if kind != DataType.FLOAT32), None)
-    if other is not None:
+    weights = () if draft.layer.weights is None else (draft.layer.weights,)
+    other = next((value.dtype for value in (*operands, *weights) if value.dtype != DataType.FLOAT32), None)
+    if other is not None and draft.layer.function in _WITH_WEIGHTS:
         raise unsupported(draft.node, f"It multiplies in {other.name.lower()}; only float32 is supported")
 
 

@@ -15,20 +15,12 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from device_agents.emulated_npu.compiler.graph import constants
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
 from device_agents.emulated_npu.emulator_errors import InvalidModel, UnsupportedOperator
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
 from device_agents.emulated_npu.unit_commands import DataType
 
 OLDEST_OPSET = 7
 _SMALL_ELEMENTS = 1024  # what shapes and axes may depend on; larger initializers are types alone to shape inference
-_DATA_TYPES: Mapping[int, DataType] = {
-    TensorProto.FLOAT: DataType.FLOAT32,
-    TensorProto.INT8: DataType.INT8,
-    TensorProto.INT32: DataType.INT32,
-    TensorProto.INT64: DataType.INT64,
-    TensorProto.BOOL: DataType.BOOL,
-    TensorProto.UINT8: DataType.UINT8,
-    TensorProto.FLOAT16: DataType.FLOAT16,
-    TensorProto.DOUBLE: DataType.FLOAT64,
-}
+_DATA_TYPES = {int(helper.np_dtype_to_tensor_dtype(dtype)): kind for kind, dtype in NUMPY_TYPES.items()}
 _RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"})
 _NOT_INFERRED = frozenset({"GroupNormalization"})  # results have the type of the first input; onnx does not say so
 _OF_SHAPES = frozenset({"Shape", "Size"})

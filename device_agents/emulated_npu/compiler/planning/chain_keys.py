@@ -31,15 +31,13 @@ class ChainKeys:
         """Return the key of the chain of layers [start, end)."""
         seen: dict[str, int] = {}
         parts: list[int] = []
-        for place in range(start, end):
-            layer = self._graph.layers[place]
+        for place, layer in enumerate(self._graph.layers[start:end], start):
             parts.append(self._layers[place])
             for view in (*layer.reads, layer.output):
                 name = view.value
-                known = seen.setdefault(name, len(seen))
                 outside = self._first_use[name] < start or self._last_use[name] >= end
                 leaves = outside or self._graph.values[name].is_output or name in self._graph.shared
-                parts.extend((known, self._values[name], leaves))
+                parts.extend((seen.setdefault(name, len(seen)), self._values[name], leaves))
         return tuple(parts)
 
     def _number(self, key: object) -> int:

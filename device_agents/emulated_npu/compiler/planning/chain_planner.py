@@ -94,15 +94,14 @@ class Planner:
     def outlined(self, ends: Sequence[int]) -> ChainOutline | None:
         """Return the outline of chains with these ends in the room of this planner; None if one does not fit."""
         result = ChainOutline(0, 0, (0,))
-        for start, end in itertools.pairwise(ends):
-            try:
+        with contextlib.suppress(DoesNotFit):
+            for start, end in itertools.pairwise(ends):
                 estimate = self._estimated(start, end)
-            except DoesNotFit:
-                return None
-            if estimate is None:
-                return None
-            result = result.extended(estimate, end)
-        return result
+                if estimate is None:
+                    return None
+                result = result.extended(estimate, end)
+            return result
+        return None
 
     def estimated_ps(self, start: int, end: int) -> int | None:
         """Return the predicted time of layers [start, end) as one chain; None if they cannot be one, or do not fit."""
@@ -203,8 +202,7 @@ class Planner:
         """
         if end - start > 1 and any(layer.index in self._graph.alone for layer in self._graph.layers[start:end]):
             return False
-        for place in range(start, end):
-            layer = self._graph.layers[place]
+        for place, layer in enumerate(self._graph.layers[start:end], start):
             for index, view in enumerate(layer.reads):
                 writers = self._writers.get(view.value, ())
                 inside = [writer for writer in writers if start <= writer < place]

@@ -111,14 +111,13 @@ class ChainWriter:
         self._ahead = 0
         self._fetched: set[int] = set()
         first_reader: dict[str, int] = {}
-        last_writer: dict[str, int] = {}
-        first_writer: dict[str, int] = {}
+        self._first_writer: dict[str, int] = {}
+        self._last_writer: dict[str, int] = {}
         for place, layer in enumerate(plan.layers):
             for view in layer.reads:
                 first_reader.setdefault(view.value, place)
-            first_writer.setdefault(layer.output.value, place)
-            last_writer[layer.output.value] = place
-        self._first_writer, self._last_writer = first_writer, last_writer
+            self._first_writer.setdefault(layer.output.value, place)
+            self._last_writer[layer.output.value] = place
         self._loaded_by: dict[int, list[str]] = {}
         for name in self._geometry.loaded:
             if name in plan.buffers:
@@ -150,8 +149,6 @@ class ChainWriter:
                     yield from self._store(layer, tile)
             if self._last_writer[output] == place:
                 yield from self._keep(output, tile, layer.index)
-
-    # --- values -------------------------------------------------------------------------------------------------
 
     def _enter(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
         """Switch to the buffer of this pass and restore the halo that was kept for it."""
@@ -224,8 +221,6 @@ class ChainWriter:
         for core in destination.cores:
             yield Command(Function.SEND, target, payload, peer=core, layer=layer)
             payload = None
-
-    # --- computing ----------------------------------------------------------------------------------------------
 
     def _first_weights(self, layer: HardwareLayer) -> Iterator[Command]:
         """Fetch the first load of streamed weights, and resident weights when they are needed for the first time."""

@@ -118,9 +118,6 @@ def _named(part: HardwareLayer, kind: SplitKind, interval: Interval) -> Hardware
     return replace(part, name=f"{part.name} [{kind} {interval[0]}:{interval[1]}]")
 
 
-# --- input channels -------------------------------------------------------------------------------------------------
-
-
 def _by_inputs(layer: HardwareLayer, values: Mapping[str, Value], parts: int) -> LayerSplit:
     """Split a layer into partial products over input channels, then their sum with residual and activation.
 

@@ -34,11 +34,13 @@ class _Unary:
         build.map(build.view(node.inputs[0]), build.result(), self.activation, alpha, beta)
 
 
+_ACTIVATIONS = ["Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Mish"]
+_FUNCTIONS = ["Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Floor", "Ceil", "Round", "Sign", "Not", "Sin", "Cos"]
+"""Operators without parameters, by the names of `Activation`."""
+
 _UNARY: Mapping[str, Handler] = {
-    "Relu": _Unary(Activation.RELU),
+    **{operator: _Unary(Activation[operator.upper()]) for operator in (*_ACTIVATIONS, *_FUNCTIONS)},
     "LeakyRelu": _Unary(Activation.LEAKY_RELU, ("alpha", 0.01)),
-    "Sigmoid": _Unary(Activation.SIGMOID),
-    "Tanh": _Unary(Activation.TANH),
     "HardSigmoid": _Unary(Activation.HARD_SIGMOID, ("alpha", 0.2), ("beta", 0.5)),
     "HardSwish": _Unary(Activation.HARD_SWISH),
     "Swish": _Unary(Activation.SWISH, ("alpha", 1.0)),
@@ -46,23 +48,7 @@ _UNARY: Mapping[str, Handler] = {
     "Selu": _Unary(Activation.SELU, ("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875)),
     "Celu": _Unary(Activation.CELU, ("alpha", 1.0)),
     "ThresholdedRelu": _Unary(Activation.THRESHOLDED_RELU, ("alpha", 1.0)),
-    "Softplus": _Unary(Activation.SOFTPLUS),
-    "Softsign": _Unary(Activation.SOFTSIGN),
-    "Mish": _Unary(Activation.MISH),
-    "Erf": _Unary(Activation.ERF),
-    "Exp": _Unary(Activation.EXP),
-    "Log": _Unary(Activation.LOG),
-    "Sqrt": _Unary(Activation.SQRT),
-    "Reciprocal": _Unary(Activation.RECIPROCAL),
     "Neg": _Unary(Activation.NEGATE),
-    "Abs": _Unary(Activation.ABS),
-    "Floor": _Unary(Activation.FLOOR),
-    "Ceil": _Unary(Activation.CEIL),
-    "Round": _Unary(Activation.ROUND),
-    "Sign": _Unary(Activation.SIGN),
-    "Not": _Unary(Activation.NOT),
-    "Sin": _Unary(Activation.SIN),
-    "Cos": _Unary(Activation.COS),
 }
 _BINARY = {
     "Add": Binary.ADD,
