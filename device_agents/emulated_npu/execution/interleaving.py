@@ -7,7 +7,7 @@ wrong value in one of them.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -78,7 +78,7 @@ class _Scheduler:
         self._execute, self._can_start = execute, is_ready
         self._depths = queues
         self._pending: dict[Queue, deque[_Entry]] = {Queue.IO: deque(), Queue.CP: deque()}
-        self._semaphores: dict[int, int] = {}
+        self._semaphores: Counter[int] = Counter()
         self._issued = 0
         self._eager = {"program": (Queue.IO, Queue.CP), "io-first": (Queue.IO,), "cp-first": (Queue.CP,)}[order]
 
@@ -117,7 +117,7 @@ class _Scheduler:
             return False
         item = pending[0][2]
         if isinstance(item, Wait):
-            return self._semaphores.get(item.semaphore, 0) >= item.count
+            return self._semaphores[item.semaphore] >= item.count
         return isinstance(item, Post) or self._can_start(item)
 
     def _take(self, queue: Queue) -> None:
@@ -125,7 +125,7 @@ class _Scheduler:
         if isinstance(item, Wait):
             self._semaphores[item.semaphore] -= item.count
         elif isinstance(item, Post):
-            self._semaphores[item.semaphore] = self._semaphores.get(item.semaphore, 0) + item.count
+            self._semaphores[item.semaphore] += item.count
         else:
             try:
                 self._execute(item)
@@ -139,14 +139,10 @@ class _Scheduler:
                 heads.append(f"queue {queue.name} is empty")
                 continue
             _, pc, item = pending[0]
+            awaited = f"a message of core {item.peer}" if isinstance(item, Command) else ""
             if isinstance(item, Wait):
-                value = self._semaphores.get(item.semaphore, 0)
-                heads.append(
-                    f"instruction {pc} in queue {queue.name} waits for semaphore {item.semaphore} "
-                    f"to be {item.count} and it is {value}"
-                )
-            elif isinstance(item, Command):
-                heads.append(f"instruction {pc} in queue {queue.name} waits for a message of core {item.peer}")
-        return Deadlock(
-            "; ".join(heads), "no issued instruction can proceed", "every WAIT needs a POST on the other queue"
-        )
+                value = self._semaphores[item.semaphore]
+                awaited = f"semaphore {item.semaphore} to be {item.count} and it is {value}"
+            heads.append(f"instruction {pc} in queue {queue.name} waits for {awaited}")
+        why = "no issued instruction can proceed"
+        return Deadlock("; ".join(heads), why, "every WAIT needs a POST on the other queue")

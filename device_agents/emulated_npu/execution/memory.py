@@ -90,9 +90,8 @@ class Memories:
     @classmethod
     def with_one_buffer(cls, sizes: Mapping[Space, int]) -> Memories:
         """Allocate memories in which NB and SB are the same bytes at the same addresses; raise as the constructor."""
-        buffer = _zeros(Space.NB, max(sizes.get(Space.NB, 0), sizes.get(Space.SB, 0)))
-        apart = {space: _zeros(space, sizes.get(space, 0)) for space in (Space.DDR, Space.LLC, Space.HALO)}
-        return cls.over({**apart, Space.NB: buffer, Space.SB: buffer})
+        memories = cls({**sizes, Space.NB: max(sizes.get(Space.NB, 0), sizes.get(Space.SB, 0)), Space.SB: 0})
+        return cls.over({space: memories._arrays[Space.NB if space is Space.SB else space] for space in Space})
 
     @classmethod
     def over(cls, arrays: Mapping[Space, Array]) -> Memories:

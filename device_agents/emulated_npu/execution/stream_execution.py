@@ -67,7 +67,15 @@ def run_stream(
     """
     messages = _Mailboxes({core: number for number, group in enumerate(groups) for core in group.programs})
     running = [_GroupExecution(_loaded(group, machine, messages, order), stream, order, messages) for group in groups]
-    _run_all(running, messages)
+    sent, waiting = -1, dict[int, Deadlock]()
+    while messages.sent != sent:  # another turn, as long as a group has sent a message
+        sent, waiting = messages.sent, {}
+        for group in running:
+            waiting.update(group.proceed())
+    if waiting:
+        what = "; ".join(f"core {core}: {blocked.what}" for core, blocked in waiting.items())
+        why = "every RECEIVE needs a SEND, and cores must not wait for each other"
+        raise Deadlock(what, "no core can proceed", why)
     outputs: tuple[dict[str, Array], ...] = tuple({} for _ in stream)
     for group in running:
         for together, own in zip(outputs, group.outputs, strict=True):
@@ -84,22 +92,6 @@ def _loaded(group: GroupProgram, machine: Machine, messages: _Mailboxes, order: 
     if cores:
         load(cores[0].program, cores[0].functional, group.fill, order=order)
     return cores
-
-
-def _run_all(groups: Sequence[_GroupExecution], messages: _Mailboxes) -> None:
-    """Run the groups in turn, each as far as it can; raise Deadlock if all wait and none has sent a message."""
-    while True:
-        sent = messages.sent
-        waiting: dict[int, Deadlock] = {}
-        for group in groups:
-            waiting.update(group.proceed())
-        if not waiting:
-            return
-        if messages.sent == sent:
-            what = "; ".join(f"core {core}: {blocked.what}" for core, blocked in waiting.items())
-            raise Deadlock(
-                what, "no core can proceed", "every RECEIVE needs a SEND, and cores must not wait for each other"
-            )
 
 
 @dataclass(frozen=True)
@@ -220,30 +212,28 @@ class _CoreExecution:
         return command.function is not Function.RECEIVE or self._messages.is_there(self._number, self.core, command)
 
     def _execute(self, command: Command) -> None:
+        if command.function not in (Function.SEND, Function.RECEIVE):
+            self.functional.execute(command)
+            return
+        operands = operands_of(command)
         if command.function is Function.SEND:
             self._send(command)
-        elif command.function is Function.RECEIVE:
-            self._receive(command)
         else:
-            self.functional.execute(command)
+            self._receive(command)
+        self.functional.count(command, operands)
 
     def _send(self, command: Command) -> None:
-        operands = operands_of(command)
-        first = operands[0]
         payload: Array | None = None
-        if first is not None:
-            source, target = self.memories.view(first), command.target.descriptor
+        if command.first is not None:
+            source, target = self.memories.view(command.first), command.target.descriptor
             if source.shape != target.dims or source.dtype != NUMPY_TYPES[target.dtype]:
                 raise fault(command, f"{source.dtype.name} {source.shape} is sent as {target.dtype.name} {target.dims}")
             payload = source.copy()
         self._messages.send(self._number, self.core, command, payload)
-        self.functional.count(command, operands)
 
     def _receive(self, command: Command) -> None:
-        operands = operands_of(command)
         target = self.memories.writable(command.target)
         message = self._messages.take(self._number, self.core, command)
-        self.functional.count(command, operands)
         if message.payload is not None:
             np.copyto(target, message.payload)
             if not message.is_notice:

@@ -147,8 +147,8 @@ def _metadata_json(program: Program) -> bytes:
         "machine": program.machine,
         "layers": program.layers,
         "layer_of": _runs(program.layer_of),
-        "inputs": [_port_fields(port) for port in program.inputs],
-        "outputs": [_port_fields(port) for port in program.outputs],
+        "inputs": [{**asdict(port), "dtype": port.dtype.name} for port in program.inputs],
+        "outputs": [{**asdict(port), "dtype": port.dtype.name} for port in program.outputs],
         "footprint": asdict(program.footprint),
         "setup": {"code_bytes": len(setup.code), "layers": setup.layers, "layer_of": _runs(setup.layer_of)},
     }
@@ -157,10 +157,6 @@ def _metadata_json(program: Program) -> bytes:
 
 def _runs(layer_of: tuple[int, ...]) -> list[list[int]]:
     return [[layer, len(list(run))] for layer, run in itertools.groupby(layer_of)]
-
-
-def _port_fields(port: Port) -> dict[str, object]:
-    return {**asdict(port), "dtype": port.dtype.name}
 
 
 def _program(code: bytes, metadata: object) -> Program:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import reprlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import mode
 
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
 
@@ -22,10 +24,9 @@ class CoreCapability:
     storage_bytes: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.macs_per_s < float("inf"):
-            raise InvalidPartition(
-                f"a core with {self.macs_per_s} multiply-adds per second", "it must be above 0 and finite"
-            )
+        if not 0 < self.macs_per_s < math.inf:
+            what = f"a core with {self.macs_per_s} multiply-adds per second"
+            raise InvalidPartition(what, "it must be above 0 and finite")
         if not self.storage_bytes > 0:
             raise InvalidPartition(f"a core with {self.storage_bytes} bytes of storage", "it must be at least 1")
 
@@ -45,9 +46,8 @@ class Fabric:
 
     def __post_init__(self) -> None:
         if self.chips < 1 or self.cores_per_chip < 1:
-            raise InvalidPartition(
-                f"{self.chips} chips of {self.cores_per_chip} cores", "there must be at least 1 of each"
-            )
+            what = f"{self.chips} chips of {self.cores_per_chip} cores"
+            raise InvalidPartition(what, "there must be at least 1 of each")
 
     @property
     def cores(self) -> int:
@@ -84,10 +84,8 @@ class CoreGroup:
         if not self.cores:
             raise InvalidPartition("a core group without cores", "a group has at least 1 core", _SYNTAX)
         if len(set(self.cores)) < len(self.cores):
-            twice = next(core for core in self.cores if self.cores.count(core) > 1)
-            raise InvalidPartition(
-                f"core {twice} is named twice in a group", "a core belongs to one group, once", _SYNTAX
-            )
+            what = f"core {mode(self.cores)} is named twice in a group"
+            raise InvalidPartition(what, "a core belongs to one group, once", _SYNTAX)
 
     @property
     def macs_per_s(self) -> float:
@@ -122,11 +120,8 @@ def check_disjoint(groups: Iterable[CoreGroup]) -> None:
     for index, group in enumerate(groups):
         for core in group.cores:
             if core in owner:
-                raise InvalidPartition(
-                    f"core {core} is in group {owner[core]} and in group {index}",
-                    "a core belongs to one group",
-                    _SYNTAX,
-                )
+                what = f"core {core} is in group {owner[core]} and in group {index}"
+                raise InvalidPartition(what, "a core belongs to one group", _SYNTAX)
             owner[core] = index
 
 
@@ -164,9 +159,8 @@ def _cores(fabric: Fabric, part: str, text: str) -> tuple[int, ...]:
             )
         first, last = int(matched[1]), int(matched[2] or matched[1])
         if last < first:
-            raise InvalidPartition(
-                f"the range {item.strip()} of cores is empty", f"it begins at {first} and ends at {last}"
-            )
+            what = f"the range {item.strip()} of cores is empty"
+            raise InvalidPartition(what, f"it begins at {first} and ends at {last}")
         if last >= fabric.cores:  # before the range is expanded
             raise InvalidPartition(
                 f"core {last} does not exist",

@@ -1,12 +1,9 @@
 """The split score: the demand of the nodes since the last split on each core of the current group (S5.4).
 
-The score is an average per core. Paragraphs 58 to 64 of the source compare the average workload of the cores of the
-current group with the threshold; paragraph 73 divides accumulated shares by the number of cores in the group. Compute
-and routing share thus become a core's part of the whole network (accumulated / all / cores). The storage utilisation is
-not divided: paragraph 76 relates it to the storage of all cores of the group, so it is an average already.
-
-Dynamic storage is the sum of the nodes' inputs (69), because the output of a node is the input of the next. The routing
-share uses the same inputs (73, 78); the absolute score uses the accumulated transfers (69).
+The score is an average per core (paragraphs 58 to 64 of the source): compute and routing share are divided by the cores
+of the group (73), the storage utilisation relates to the storage of all its cores already (76). Dynamic storage is the
+sum of the nodes' inputs (69), because the output of a node is the input of the next. The routing share uses the same
+inputs (73, 78); the absolute score uses the accumulated transfers (69).
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """A timed run as Chrome trace: the Trace Event Format in JSON, which Perfetto opens.
 
-One process has six tracks: `layers` (the binding path, so its events sum to the makespan), the control unit, the IO and
-the CP queue, MFU and VFU. Events have the names of ONNX Runtime's profiler (`<node>_kernel_time`, `op_name` in the
-arguments). Only those of `layers` have its category `Node`, so both profiles load side by side and tools that sum
-nodes count nothing twice. Arrows lead from each POST to the WAIT that took its unit. Counters show the bandwidth of the
-external memories and the live bytes of the on-chip ones (occupancy.py).
-
-Times are microseconds in steps of a nanosecond, Perfetto's resolution; `args` holds the exact picoseconds.
+The track `layers` shows the binding path, so its events sum to the makespan. Events have the names of ONNX Runtime's
+profiler (`<node>_kernel_time`, `op_name` in the arguments). Only those of `layers` have its category `Node`, so tools
+that sum nodes count nothing twice. Arrows lead from each POST to the WAIT that took its unit. Times are microseconds in
+steps of a nanosecond, Perfetto's resolution; `args` holds the exact picoseconds.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 All durations come from here: the compiler predicts with them, and both engines and the formula run on them. A cost
 never depends on an address, so commands of equal shapes share one.
 
-- IO: the latency of the memory, then its bytes at its bandwidth (transfer_cost.py). If the command uses two memories,
-  or a link, the slower one counts. This is the time without other users; stream_timing.py handles sharing.
+- IO: the latency of the memory, then its bytes at its bandwidth, without other users (transfer_cost.py). If the command
+  uses two memories, or a link, the slower one counts.
 - MFU: the cycles of its dataflow (`_matrix_cycles`) plus the start-up. The epilogue (sum with the third operand, scale
   and shift, activation) lies on the output path and takes no time.
 - VFU: operations over lanes, rounded up to whole cycles, plus the start-up (vector_cost.py).

@@ -7,8 +7,8 @@ among layers (attribution.py). All times are whole picoseconds, so sums are exac
 - wait = makespan - max(io, cp), and the entries of `waits` sum to it,
 - the layers, with the time of no layer, sum to the makespan.
 
-With the same steps, a faster memory or clock never makes the makespan longer, provided that only one queue waits for
-each semaphore, as in the compiler's programs; if both compete for units, their order may change.
+With the same steps, a faster memory or clock never makes the makespan longer if only one queue waits for each
+semaphore, as in the compiler's programs.
 """
 
 from __future__ import annotations
@@ -74,7 +74,30 @@ def simulate(
     collected = _collected(steps, machine.issue_cycles * costs.cycle_ps, limit_ps)
     durations = durations_ps(collected, costs)
     result = schedule(collected, durations, machine, limit_ps, machine.issue_cycles * costs.cycle_ps)
-    return _timing(result, costs.cycle_ps)
+    io_ps, cp_ps = (sum(durations[index] for index in entries) for entries in result.entries)
+    mfu_ps = sum(
+        duration
+        for step, duration in zip(result.steps, durations, strict=True)
+        if duration and isinstance(step.item, Command) and step.item.function is Function.CONVOLVE
+    )
+    waiting = Queue.IO if io_ps >= cp_ps else Queue.CP
+    layers_ps = {layer: sum(parts) for layer, parts in layer_times(result).items()}
+    count = max((layer_of(step) for step in result.steps), default=NOTHING) + 1
+    return Timing(
+        schedule=result,
+        cycle_ps=costs.cycle_ps,
+        makespan_ps=result.makespan_ps,
+        io_ps=io_ps,
+        cp_ps=cp_ps,
+        mfu_ps=mfu_ps,
+        vfu_ps=cp_ps - mfu_ps,
+        control_ps=result.makespan_ps - _busy_ps(result),
+        wait_ps=result.makespan_ps - max(io_ps, cp_ps),
+        waiting_queue=waiting,
+        waits=wait_times(result, waiting),
+        layers=tuple(layers_ps.get(layer, 0) for layer in range(count)),
+        no_layer_ps=layers_ps.get(NOTHING, 0),
+    )
 
 
 def simulate_program(
@@ -123,34 +146,6 @@ def _collected(steps: Iterable[IssuedStep], issue_ps: int, limit_ps: int) -> lis
         if issuing_ps > limit_ps + issue_ps:  # one more: the last step may have no item
             raise over_budget(step, limit_ps)
     return collected
-
-
-def _timing(result: Schedule, cycle_ps: int) -> Timing:
-    durations = result.durations_ps
-    io_ps, cp_ps = (sum(durations[index] for index in entries) for entries in result.entries)
-    mfu_ps = sum(
-        duration
-        for step, duration in zip(result.steps, durations, strict=True)
-        if duration and isinstance(step.item, Command) and step.item.function is Function.CONVOLVE
-    )
-    waiting = Queue.IO if io_ps >= cp_ps else Queue.CP
-    layers_ps = {layer: sum(parts) for layer, parts in layer_times(result).items()}
-    count = max((layer_of(step) for step in result.steps), default=NOTHING) + 1
-    return Timing(
-        schedule=result,
-        cycle_ps=cycle_ps,
-        makespan_ps=result.makespan_ps,
-        io_ps=io_ps,
-        cp_ps=cp_ps,
-        mfu_ps=mfu_ps,
-        vfu_ps=cp_ps - mfu_ps,
-        control_ps=result.makespan_ps - _busy_ps(result),
-        wait_ps=result.makespan_ps - max(io_ps, cp_ps),
-        waiting_queue=waiting,
-        waits=wait_times(result, waiting),
-        layers=tuple(layers_ps.get(layer, 0) for layer in range(count)),
-        no_layer_ps=layers_ps.get(NOTHING, 0),
-    )
 
 
 def _busy_ps(result: Schedule) -> int:

@@ -15,8 +15,7 @@ Only queue entries are events. The control unit reads no semaphore, so it runs a
 that is not served yet. The earlier of the two heads is served first, so semaphores change in order of time even
 if a program posts after, in program order, it waits.
 
-The engine for many cores (core_process.py) follows the same rules. It does not record what each time was bound by,
-and takes longer for one core and one input: see docs/performance.md.
+The engine for many cores (core_process.py) follows the same rules, without the causes, and is slower for one core.
 """
 
 from __future__ import annotations
