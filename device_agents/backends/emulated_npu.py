@@ -18,8 +18,8 @@ from device_agents.backends.option_reader import MOST_SEED, OptionReader
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
-from device_agents.emulated_npu.host import QUIET, HostModel
-from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.host import HostModel
+from device_agents.emulated_npu.machine import Machine, Noise, find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
 from device_agents.sources import sources_digest
 from device_agents.values import LoadRequest, Revealed, Sample, TrueLayer, TrueOverhead, Truth
@@ -84,7 +84,7 @@ class EmulatedNpuBackend:
         self.reveals: Tuple[str, ...] = _REVEALS[reveals]
         self._machine = _machine(preset)
         host = self._machine.host
-        self._described = host if noise else replace(host, noise=QUIET)
+        self._described = host if noise else replace(host, noise=Noise())
         self._host = HostModel(self._described, seed)
         self._settings = f"preset={preset},machine={self._machine.digest[:16]},noise={noise},seed={seed}"
         self._factors = _factors(options.get("slow", ""))

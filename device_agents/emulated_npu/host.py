@@ -9,18 +9,7 @@ from __future__ import annotations
 import math
 import random
 
-from device_agents.emulated_npu.machine import Host, Noise
-
-QUIET = Noise(
-    jitter=0.0,
-    drift=0.0,
-    drift_period_s=1.0,
-    spike_probability=0.0,
-    spike_s=0.0,
-    throttle_after_s=math.inf,
-    throttle_slowdown=1.0,
-)
-"""No disturbances."""
+from device_agents.emulated_npu.machine import Host
 
 
 class HostModel:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.host import QUIET, HostModel
-from device_agents.emulated_npu.machine import Host
+from device_agents.emulated_npu.host import HostModel
+from device_agents.emulated_npu.machine import Host, Noise
 
 HOST = Host(
     preprocess_s_per_byte=2e-10,
@@ -20,14 +20,14 @@ HOST = Host(
     dma_bytes_per_s=4e9,
     dma_setup_s=3e-6,
     driver_s=4e-5,
-    noise=QUIET,
+    noise=Noise(),
 )
 SIZES = st.integers(0, 1 << 30)
 
 
 def noisy(**noise: float) -> Host:
     """Return the host with only these disturbances."""
-    return replace(HOST, noise=replace(QUIET, **noise))
+    return replace(HOST, noise=Noise(**noise))
 
 
 def runs(host: Host, count: int, seed: int = 0, npu_s: float = 1e-3) -> list[float]:

@@ -122,12 +122,12 @@ def memories_for(machine: Machine, footprint: Footprint) -> Memories:
 
     Raises DoesNotFit if the machine has less; the halo buffer is part of NB.
     """
-    neurons = footprint.nb_bytes + footprint.halo_bytes
+    sizes = {space: getattr(footprint, f"{space.name.lower()}_bytes") for space in Space}
     demands = [
         ("DDR", footprint.ddr_bytes, machine.ddr.bytes, "ddr.bytes"),
         ("LLC", footprint.llc_bytes, machine.llc.bytes, "llc.bytes"),
         ("the halo buffer", footprint.halo_bytes, machine.halo_bytes, "halo_bytes"),
-        ("NB and the halo buffer", neurons, machine.nb_bytes, "nb_bytes"),
+        ("NB and the halo buffer", footprint.nb_bytes + footprint.halo_bytes, machine.nb_bytes, "nb_bytes"),
         ("SB", footprint.sb_bytes, machine.sb_bytes, "nb_bytes" if machine.shared_buffer else "sb_bytes"),
     ]
     if machine.shared_buffer:  # of sb_bytes = nb_bytes
@@ -139,13 +139,6 @@ def memories_for(machine: Machine, footprint: Footprint) -> Memories:
                 "it was compiled for another machine",
                 f"compile it for {machine.name}, or raise {parameter}",
             )
-    sizes = {
-        Space.DDR: footprint.ddr_bytes,
-        Space.LLC: footprint.llc_bytes,
-        Space.NB: footprint.nb_bytes,
-        Space.SB: footprint.sb_bytes,
-        Space.HALO: footprint.halo_bytes,
-    }
     return Memories.with_one_buffer(sizes) if machine.shared_buffer else Memories(sizes)
 
 

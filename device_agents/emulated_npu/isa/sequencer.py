@@ -91,7 +91,8 @@ class _ControlUnit:
         pc = control = 0
         for _ in range(budget):
             if pc >= len(instructions):
-                raise _off_the_end(pc)
+                what = f"runs off its end after instruction {pc - 1}" if pc else "has no instructions"
+                raise ExecutionFault(f"the program {what}", "it has no HALT there", "End the program with HALT")
             instruction = instructions[pc]
             if isinstance(instruction, DataInstruction):
                 yield IssuedStep(pc, self._command(pc, instruction), control)
@@ -184,13 +185,6 @@ def _synchronisation(instruction: Instruction, layer: int) -> Item | None:
     if opcode in (Opcode.FENCE, Opcode.LOAD_REGISTER):
         return Fence(layer)
     return None
-
-
-def _off_the_end(pc: int) -> ExecutionFault:
-    next_step = "End the program with HALT"
-    if not pc:
-        return ExecutionFault("the program has no instructions", "it has no HALT", next_step)
-    return ExecutionFault(f"the program runs off its end after instruction {pc - 1}", "it has no HALT there", next_step)
 
 
 def _wrap(value: int) -> int:

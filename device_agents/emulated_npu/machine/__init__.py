@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from device_agents.emulated_npu.machine.consistency import check_machine
 from device_agents.emulated_npu.machine.description import (
-    MAX_CORES,
     Cores,
     Dataflow,
     Host,
@@ -26,7 +25,6 @@ from device_agents.emulated_npu.machine.machine_file import (
 )
 
 __all__ = [
-    "MAX_CORES",
     "Cores",
     "Dataflow",
     "Host",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
@@ -109,16 +110,16 @@ class Noise:
     """Disturbances of the host: log-normal jitter, slow drift, rare spikes and throttling.
 
     Jitter, drift and spike probability are fractions. After `throttle_after_s` everything takes `throttle_slowdown`
-    times as long (1: no throttling).
+    times as long (1: no throttling). The defaults disturb nothing; a machine file has every value.
     """
 
-    jitter: _Fraction
-    drift: Annotated[float, ValueRange(0, 0.99)]
-    drift_period_s: Annotated[float, ValueRange(1e-3, 1e9)]
-    spike_probability: _Fraction
-    spike_s: _UpToAnHour
-    throttle_after_s: Annotated[float, ValueRange(0, 1e9)]
-    throttle_slowdown: Annotated[float, ValueRange(1, 1_000)]
+    jitter: _Fraction = 0.0
+    drift: Annotated[float, ValueRange(0, 0.99)] = 0.0
+    drift_period_s: Annotated[float, ValueRange(1e-3, 1e9)] = 1.0
+    spike_probability: _Fraction = 0.0
+    spike_s: _UpToAnHour = 0.0
+    throttle_after_s: Annotated[float, ValueRange(0, 1e9)] = math.inf
+    throttle_slowdown: Annotated[float, ValueRange(1, 1_000)] = 1.0
 
 
 @dataclass(frozen=True)

@@ -42,14 +42,11 @@ class StageTimes:
     def __post_init__(self) -> None:
         for group, times in enumerate(self.node_times):
             if len(times) + 1 != len(self.cut_bytes):
-                raise InvalidPartition(
-                    f"{len(times)} node times on group {group} for {len(self.cut_bytes)} cuts",
-                    "there must be one cut more than nodes",
-                )
+                what = f"{len(times)} node times on group {group} for {len(self.cut_bytes)} cuts"
+                raise InvalidPartition(what, "there must be one cut more than nodes")
         if len(self.time_per_byte) != len(self.node_times):
-            raise InvalidPartition(
-                f"times per byte of {len(self.time_per_byte)} groups", f"there are {len(self.node_times)} groups"
-            )
+            what = f"times per byte of {len(self.time_per_byte)} groups"
+            raise InvalidPartition(what, f"there are {len(self.node_times)} groups")
         for value in (*(time for times in self.node_times for time in times), *self.cut_bytes, *self.time_per_byte):
             if not 0 <= value < float("inf"):
                 raise InvalidPartition(f"a stage time contains {value}", "times and bytes are at least 0 and finite")

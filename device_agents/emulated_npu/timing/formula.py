@@ -87,7 +87,6 @@ class _Recurrence:
     def __init__(self, machine: Machine, costs: CostModel) -> None:
         self._costs = costs
         self._lanes = (_QueueState(machine.io_queue_depth), _QueueState(machine.cp_queue_depth))
-        self._depths = (machine.io_queue_depth, machine.cp_queue_depth)
         self._units: defaultdict[int, _Units] = defaultdict(_Units)
         self._durations: dict[int, tuple[Command, int]] = {}
         self._issue_ps = 0
@@ -104,7 +103,12 @@ class _Recurrence:
             return
         lane = self._lanes[item.queue]
         if lane.pending:
-            self._line_up(lane, step, self._depths[item.queue])
+            # It takes the place of the entry that left `depth` entries ago, before the pending ones.
+            behind = len(lane.pending)
+            if behind >= len(lane.left_ps):
+                raise self._stuck()
+            self._issue_ps = max(self._issue_ps, lane.left_ps[behind])
+            lane.pending.append((step, self._issue_ps))
         else:
             if lane.left_ps[0] > self._issue_ps:
                 self._issue_ps = lane.left_ps[0]
@@ -120,15 +124,6 @@ class _Recurrence:
         end_ps = max(io.free_ps, cp.free_ps, self._issue_ps)
         wait_ps = end_ps - max(io.busy_ps, cp.busy_ps)
         return Formula(io.busy_ps, cp.busy_ps, wait_ps, wait_ps + max(io.busy_ps, cp.busy_ps))
-
-    def _line_up(self, lane: _QueueState, step: IssuedStep, depth: int) -> None:
-        """Queue an entry behind an unresolved WAIT; raise `Deadlock` if there is no room."""
-        behind = len(lane.pending)
-        if behind >= depth:
-            raise self._stuck()
-        # It takes the place of the entry that left `depth` entries ago, before the pending ones.
-        self._issue_ps = max(self._issue_ps, lane.left_ps[behind])
-        lane.pending.append((step, self._issue_ps))
 
     def _serve(self, lane: _QueueState, item: Command | Wait | Post, issue_ps: int) -> bool:
         """Serve an entry; return False for a WAIT whose units are not posted yet."""
