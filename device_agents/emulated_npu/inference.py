@@ -84,11 +84,9 @@ def _steps(program: Program, machine: Machine, cycle_budget: int | None, most_it
             raise
         raise BudgetExceeded(f"{error.what}, beyond {cycle_budget} cycles", error.why, _RAISE_BUDGET) from error
     for step in steps:
-        raise BudgetExceeded(
-            f"the program is at instruction {step.pc} after {most_items} items",
-            "it loops without end, or is longer than can be timed: every item of a run is kept",
-            "Correct the loop, or run a smaller network",
-        )
+        what = f"the program is at instruction {step.pc} after {most_items} items"
+        why = "it loops without end, or is longer than can be timed: every item of a run is kept"
+        raise BudgetExceeded(what, why, "Correct the loop, or run a smaller network")
 
 
 def check_accesses(steps: Iterable[IssuedStep], program: Program, machine: Machine) -> None:

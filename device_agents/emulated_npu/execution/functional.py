@@ -77,9 +77,8 @@ class FunctionalMachine:
         view = self.memories.view
         operands = operands_of(command)
         if command.function not in EVALUATORS:
-            raise ExecutionFault(
-                f"{command.function.name} needs the core {command.peer}", "this core runs alone", "Run all cores"
-            )
+            what = f"{command.function.name} needs the core {command.peer}"
+            raise ExecutionFault(what, "this core runs alone", "Run all cores")
         target = self.memories.writable(command.target)
         sources = [None if operand is None else view(operand) for operand in operands]
         with np.errstate(all="ignore"):
@@ -134,11 +133,9 @@ def memories_for(machine: Machine, footprint: Footprint) -> Memories:
         demands.append(("the shared buffer", footprint.shared_bytes, machine.nb_bytes, "nb_bytes"))
     for name, demand, limit, parameter in demands:
         if not 0 <= demand <= limit:
-            raise DoesNotFit(
-                f"the program needs {demand} bytes of {name} and {machine.name} has {limit}",
-                "it was compiled for another machine",
-                f"compile it for {machine.name}, or raise {parameter}",
-            )
+            what = f"the program needs {demand} bytes of {name} and {machine.name} has {limit}"
+            why = "it was compiled for another machine"
+            raise DoesNotFit(what, why, f"compile it for {machine.name}, or raise {parameter}")
     return Memories.with_one_buffer(sizes) if machine.shared_buffer else Memories(sizes)
 
 
@@ -226,13 +223,10 @@ def outputs_of(program: Program, memories: Memories) -> dict[str, Array]:
 
 def _put_input(memories: Memories, port: Port, inputs: Mapping[str, Array]) -> None:
     if port.name not in inputs:
-        raise ExecutionFault(
-            f"the input {port.name} is missing", f"given are {', '.join(inputs) or 'none'}", "name every input"
-        )
+        what = f"the input {port.name} is missing"
+        raise ExecutionFault(what, f"given are {', '.join(inputs) or 'none'}", "name every input")
     given, view = inputs[port.name], memories.writable(port.operand)
     if given.shape != view.shape or given.dtype != view.dtype:
-        raise ExecutionFault(
-            f"the input {port.name} is {given.dtype.name} {given.shape}",
-            f"the program takes {view.dtype.name} {view.shape}",
-        )
+        what = f"the input {port.name} is {given.dtype.name} {given.shape}"
+        raise ExecutionFault(what, f"the program takes {view.dtype.name} {view.shape}")
     np.copyto(view, given)

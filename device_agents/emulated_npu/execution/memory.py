@@ -73,11 +73,8 @@ def _zeros(space: Space, size_bytes: int) -> Array:
     try:
         return np.zeros(size_bytes, np.uint8)
     except (MemoryError, ValueError) as error:
-        raise DoesNotFit(
-            f"the host cannot allocate {size_bytes} bytes for {space.name}",
-            "its memory is too small",
-            f"describe a machine with less {space.name}",
-        ) from error
+        what = f"the host cannot allocate {size_bytes} bytes for {space.name}"
+        raise DoesNotFit(what, "its memory is too small", f"describe a machine with less {space.name}") from error
 
 
 class Memories:
@@ -130,20 +127,16 @@ class Memories:
                 f"{access.space.name} has {memory.size} bytes",
             )
         if access.elements > self._most_elements[access.space]:
-            raise ExecutionFault(
-                f"a view of {access.space.name} repeats its elements to {access.elements}",
-                f"at most {self._most_elements[access.space]} are possible",
-            )
+            what = f"a view of {access.space.name} repeats its elements to {access.elements}"
+            raise ExecutionFault(what, f"at most {self._most_elements[access.space]} are possible")
         return np.ndarray(access.shape, access.dtype, memory, address, access.strides)
 
     def writable(self, operand: Operand) -> Array:
         """Return the same as `view`; also raise ExecutionFault if elements overlap, which makes writes ambiguous."""
         access = resolve_view(operand.descriptor)
         if not access.disjoint:
-            raise ExecutionFault(
-                f"a target in {access.space.name} overlaps itself",
-                f"sizes {access.shape}, strides {access.strides} bytes",
-            )
+            what = f"a target in {access.space.name} overlaps itself"
+            raise ExecutionFault(what, f"sizes {access.shape}, strides {access.strides} bytes")
         return self.view(operand)
 
     def write(self, address: int, array: Array, space: Space = Space.DDR) -> None:
@@ -153,9 +146,8 @@ class Memories:
         """
         memory = self._arrays[space]
         if address < 0 or address + array.nbytes > memory.size:
-            raise ExecutionFault(
-                f"{array.nbytes} bytes at {address} do not fit in {space.name}", f"it has {memory.size} bytes"
-            )
+            what = f"{array.nbytes} bytes at {address} do not fit in {space.name}"
+            raise ExecutionFault(what, f"it has {memory.size} bytes")
         if array.size:
             np.copyto(np.ndarray(array.shape, array.dtype, memory, address), array)
 

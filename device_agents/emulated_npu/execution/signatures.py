@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.isa.instructions import OPERAND_RULES, SOURCES
@@ -16,25 +15,16 @@ WEIGHTS = frozenset({Space.SB})
 SCRATCHPAD = NEURONS | WEIGHTS
 
 
-@dataclass(frozen=True)
-class _Reach:
-    """The memories in which the target and the sources may lie."""
-
-    target: frozenset[Space]
-    sources: tuple[frozenset[Space], ...]
-
-
-_VECTOR_UNIT = _Reach(NEURONS, (NEURONS,) * 4)
-
-_REACHES: Mapping[Function, _Reach] = dict.fromkeys(Function, _VECTOR_UNIT) | {
-    Function.LOAD: _Reach(ANYWHERE, (EXTERNAL,)),
-    Function.STORE: _Reach(EXTERNAL, (ANYWHERE,)),
-    Function.SEND: _Reach(EXTERNAL, (ANYWHERE,)),
-    Function.RECEIVE: _Reach(EXTERNAL, ()),
-    Function.GATHER: _Reach(ANYWHERE, (ANYWHERE, ANYWHERE)),
-    Function.CONVOLVE: _Reach(NEURONS, (NEURONS, WEIGHTS, NEURONS, WEIGHTS)),
-    Function.COPY: _Reach(SCRATCHPAD, (SCRATCHPAD,)),
-    Function.FILL: _Reach(SCRATCHPAD, ()),
+# The memories in which the target and each source may lie; the operands of the vector unit lie in NEURONS.
+_REACHES: Mapping[Function, tuple[frozenset[Space], ...]] = dict.fromkeys(Function, (NEURONS,) * 5) | {
+    Function.LOAD: (ANYWHERE, EXTERNAL),
+    Function.STORE: (EXTERNAL, ANYWHERE),
+    Function.SEND: (EXTERNAL, ANYWHERE),
+    Function.RECEIVE: (EXTERNAL,),
+    Function.GATHER: (ANYWHERE, ANYWHERE, ANYWHERE),
+    Function.CONVOLVE: (NEURONS, NEURONS, WEIGHTS, NEURONS, WEIGHTS),
+    Function.COPY: (SCRATCHPAD, SCRATCHPAD),
+    Function.FILL: (SCRATCHPAD,),
 }
 
 _OPTIONAL = {function: tuple(name in rule.optional for name in SOURCES) for function, rule in OPERAND_RULES.items()}
@@ -54,7 +44,7 @@ def operands_of(command: Command) -> tuple[Operand | None, ...]:
     function = command.function
     reach, optional, count = _REACHES[function], _OPTIONAL[function], _COUNTS[function]
     given = (command.first, command.second, command.third, command.fourth)
-    if command.target.descriptor.space not in reach.target:
+    if command.target.descriptor.space not in reach[0]:
         raise fault(command, f"the target lies in {command.target.descriptor.space.name}")
     if command.accumulate and not OPERAND_RULES[function].accumulate:
         raise fault(command, "it does not accumulate")
@@ -63,7 +53,7 @@ def operands_of(command: Command) -> tuple[Operand | None, ...]:
         if operand is None:
             if not optional[index]:
                 raise fault(command, f"the operand {SOURCES[index]} is missing")
-        elif operand.descriptor.space not in reach.sources[index]:
+        elif operand.descriptor.space not in reach[index + 1]:
             raise fault(command, f"the operand {SOURCES[index]} lies in {operand.descriptor.space.name}")
     for operand in given[count:]:
         if operand is not None:

@@ -110,10 +110,8 @@ def _pack(instruction: Instruction) -> bytes:
     if rule.peer != (peer != NO_PEER):
         raise struct.error(f"{function.name} {'names a' if rule.peer else 'takes no'} peer")
     flags = ACCUMULATE_FLAG if accumulate else 0
-    operands = list(target)
-    for position, operand in enumerate((first, second, third, fourth), start=1):
-        flags |= (operand is not None) << position
-        operands += operand or _ABSENT
+    flags |= (first is not None) << 1 | (second is not None) << 2 | (third is not None) << 3 | (fourth is not None) << 4
+    operands = (*target, *(first or _ABSENT), *(second or _ABSENT), *(third or _ABSENT), *(fourth or _ABSENT))
     return _DATA_STRUCT.pack(function, flags, *operands, settings, peer if rule.peer else 0)
 
 

@@ -110,11 +110,9 @@ class _ControlUnit:
                 pc, control = self._configure(pc, instruction), control + 1
             else:
                 pc += 1
-        raise BudgetExceeded(
-            f"the program is at instruction {pc} after {budget} instructions",
-            "it loops without end, or is longer than the budget allows",
-            "Correct the loop, or run a smaller network",
-        )
+        what = f"the program is at instruction {pc} after {budget} instructions"
+        why = "it loops without end, or is longer than the budget allows"
+        raise BudgetExceeded(what, why, "Correct the loop, or run a smaller network")
 
     def _configure(self, pc: int, instruction: ControlInstruction) -> int:
         """Apply a CONFIG instruction or a jump; return the index of the next instruction."""
@@ -142,11 +140,9 @@ class _ControlUnit:
 
     def _loaded(self, pc: int, space: Space, dtype: DataType, address: int) -> int:
         if self._read is None:
-            raise ExecutionFault(
-                f"instruction {pc} loads a register from memory",
-                "the time of this program depends on values that only a functional run computes",
-                "run it functionally",
-            )
+            what = f"instruction {pc} loads a register from memory"
+            why = "the time of this program depends on values that only a functional run computes"
+            raise ExecutionFault(what, why, "run it functionally")
         return _wrap(self._read(space, dtype, address))
 
     # IO and CP: registers and slots become operands and settings.

@@ -126,14 +126,8 @@ def _smallest_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> fl
 
 def _tightened(splitting: Splitting, groups: Sequence[CoreGroup], stretches: Sequence[Stretch]) -> float:
     """Return the smallest threshold with the same sub-structures; any threshold accepts one of a single node."""
-    return max(
-        (
-            splitting.score(stretch.start, stretch.stop, groups[index])
-            for index, stretch in enumerate(stretches)
-            if stretch.stop - stretch.start > 1
-        ),
-        default=0.0,
-    )
+    longer = [(one, group) for one, group in zip(stretches, groups, strict=False) if one.stop - one.start > 1]
+    return max((splitting.score(one.start, one.stop, group) for one, group in longer), default=0.0)
 
 
 def _next_threshold(stretches: Sequence[Stretch]) -> float | None:
@@ -184,18 +178,13 @@ def _partition(
     explained = list(events)
     parts = []
     for index, stretch in enumerate(stretches):
-        parts.append(
-            SubStructure(
-                splitting.traversal.order[stretch.start : stretch.stop],
-                index,
-                splitting.workload(stretch.start, stretch.stop),
-                splitting.score(stretch.start, stretch.stop, groups[index]),
-            )
-        )
+        nodes = splitting.traversal.order[stretch.start : stretch.stop]
+        workload = splitting.workload(stretch.start, stretch.stop)
+        score = splitting.score(stretch.start, stretch.stop, groups[index])
+        parts.append(SubStructure(nodes, index, workload, score))
         if stretch.closing in ("storage", "compute"):
-            explained.append(
-                f"group {index} closed below the threshold: {_closed_early(splitting, groups[index], index, stretch)}"
-            )
+            why = _closed_early(splitting, groups[index], index, stretch)
+            explained.append(f"group {index} closed below the threshold: {why}")
     if len(parts) < len(groups):
         left = len(groups) - len(parts)
         explained.append(f"no nodes are left for the last {'group' if left == 1 else _groups(left)}")

@@ -137,11 +137,9 @@ def _group(fabric: Fabric, cores: tuple[int, ...]) -> CoreGroup:
     chips = {fabric.chip_of(core): core for core in cores}
     if len(chips) > 1:
         (one, core), (other, far), *_ = chips.items()
-        raise InvalidPartition(
-            f"a group has core {core} on chip {one} and core {far} on chip {other}",
-            f"a group lies on one chip; a chip has {fabric.cores_per_chip} cores",
-            "split the group, or name cores of one chip",
-        )
+        what = f"a group has core {core} on chip {one} and core {far} on chip {other}"
+        why = f"a group lies on one chip; a chip has {fabric.cores_per_chip} cores"
+        raise InvalidPartition(what, why, "split the group, or name cores of one chip")
     return CoreGroup(cores, fabric.chip_of(cores[0]) if cores else 0, fabric.core)
 
 
@@ -152,11 +150,8 @@ def _cores(fabric: Fabric, part: str, text: str) -> tuple[int, ...]:
     for item in part.split(","):
         matched = _RANGE.fullmatch(item.strip())
         if not matched:
-            raise InvalidPartition(
-                f"{reprlib.repr(item)} in {reprlib.repr(text)} is neither a core nor a range of cores",
-                f"cores are 0 to {fabric.cores - 1}",
-                _SYNTAX,
-            )
+            what = f"{reprlib.repr(item)} in {reprlib.repr(text)} is neither a core nor a range of cores"
+            raise InvalidPartition(what, f"cores are 0 to {fabric.cores - 1}", _SYNTAX)
         first, last = int(matched[1]), int(matched[2] or matched[1])
         if last < first:
             what = f"the range {item.strip()} of cores is empty"

@@ -76,17 +76,14 @@ class NodeGraph:
         for node in self.nodes:
             for index in node.predecessors:
                 if not 0 <= index < len(self.nodes):
-                    raise InvalidPartition(
-                        f"node {node.name!r} names node {index} as predecessor",
-                        f"the network has nodes 0 to {len(self.nodes) - 1}",
-                    )
+                    what = f"node {node.name!r} names node {index} as predecessor"
+                    raise InvalidPartition(what, f"the network has nodes 0 to {len(self.nodes) - 1}")
         try:
             TopologicalSorter({index: node.predecessors for index, node in enumerate(self.nodes)}).prepare()
         except CycleError as error:
             names = " -> ".join(repr(self.nodes[index].name) for index in error.args[1][:9])
-            raise InvalidPartition(
-                f"the nodes form a cycle: {names}", "a node cannot wait for its own output"
-            ) from error
+            what = f"the nodes form a cycle: {names}"
+            raise InvalidPartition(what, "a node cannot wait for its own output") from error
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:

@@ -60,19 +60,15 @@ class CorePartition:
 def check_demand(graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup]) -> None:
     """Raise `InvalidPartition` for a wrong number of groups, a core in two groups, or a traversal of another graph."""
     if sorted(traversal.order) != list(range(len(graph.nodes))):
-        raise InvalidPartition(
-            f"a traversal of {len(traversal.order)} nodes",
-            f"it must visit each of the {len(graph.nodes)} nodes of the network once",
-        )
+        what = f"a traversal of {len(traversal.order)} nodes"
+        raise InvalidPartition(what, f"it must visit each of the {len(graph.nodes)} nodes of the network once")
     if not groups:
         raise InvalidPartition("0 core groups", "at least 1: the network needs one", "form more groups")
     if len(groups) == 1 and traversal.second_leg is not None:
         why = "at least 2: the second leg of a traversal from a middle node begins a new sub-structure"
         raise InvalidPartition("1 core groups", why, "form more groups, or start at an input")
     if len(groups) > len(graph.nodes):
-        raise InvalidPartition(
-            f"{len(groups)} core groups for {len(graph.nodes)} nodes",
-            f"every group executes at least one node: at most {len(graph.nodes)} groups",
-            "form fewer, larger groups",
-        )
+        what = f"{len(groups)} core groups for {len(graph.nodes)} nodes"
+        why = f"every group executes at least one node: at most {len(graph.nodes)} groups"
+        raise InvalidPartition(what, why, "form fewer, larger groups")
     check_disjoint(groups)

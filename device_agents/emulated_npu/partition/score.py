@@ -115,8 +115,6 @@ def _check_weights(coefficients: Mapping[str, float]) -> None:
         if not 0 <= weight <= 1:
             raise InvalidPartition(f"{name} is {weight}", "a weight of the split score lies between 0 and 1")
     if not any(weights.values()):
-        raise InvalidPartition(
-            f"all weights are 0: {', '.join(weights)}",
-            "every score would be 0 and cause no split",
-            "give at least one weight a value above 0, at most 1",
-        )
+        what = f"all weights are 0: {', '.join(weights)}"
+        why = "every score would be 0 and cause no split"
+        raise InvalidPartition(what, why, "give at least one weight a value above 0, at most 1")

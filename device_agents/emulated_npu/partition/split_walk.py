@@ -127,9 +127,8 @@ class Splitting:
         next_score = self.score(start, good + 1, group)
         full = self.lack(start, good + 1, group)
         if full:  # a higher threshold would change nothing
-            return Stretch(
-                start, good, "threshold" if next_score > threshold else full[0], None, lack[1] if lack else ""
-            )
+            closing = "threshold" if next_score > threshold else full[0]
+            return Stretch(start, good, closing, None, lack[1] if lack else "")
         return Stretch(start, good, "threshold", next_score, "")
 
     def _bound(self, start: int) -> tuple[int, Closing]:

@@ -130,20 +130,13 @@ def _steady(stream: StreamTiming) -> range:
 
 
 def _group_load(number: int, cores: Sequence[CoreTiming], window: range, interval_ps: float) -> GroupLoad:
-    busy_ps = {
-        core.core: (fmean(run.io_ps for run in core.runs[window.start : window.stop]), core.mfu_ps + core.vfu_ps)
-        for core in cores
-    }
-    own_ps = max(
-        max(
-            fmean(
-                run.end_ps - run.begin_ps - run.starved_ps - run.blocked_ps
-                for run in core.runs[window.start : window.stop]
-            ),
-            *busy_ps[core.core],
-        )
-        for core in cores
-    )
+    busy_ps: dict[int, tuple[float, int]] = {}
+    own_ps = 0.0
+    for core in cores:
+        runs = core.runs[window.start : window.stop]
+        busy_ps[core.core] = fmean(run.io_ps for run in runs), core.mfu_ps + core.vfu_ps
+        alone_ps = fmean(run.end_ps - run.begin_ps - run.starved_ps - run.blocked_ps for run in runs)
+        own_ps = max(own_ps, alone_ps, *busy_ps[core.core])
     busiest = max(cores, key=lambda core: max(busy_ps[core.core]))
     io_ps, cp_ps = busy_ps[busiest.core]
     by: BoundBy = "io" if io_ps >= cp_ps else "mfu" if busiest.mfu_ps >= busiest.vfu_ps else "vfu"

@@ -130,18 +130,16 @@ def moves_nothing(command: Command) -> bool:
 
 def _memory_demands(machine: Machine, command: Command, transfers: _Transfers) -> tuple[Demand, ...]:
     if not transfers:
-        raise ExecutionFault(
-            f"{command.function.name} touches no external memory", "IO commands move data to or from DDR or LLC"
-        )
+        what = f"{command.function.name} touches no external memory"
+        raise ExecutionFault(what, "IO commands move data to or from DDR or LLC")
     return tuple(_memory_demand(machine, space, reads + writes) for space, (reads, writes) in transfers.items())
 
 
 def _memory_demand(machine: Machine, space: Space, runs: list[_Runs]) -> Demand:
     memory: Memory = machine.llc if space is Space.LLC else machine.ddr
     if memory.bytes == 0:
-        raise ExecutionFault(
-            f"a command uses {space.name}", f"{machine.name} has none", "Compile the network for this machine"
-        )
+        what = f"a command uses {space.name}"
+        raise ExecutionFault(what, f"{machine.name} has none", "Compile the network for this machine")
     burst = memory.burst_bytes
     bursts_bytes = sum(run.number * ceil_div(run.length_bytes, burst) * burst for run in runs)
     work_ps = math.ceil(bursts_bytes * PS_PER_S / memory.bytes_per_s)
