@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.partition.node_graph import NodeGraph
@@ -26,21 +27,24 @@ class TraversalStep:
 
 @dataclass(frozen=True)
 class Traversal:
-    """The steps and the order of the nodes.
+    """The steps of a visit.
 
     `second_leg` is the position in `order` at which the visit starts again from the inputs; None if the start reaches
     every node.
     """
 
     steps: tuple[TraversalStep, ...]
-    order: tuple[int, ...]
-    second_leg: int | None
+    second_leg: int | None = None
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The nodes as visited."""
+        return tuple(node for step in self.steps for node in step.visited)
 
 
 def traverse(graph: NodeGraph) -> Traversal:
     """Visit all nodes from the inputs of the network, which form the first queue by ascending index."""
-    steps = _leg(graph, range(len(graph.nodes)), graph.sources)
-    return Traversal(tuple(steps), _visited(steps), None)
+    return Traversal(tuple(_leg(graph, range(len(graph.nodes)), graph.sources)))
 
 
 def traverse_from(graph: NodeGraph, start: int) -> Traversal:
@@ -61,14 +65,9 @@ def traverse_from(graph: NodeGraph, start: int) -> Traversal:
         reached += fresh
     rest = [index for index in range(len(graph.nodes)) if index not in found]
     steps = _leg(graph, reached, (start,))
-    if not rest:
-        return Traversal(tuple(steps), _visited(steps), None)
-    steps += _leg(graph, rest, tuple(index for index in graph.sources if index not in found))
-    return Traversal(tuple(steps), _visited(steps), len(found))
-
-
-def _visited(steps: Iterable[TraversalStep]) -> tuple[int, ...]:
-    return tuple(node for step in steps for node in step.visited)
+    if rest:
+        steps += _leg(graph, rest, tuple(index for index in graph.sources if index not in found))
+    return Traversal(tuple(steps), len(found) if rest else None)
 
 
 def _leg(graph: NodeGraph, members: Iterable[int], first: tuple[int, ...]) -> list[TraversalStep]:

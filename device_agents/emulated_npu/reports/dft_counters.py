@@ -63,8 +63,8 @@ def _by_layer(code: bytes, layer_of: tuple[int, ...]) -> _Commands:
 
 def _counted(one: TransformedConvolution, runs: _Commands, setup: _Commands) -> DftCounters:
     blocks = one.blocks
-    complex_of_transforms = _written(_of(runs, one.transforms), Function.CONVOLVE) // 2
-    complex_of_kernels = _written(_of(setup, one.kernels), Function.CONVOLVE) // 2
+    complex_of_transforms = _transformed(_of(runs, one.transforms)) // 2
+    complex_of_kernels = _transformed(_of(setup, one.kernels)) // 2
     products = list(_of(runs, one.products))
     level, kernels = _kernel_dfts(_of(setup, one.kernels))
     fetched = {part for command in products for part in _fetched(command, level, kernels)}
@@ -87,8 +87,8 @@ def _of(commands: _Commands, layers: Iterable[int]) -> Iterator[Command]:
         yield from commands.get(layer, ())
 
 
-def _written(commands: Iterable[Command], function: Function) -> int:
-    return sum(command.target.descriptor.elements for command in commands if command.function is function)
+def _transformed(commands: Iterable[Command]) -> int:
+    return sum(command.target.descriptor.elements for command in commands if command.function is Function.CONVOLVE)
 
 
 def _multiplications(command: Command) -> int:

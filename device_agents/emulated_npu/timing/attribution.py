@@ -53,9 +53,17 @@ def layer_of(step: IssuedStep) -> int:
     return NOTHING if step.item is None else step.item.layer
 
 
-def binding_path(schedule: Schedule) -> Iterator[Segment]:
-    """Yield the path from the end of the run back to zero; consecutive segments adjoin and cover the makespan."""
-    return _path_from_end(schedule, 0)
+def binding_path(schedule: Schedule, since_ps: int = 0) -> Iterator[Segment]:
+    """Yield the path from the end of the run back to a time; consecutive segments adjoin and cover the makespan."""
+    last = schedule.last
+    if last == NOTHING:
+        if schedule.steps:
+            yield from _path(schedule, len(schedule.steps) - 1, True, since_ps)
+        return
+    begin = schedule.served_ps[last]
+    if schedule.makespan_ps > begin:
+        yield Segment(last, _activity(schedule, last), max(begin, since_ps), schedule.makespan_ps)
+    yield from _path(schedule, last, False, since_ps)
 
 
 def layer_times(schedule: Schedule) -> dict[int, list[int]]:
@@ -77,7 +85,7 @@ def wait_times(schedule: Schedule, queue: Queue) -> tuple[WaitTime, ...]:
             _collect(found, schedule.steps, step.pc, layer_of(step), _path(schedule, index, False, free))
         free = schedule.finished_ps[index]
     if free < schedule.makespan_ps:
-        _collect(found, schedule.steps, NOTHING, NOTHING, _path_from_end(schedule, free))
+        _collect(found, schedule.steps, NOTHING, NOTHING, binding_path(schedule, free))
     return tuple(WaitTime(*key, ps) for key, ps in found.items())
 
 
@@ -91,18 +99,6 @@ def _collect(
     for segment in path:
         due = steps[segment.step]
         found[pc, layer, due.pc, layer_of(due)] += segment.end_ps - segment.begin_ps
-
-
-def _path_from_end(schedule: Schedule, since_ps: int) -> Iterator[Segment]:
-    last = schedule.last
-    if last == NOTHING:
-        if schedule.steps:
-            yield from _path(schedule, len(schedule.steps) - 1, True, since_ps)
-        return
-    begin = schedule.served_ps[last]
-    if schedule.makespan_ps > begin:
-        yield Segment(last, _activity(schedule, last), max(begin, since_ps), schedule.makespan_ps)
-    yield from _path(schedule, last, False, since_ps)
 
 
 def _path(schedule: Schedule, step: int, at_issue: bool, since_ps: int) -> Iterator[Segment]:
