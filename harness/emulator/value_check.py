@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,12 +15,12 @@ from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.inference import compute_values
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.system_run import run_system
+from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import DataType
 from harness.emulator.error_translation import errors_of_compiler
 from harness.emulator.loading import CompiledModel, NetworkModel
 from harness.errors import HarnessError
 
-Array = np.ndarray[Any, Any]
 Note = Callable[[str], None]
 """Shows a message beside the result."""
 

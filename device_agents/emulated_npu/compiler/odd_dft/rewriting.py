@@ -17,7 +17,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
 )
 from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
 from device_agents.emulated_npu.compiler.odd_dft.levels import ROLES, Role
-from device_agents.emulated_npu.compiler.odd_dft.matrices import RealMatrix
+from device_agents.emulated_npu.numpy_types import Float64Array
 from device_agents.emulated_npu.unit_commands import PLAIN, DataType, Function, Settings
 
 PARTS = Settings(kernel=(1, 1, 2))
@@ -73,11 +73,11 @@ class Rewriting:
         self.add(what, Function.CONVOLVE, inputs, output, weights=weights)
         self.layers[-1] = replace(self.layers[-1], matrix=True)
 
-    def matrix(self, what: str, array: RealMatrix) -> LazyConstant:
+    def matrix(self, what: str, array: Float64Array) -> LazyConstant:
         """Return a matrix of the transform as a constant, rounded once."""
         length = self.blocks.length
         return known(f"dft{length}/{what}/{'x'.join(map(str, array.shape))}", array, DataType.FLOAT32)
 
-    def window(self, what: str, array: RealMatrix) -> LazyConstant:
+    def window(self, what: str, array: Float64Array) -> LazyConstant:
         """Return a matrix (results, positions, parts) as weights of a window over the parts."""
         return self.matrix(what, array.reshape(*array.shape[:2], 1, 1, array.shape[2]))
