@@ -41,6 +41,8 @@ ReadElement = Callable[[Space, DataType, int], int]
 """Returns the element of a type at an address of a memory, once both queues have drained."""
 
 
+# Python 3.11 looks members of enumerations up slowly; these are compared for most instructions.
+_HALT, _AXIS, _SET, _DESCRIPTOR = Opcode.HALT, Opcode.AXIS, Opcode.SET, Opcode.DESCRIPTOR
 _MODES = {Function.BINARY: frozenset(map(int, Binary)), Function.REDUCE: frozenset(map(int, Reduction))}
 
 
@@ -99,7 +101,7 @@ class _ControlUnit:
                 pc, control = pc + 1, 0
                 continue
             opcode = instruction.opcode
-            if opcode is Opcode.HALT:
+            if opcode is _HALT:
                 yield IssuedStep(pc, None, control + 1)
                 return
             item = items.get(pc)
@@ -118,14 +120,14 @@ class _ControlUnit:
         """Apply a CONFIG instruction or a jump; return the index of the next instruction."""
         opcode, x, y, z, word, immediate = instruction
         registers = self._registers
-        if opcode is Opcode.AXIS:
+        if opcode is _AXIS:
             self._descriptors.set_axis(x, y, word, immediate)
-        elif opcode is Opcode.SET:
+        elif opcode is _SET:
             registers[x] = immediate
+        elif opcode is _DESCRIPTOR:
+            self._descriptors.set_header(x, Space(y), DataType(z), word)
         elif opcode is Opcode.ADD_IMMEDIATE:
             registers[x] = _wrap(registers[y] + immediate)
-        elif opcode is Opcode.DESCRIPTOR:
-            self._descriptors.set_header(x, Space(y), DataType(z), word)
         elif opcode is Opcode.SETTINGS:
             self._settings.set_word(x, y, immediate)
         elif opcode is Opcode.ADD:

@@ -16,7 +16,7 @@ class DescriptorSlots:
         self._dims = [[0] * MAX_RANK for _ in range(DESCRIPTOR_SLOTS)]
         self._strides = [[0] * MAX_RANK for _ in range(DESCRIPTOR_SLOTS)]
         self._ready: list[Descriptor | None] = [None] * DESCRIPTOR_SLOTS  # until the next write
-        self._known: dict[Descriptor, Descriptor] = {}
+        self._known: dict[tuple[Space, DataType, tuple[int, ...], tuple[int, ...]], Descriptor] = {}
 
     def set_header(self, number: int, space: Space, dtype: DataType, rank: int) -> None:
         """Write the fields of a DESCRIPTOR instruction; the axes stay as they are."""
@@ -28,9 +28,10 @@ class DescriptorSlots:
 
     def read(self, number: int, pc: int) -> Descriptor:
         """Return the descriptor in a slot; raise ExecutionFault, naming the instruction `pc`, if it was never set."""
-        ready, header = self._ready[number], self._headers[number]
+        ready = self._ready[number]
         if ready is not None:
             return ready
+        header = self._headers[number]
         if header is None:
             raise ExecutionFault(f"instruction {pc} uses descriptor slot {number}, which no DESCRIPTOR has set")
         space, dtype, rank = header
@@ -38,8 +39,10 @@ class DescriptorSlots:
         if 0 in dims:
             axis = dims.index(0)
             raise ExecutionFault(f"instruction {pc} uses descriptor slot {number}, whose axis {axis} no AXIS has set")
-        made = Descriptor(space, dtype, dims, tuple(self._strides[number][:rank]))
-        self._ready[number] = found = self._known.setdefault(made, made)
+        key = (space, dtype, dims, tuple(self._strides[number][:rank]))
+        if key not in self._known:
+            self._known[key] = Descriptor(*key)
+        self._ready[number] = found = self._known[key]
         return found
 
 
