@@ -19,8 +19,8 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from device_agents import fingerprint, wire
 from device_agents.backends import Backend, HasOracle, Refused, create
+from device_agents.messages import LoadRequest, Revealed
 from device_agents.shortage import disk_trouble, is_memory
-from device_agents.values import LoadRequest, Revealed
 
 ORACLE = "oracle"
 _FLUSH_S = 0.5

@@ -15,7 +15,7 @@ from device_agents import wire
 from fuzz.mutation import INTEGERS, TEXTS, any_value, json_text, mutate_bytes, mutate_json
 from harness.device import replies
 from harness.errors import DeviceError, ProtocolError
-from harness.strict import StrictModel
+from harness.strict_model import StrictModel
 
 _LENGTH = struct.Struct(">I")
 _MOST_PIECES = 1000

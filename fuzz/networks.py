@@ -8,7 +8,7 @@ from typing import Any
 
 from fuzz.mutation import mutate_bytes, mutate_message
 from harness.errors import NetworkError
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.network.zoo.graph_builder import GraphBuilder
 
 _WEIGHTS_BYTES = 4096

@@ -18,7 +18,7 @@ from typing import Any
 from fuzz.mutation import TEXTS, json_text, mutate_bytes, mutate_json, mutate_message, mutate_text
 from harness.errors import LutError
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
-from harness.lut.correlation import pack
+from harness.lut.error_correlations import pack
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import CORRELATION, ENTRIES, MANIFEST, PREDICTOR, publish, read_lut
 from harness.network.fusion_rules import DEFAULT_RULES
@@ -143,7 +143,7 @@ def _entry(number: int) -> Entry:
 def _signatures() -> list[str]:
     """Return signatures of real layers."""
     from harness.network.layers import cut
-    from harness.network.models import load_network
+    from harness.network.model_references import load_network
 
     networks = [load_network(f"builtin:{name}") for name in ("dscnn", "squeezenet")]
     return sorted({layer.key.text for network in networks for layer in cut(network, DEFAULT_RULES)})

@@ -1,5 +1,5 @@
 """One timed run, as every part of the host passes it on."""
 
-from device_agents.values import Sample
+from device_agents.messages import Sample
 
 __all__ = ["Sample"]

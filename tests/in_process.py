@@ -20,7 +20,7 @@ from typing import Any
 
 from device_agents.backends import Backend, HasOracle, Refused
 from device_agents.fingerprint import hardware
-from device_agents.values import LoadRequest, Revealed, Truth
+from device_agents.messages import LoadRequest, Revealed, Truth
 from harness.device.replies import Series, Visit, read_truth
 from harness.device.session import AgentHello, AgentSession, Purpose
 from harness.errors import BackendError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from device_agents.values import LoadRequest
+from device_agents.messages import LoadRequest
 from harness.network.assemble import AssembledModel
 
 

@@ -23,7 +23,7 @@ from harness.measure.profiling import ProfileResult, profile_networks
 from harness.measure.progress import Observer, ignore
 from harness.measure.request import ProfileRequest
 from harness.network.layers import Layer, cut
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.workspace import Workspace
 
 DEVICE = "bench"

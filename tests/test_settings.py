@@ -12,7 +12,7 @@ from pydantic import Field
 
 from harness.errors import ConfigurationError
 from harness.settings import MAX_SETTINGS_BYTES, check_settings, read_toml
-from harness.strict import StrictModel
+from harness.strict_model import StrictModel
 
 
 class Engine(StrictModel):

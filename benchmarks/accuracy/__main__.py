@@ -25,7 +25,7 @@ from benchmarks.accuracy.page import PAGE, check_page, write_section
 from benchmarks.accuracy.predictor_v100 import v100_section
 from benchmarks.generated_page import Section
 from harness.errors import HarnessError
-from harness.network.models import BUILTIN_NAMES
+from harness.network.model_references import BUILTIN_NAMES
 
 PARTS: Mapping[str, Callable[[Run], Section]] = {
     "npu": npu_section,

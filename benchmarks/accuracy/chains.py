@@ -11,7 +11,7 @@ from harness.lut.table import Lut
 from harness.measure.campaign import load_request
 from harness.network.disjoint_sets import DisjointSets
 from harness.network.layers import cut
-from harness.network.models import load_networks
+from harness.network.model_references import load_networks
 from harness.network.network import Network
 from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.probe.probe import network_probe

@@ -15,12 +15,12 @@ from scipy.stats import binomtest
 
 from harness import build_lut, estimate, profile, validate
 from harness.errors import DeviceBusy, HarnessError
-from harness.latency.methods import LatencyMethod
+from harness.latency.method_names import LatencyMethod
 from harness.lut.table import Lut
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
 from harness.measure.summary import Z_95
-from harness.network.models import BUILTIN_PREFIX
+from harness.network.model_references import BUILTIN_PREFIX
 from harness.predictor.uncertainty.intervals import LEVEL, NORMAL_90
 from harness.validation.network_validation import DEFAULT_PROCESSES, NetworkValidation, Validation
 from harness.workspace import Workspace

@@ -30,7 +30,7 @@ from harness.predictor.fit import fit_predictor
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.feature_matrix import feature_matrix
 from harness.predictor.roofline.tiling_search import find_tiling
-from harness.predictor.training import WAYS, Training
+from harness.predictor.training_data import WAYS, Training
 from harness.predictor.trees import VotingTrees
 from harness.predictor.uncertainty.coverage import Coverage
 from harness.predictor.uncertainty.intervals import LEVEL

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import Any
 
-from harness.network.models import BUILTIN_NAMES
+from harness.network.model_references import BUILTIN_NAMES
 
 WAYS = {"chains": (), "recomputed": ("--halo", "recompute"), "layer by layer": ("--halo", "refetch")}
 

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import ConvolutionChoice, Options
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import find_machine
 

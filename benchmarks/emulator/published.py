@@ -11,7 +11,7 @@ import argparse
 
 import fsrcnn
 import nvdla
-from anchors.published import comparisons
+from published_figures.published import comparisons
 
 from device_agents.emulated_npu.timing.simulation import simulate_program
 

@@ -26,7 +26,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     View,
     ViewAxis,
 )
-from device_agents.emulated_npu.compiler.pipeline import compile_graph
+from device_agents.emulated_npu.compiler.stages import compile_graph
 from device_agents.emulated_npu.machine import load_preset
 from device_agents.emulated_npu.timing.simulation import simulate_program
 from device_agents.emulated_npu.unit_commands import DataType, Function, Settings

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from device_agents.emulated_npu.compiler.options import DEFAULT
 from device_agents.emulated_npu.machine import load_preset
-from harness.emulator.loading import compile_network, load_model
-from harness.emulator.npu_options import PipelineOptions
-from harness.emulator.pipeline_run import PartitionRun, PipelineRun, run_pipeline
+from harness.npu.loading import compile_network, load_model
+from harness.npu.npu_options import PipelineOptions
+from harness.npu.pipeline_run import PartitionRun, PipelineRun, run_pipeline
 from harness.report.html import write_figure
 from harness.report.line_plot import PlotAxis, PlotSeries, line_plot
 

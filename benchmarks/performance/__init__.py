@@ -1,1 +1,1 @@
-"""Cost of harness and speed of the timing engines: docs/performance.md."""
+"""The cost of harness itself, and the speed of the emulated NPU's timing engines: docs/performance.md."""

@@ -47,13 +47,13 @@ from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import ignore
 from harness.network.layers import context_of, cut
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe import network_probe
 from harness.probe.probe_plan import LayerProbes, plan_probes
+from harness.slowdowns.detection_power import level_of_each
 from harness.slowdowns.findings import Comparison
 from harness.slowdowns.night_comparison import compare_nights
-from harness.slowdowns.power import level_of_each
 from harness.slowdowns.watch_plan import SHARE, WatchPlan, plan_watch
 from harness.slowdowns.watch_series import WatchSeries, layer_subject, read_watch
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Dict, Mapping, Optional, Protocol, Tuple, runtime_checkable
 
-from device_agents.values import LoadRequest, Revealed, Sample, Truth
+from device_agents.messages import LoadRequest, Revealed, Sample, Truth
 
 
 @dataclass(frozen=True)

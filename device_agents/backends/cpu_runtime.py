@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import numpy as np
 
 from device_agents import arrays
-from device_agents.values import LoadRequest, Sample
+from device_agents.messages import LoadRequest, Sample
 
 _FEWEST_RUNS, _MOST_RUNS = 30, 100
 _PROFILING_S = 4.0

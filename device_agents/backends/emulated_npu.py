@@ -16,13 +16,13 @@ import numpy as np
 from device_agents.backends import Refused
 from device_agents.backends.option_reader import MOST_SEED, OptionReader
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.host import HostModel
 from device_agents.emulated_npu.machine import Machine, Noise, find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
+from device_agents.messages import LoadRequest, Revealed, Sample, TrueLayer, TrueOverhead, Truth
 from device_agents.sources import sources_digest
-from device_agents.values import LoadRequest, Revealed, Sample, TrueLayer, TrueOverhead, Truth
 
 FORMAT = "emulated-npu"
 DEFAULT_PRESET = "edge"

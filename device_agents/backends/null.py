@@ -13,7 +13,7 @@ import time
 from typing import Any, Dict, Optional, Tuple
 
 from device_agents.backends.option_reader import MOST_SEED, OptionReader
-from device_agents.values import LoadRequest, Revealed, Sample
+from device_agents.messages import LoadRequest, Revealed, Sample
 
 _BYTES = {"float32": 4, "float64": 8, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
 _OPTIONS = {"a_s_per_byte", "b_s_per_byte", "c_s", "weight_s_per_byte", "noise", "seed", "slower_after", "slowdown"}

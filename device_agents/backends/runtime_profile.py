@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Sequence
 
 from device_agents.backends import Refused
-from device_agents.values import Sample, TrueLayer, Truth
+from device_agents.messages import Sample, TrueLayer, Truth
 
 _LOW = 0.1
 _DISTURBED = 1.25

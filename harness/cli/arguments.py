@@ -27,7 +27,7 @@ def complete_device(incomplete: str) -> list[str]:
 
 def complete_preset(incomplete: str) -> list[str]:
     """Return the names of built-in machines that begin so, for the shell's completion."""
-    from harness.emulator.npu_options import preset_names
+    from harness.npu.npu_options import preset_names
 
     return [name for name in preset_names() if name.startswith(incomplete)]
 

@@ -28,7 +28,7 @@ def demo(
     from harness.estimation.network_estimate import estimate_network
     from harness.fleet.profile import profile
     from harness.lut.build import build_lut
-    from harness.network.models import load_network
+    from harness.network.model_references import load_network
     from harness.report.html import write_report
     from harness.validation.network_validation import validate
 

@@ -49,7 +49,7 @@ def estimate(
     """
     from harness.estimation import network_estimate as networks
     from harness.lut.table_files import open_table
-    from harness.network.models import load_networks
+    from harness.network.model_references import load_networks
 
     table = open_table(choice.device, choice.lut, find_workspace(directory))
     found = [networks.estimate_network(one, table) for one in load_networks(models, arguments.parse_dims(dim))]

@@ -11,7 +11,7 @@ import typer
 from harness.cli import arguments
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.errors import LutNotFound
-from harness.latency.methods import DEFAULT_METHOD, LatencyMethod
+from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
 from harness.settings import DEFAULT_DEVICE
 from harness.text import milliseconds, printable
 from harness.workspace import find_workspace

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.emulator.tables import Part, Table
 from harness.errors import ConfigurationError, HarnessError
 from harness.files import spreadsheet_csv, write_whole
+from harness.npu.tables import Part, Table
 from harness.text import milliseconds, printable
 
 SCHEMA_VERSION = 1

@@ -74,7 +74,7 @@ def validate(
         )
     if html is not None:
         from harness.lut.table_files import open_table
-        from harness.network.models import load_networks
+        from harness.network.model_references import load_networks
         from harness.report.html import write_report
 
         table = open_table(device, workspace.lut / result.lut if lut is None else lut, workspace)

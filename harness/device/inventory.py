@@ -30,7 +30,7 @@ from pydantic import AfterValidator, Field
 from device_agents.backends import BACKENDS
 from harness.errors import UnknownDevice
 from harness.settings import check_settings, invalid_key, read_toml
-from harness.strict import StrictModel
+from harness.strict_model import StrictModel
 from harness.text import SAFE_NAME_RULE, did_you_mean, is_safe_name, printable, safe_name
 
 _RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
-from device_agents.values import TrueLayer, TrueOverhead, Truth
+from device_agents.messages import TrueLayer, TrueOverhead, Truth
 from harness.errors import BackendError, DeviceBusy, DeviceError, LeaseLost, LinkLost, ProtocolError, WorkerDied
 from harness.samples import Sample
-from harness.strict import StrictModel
+from harness.strict_model import StrictModel
 from harness.text import last_part
 
 RESUME = "Run the same command again; it resumes where it stopped"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from device_agents import wire
-from device_agents.values import LoadRequest, Revealed, Truth
+from device_agents.messages import LoadRequest, Revealed, Truth
 from harness.device import replies
 from harness.device.inventory import Device, Ssh
 from harness.device.link import AgentLink, Deadlines

@@ -13,7 +13,7 @@ from harness.lut.table import Entry, Lut
 from harness.lut.table_files import open_table
 from harness.measure.summary import Z_95
 from harness.network.layers import Layer, context_of, cut, place_of
-from harness.network.models import Models, load_networks
+from harness.network.model_references import Models, load_networks
 from harness.network.network import FreeNode, Network
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import LayerFeatures

@@ -1,1 +1,4 @@
-"""Run profiling requests on the devices of a lab: select devices, check their health, run on several at once."""
+"""Run profiling requests on one device or many: lease, golden probe, campaign, retries, device health, engines.
+
+`harness.profile` is here (`profile`): the command line, Python, nights and clusters all use it.
+"""

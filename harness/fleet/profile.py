@@ -12,7 +12,7 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
 from harness.measure.progress import Observer, ignore
 from harness.measure.request import ProfileRequest
-from harness.network.models import Models, model_references
+from harness.network.model_references import Models, model_references
 from harness.probe.auxiliary import AUTO, AuxiliaryChoice, chosen_kind
 from harness.settings import DEFAULT_DEVICE
 from harness.workspace import AnyWorkspace, Workspace, as_workspace

@@ -11,7 +11,7 @@ from harness.measure.journal import PENDING, Campaign, Journal
 from harness.measure.profiling import Profiled
 from harness.measure.request import ProfileRequest
 from harness.network.network import Network
-from harness.slowdowns.power import LEVEL
+from harness.slowdowns.detection_power import LEVEL
 from harness.slowdowns.watch_plan import plan_watch
 from harness.slowdowns.watch_series import WATCH, read_watch
 

@@ -11,7 +11,7 @@ import numpy as np
 from harness.array_types import Floats
 from harness.latency.joint import JointFit, Place, fit_joint
 from harness.latency.layer_latency import RESOLUTION_SIGMAS, CampaignData, Latency, slope_over_copies, subtracted
-from harness.latency.methods import LatencyMethod
+from harness.latency.method_names import LatencyMethod
 from harness.latency.overhead import Overhead
 
 DISAGREEMENT_Z = 3.0

@@ -15,9 +15,9 @@ from harness.errors import CampaignIncomplete, LutNotFound
 from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.joint import Place
 from harness.latency.layer_latency import CampaignData
-from harness.latency.methods import DEFAULT_METHOD, LatencyMethod
+from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
 from harness.latency.overhead import Overhead, overhead_of_samples
-from harness.lut.correlation import pack
+from harness.lut.error_correlations import pack
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import publish

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from harness.latency.methods import LatencyMethod
+from harness.latency.method_names import LatencyMethod
 from harness.latency.overhead import Overhead
-from harness.lut.correlation import unpack, variance
+from harness.lut.error_correlations import unpack, variance
 from harness.measure.summary import Z_95
 from harness.network.fusion_rules import FusionRule
 from harness.predictor.predictor import Predictor
@@ -59,7 +59,7 @@ class Entry:
 class Lut:
     """A published table; `path` is its folder.
 
-    `correlations` are those of the entries' errors, packed by `harness.lut.correlation`. `predictor` is the ONNX
+    `correlations` are those of the entries' errors, packed by `harness.lut.error_correlations`. `predictor` is the ONNX
     model for unmeasured layers, or empty. `additivity` is the robust spread in standard errors that the additive
     model leaves unexplained, None where the method does not estimate it. `sum_error` is the relative error of sums of
     entries beyond the errors of their layers.

@@ -25,13 +25,13 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, reason_of
 from harness.files import csv_text, read_file, sync_folder, write_synced
-from harness.latency.methods import LatencyMethod
+from harness.latency.method_names import LatencyMethod
 from harness.latency.overhead import COLUMNS, Overhead
-from harness.lut.correlation import unpack
+from harness.lut.error_correlations import unpack
 from harness.lut.table import Entry, Lut
 from harness.network.fusion_rules import FusionRule
 from harness.settings import DEFAULT_DEVICE
-from harness.strict import StrictModel
+from harness.strict_model import StrictModel
 from harness.version import VERSION
 from harness.workspace import Workspace, find_workspace
 

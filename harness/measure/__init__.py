@@ -1,1 +1,1 @@
-"""Run profiling campaigns on one device, repeat visits until they are precise, and record every sample."""
+"""Measure one device: profiling campaigns, the journal of samples, fusion found by probes, journals of other hosts."""

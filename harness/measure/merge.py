@@ -6,7 +6,8 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.measure.extract import (
+from harness.measure.journal import PENDING, SAME_KEY, Journal
+from harness.measure.journal_transfer import (
     CAMPAIGNS,
     CHAINS,
     LAYERS,
@@ -18,7 +19,6 @@ from harness.measure.extract import (
     not_ours,
     opened,
 )
-from harness.measure.journal import PENDING, SAME_KEY, Journal
 from harness.text import printable
 
 SECOND = "measured a second time by another worker"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.measure.policy import RepeatPolicy
-from harness.network.models import BUILTIN_PREFIX, ModelReference, load_networks
+from harness.network.model_references import BUILTIN_PREFIX, ModelReference, load_networks
 from harness.network.network import Network
 from harness.network.zoo import NAMES as REFERENCE_NETWORKS
 from harness.probe.auxiliary import AuxiliaryKind

@@ -22,7 +22,7 @@ from harness.measure.summary import Z_95
 from harness.nightly.job_order import Staleness, by_staleness
 from harness.nightly.night_plan import LayerSet, NightPlan
 from harness.nightly.night_report import SetRow
-from harness.slowdowns.power import level_of_each
+from harness.slowdowns.detection_power import level_of_each
 
 _JOB = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})/([^/]+)/([^/]+)-([0-9a-f]{8})\Z")
 

@@ -27,7 +27,7 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 
 from harness.fleet.cluster.access import TlsFiles
-from harness.network.models import BUILTIN_NAMES, BUILTIN_PREFIX
+from harness.network.model_references import BUILTIN_NAMES, BUILTIN_PREFIX
 from harness.nightly.plan_file import DaskSettings, NightSettings, SetSettings, read_plan_file
 from harness.settings import invalid_key
 from harness.text import did_you_mean

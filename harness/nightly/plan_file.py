@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from harness.errors import ConfigurationError
 from harness.fleet.cluster.access import dask_address
 from harness.settings import SLOWDOWN_THRESHOLD, check_settings, read_toml
-from harness.strict import StrictModel
+from harness.strict_model import StrictModel
 from harness.text import duration_s, safe_name
 
 _HOW_TO_WRITE = (

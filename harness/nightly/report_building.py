@@ -16,7 +16,7 @@ from harness.nightly.job_queue import JobQueue
 from harness.nightly.night_report import AttentionItem, DeviceRow, NightReport, SetComparison, SetRow, bug
 from harness.nightly.set_comparison import ComparisonRules, StoredReport, compare_set
 from harness.nightly.table_publishing import publish_table
-from harness.slowdowns.power import level_of_each
+from harness.slowdowns.detection_power import level_of_each
 
 LOW_DISK_BYTES = 1 << 30
 """Less free space than this may not suffice for the next nights."""

@@ -14,7 +14,7 @@ from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.feature_matrix import FeatureMatrix
 from harness.predictor.roofline.tiling_search import find_tiling
 from harness.predictor.stored_parameters import METADATA_KEY, Parameters, text_of
-from harness.predictor.training import JUDGED_FOLDS, WAYS, HeldOutPredictions, Training, best_way
+from harness.predictor.training_data import JUDGED_FOLDS, WAYS, HeldOutPredictions, Training, best_way
 from harness.predictor.tree_model import model_of
 from harness.predictor.trees import Corrector
 from harness.predictor.uncertainty.coverage import Coverage, hull_of

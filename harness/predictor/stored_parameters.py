@@ -15,7 +15,7 @@ from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline_fit import Roofline
 from harness.predictor.uncertainty.coverage import Coverage, Hull
 from harness.predictor.uncertainty.intervals import Calibration
-from harness.strict import StrictModel
+from harness.strict_model import StrictModel
 
 METADATA_KEY = "harness.predictor"
 _VERSION = 2

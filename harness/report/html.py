@@ -98,7 +98,7 @@ def _date(created: str) -> str:
 
 def _commands(table: Lut, names: Sequence[str], validated: bool) -> tuple[str, ...]:
     """Return the commands that reproduce a report; names that a shell would interpret are replaced."""
-    from harness.network.models import BUILTIN_NAMES
+    from harness.network.model_references import BUILTIN_NAMES
 
     device = table.device if is_safe_name(table.device) else "DEVICE"
     folder = table.path.name if is_safe_name(table.path.name) else "TABLE"

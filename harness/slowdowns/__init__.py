@@ -1,1 +1,4 @@
-"""Slow-downs: a watch campaign after each profile, and nights compared with earlier nights."""
+"""Slow-downs: plan and evaluate the watch campaign of a set, and compare nights with earlier nights.
+
+`harness.fleet.watch_campaign` measures what is planned here.
+"""

@@ -16,8 +16,8 @@ from harness.array_types import Floats
 from harness.measure.significance import holm
 from harness.settings import SLOWDOWN_THRESHOLD
 from harness.slowdowns.adjustment import NULL_ROLES, AdjustedNight, Reference, adjust, reference_of
+from harness.slowdowns.detection_power import LEVEL, level_of_subject
 from harness.slowdowns.findings import Comparison, Finding, Subject
-from harness.slowdowns.power import LEVEL, level_of_subject
 from harness.slowdowns.scatter import USUAL, USUAL_DEVICE, Deviations, Prior, Scatter, scatter_of
 from harness.slowdowns.verdicts import ChangeLimits, Track, decide, findings_of, smallest_detectable
 from harness.slowdowns.watch_series import WatchSeries

@@ -18,9 +18,9 @@ from harness.probe.batches import MAX_BATCH_LOADS, MAX_BATCH_WEIGHT_BYTES, Batch
 from harness.probe.probe import Probe, network_probe
 from harness.probe.probe_plan import LayerProbes, ProbePlan
 from harness.samples import Sample
+from harness.slowdowns.detection_power import LEVEL, runs_needed, smallest_change_s
 from harness.slowdowns.findings import Detectable
 from harness.slowdowns.host_share import varied_nulls
-from harness.slowdowns.power import LEVEL, runs_needed, smallest_change_s
 from harness.slowdowns.profile_summary import ProfileSummary, place_of, summarise_profile
 from harness.slowdowns.watch_series import WatchingProbe, WatchSeries, layer_subject, watching_probes
 

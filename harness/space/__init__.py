@@ -1,1 +1,1 @@
-"""Choose which layers of a space to measure, so that few measurements predict all of its layers."""
+"""Spaces: files that describe ranges of layers, and the choice of the layers to measure for a predictor."""

@@ -20,7 +20,7 @@ from harness.space.configuration import (
     Rowwise,
     padding_of,
 )
-from harness.strict import StrictModel
+from harness.strict_model import StrictModel
 
 _ONE = Choices((1,))
 _PLAIN = Choices((NO_ACTIVATION,))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from harness.errors import CampaignIncomplete, UnsupportedNetwork
 from harness.latency.estimators import estimate_layers
-from harness.latency.methods import DEFAULT_METHOD
+from harness.latency.method_names import DEFAULT_METHOD
 from harness.lut.build import read_campaign
 from harness.measure.campaign import CampaignRun, device_s
 from harness.measure.cutting import cut_as_reported

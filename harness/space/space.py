@@ -11,7 +11,7 @@ from harness.errors import ConfigurationError
 from harness.settings import check_settings, read_toml
 from harness.space.blocks import AnyBlock
 from harness.space.configuration import Configuration
-from harness.strict import StrictModel
+from harness.strict_model import StrictModel
 
 BUILTIN_PREFIX = "builtin:"
 _FOLDER = Path(__file__).parent

@@ -18,7 +18,7 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore
 from harness.measure.summary import summarise
 from harness.network.layers import Layer, cut
-from harness.network.models import Models, load_networks, model_references
+from harness.network.model_references import Models, load_networks, model_references
 from harness.network.network import Network
 from harness.probe.auxiliary import DEFAULT_AUXILIARY
 from harness.probe.batches import Batch

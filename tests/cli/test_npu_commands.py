@@ -14,13 +14,13 @@ import npu_inputs
 import pytest
 from npu_command import Npu
 
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.isa.assembly import assemble
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.machine import load_preset
 from harness.cli.app import main
 from harness.network.assemble import assemble_network
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 
 # --- run ---------------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli import output
-from harness.emulator.tables import Facts, Table
 from harness.errors import ConfigurationError, HarnessError
+from harness.npu.tables import Facts, Table
 
 
 def test_table_aligns_its_columns(capsys: pytest.CaptureFixture[str]) -> None:

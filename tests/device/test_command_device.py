@@ -20,7 +20,7 @@ from harness.errors import BackendError, HarnessError, WorkerDied
 from harness.measure.campaign import load_request
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.probe.probe import network_probe
 
 DEVICE = "vendor"

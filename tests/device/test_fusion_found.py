@@ -18,7 +18,7 @@ from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import SOURCE, FusionSearch, TriedPattern, rules_of
 from harness.measure.journal import Journal
 from harness.measure.significance import Verdict
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
 

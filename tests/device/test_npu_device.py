@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from nullbench import build_network
 
-from device_agents.values import TrueOverhead
+from device_agents.messages import TrueOverhead
 from harness import build_lut, profile, validate
 from harness.device.diagnose import check_device
 from harness.device.inventory import BUILT_IN, Device
@@ -20,7 +20,7 @@ from harness.device.session import AgentSession, Truth, Visit, open_session
 from harness.errors import BackendError, ProtocolError
 from harness.measure.campaign import load_request
 from harness.measure.policy import RepeatPolicy
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.probe.probe import Probe, network_probe
 from harness.workspace import Workspace

@@ -13,7 +13,7 @@ from harness.device.inventory import BUILT_IN
 from harness.device.session import open_session
 from harness.measure.campaign import load_request
 from harness.measure.policy import RepeatPolicy
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.probe.probe import network_probe
 from harness.workspace import Workspace

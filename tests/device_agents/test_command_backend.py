@@ -30,9 +30,9 @@ from processes import runs, wait_until
 from device_agents import arrays
 from device_agents.backends import Refused, create
 from device_agents.backends.command.latency_rule import latency_rule, nanoseconds
-from device_agents.values import Sample
+from device_agents.messages import Sample
 from harness.network.assemble import AssembledModel, assemble_network
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOOL = REPOSITORY / "tests" / "stand_in_tool.py"
@@ -248,7 +248,7 @@ def test_a_tool_dies_with_its_worker(network: Path, tmp_path: Path) -> None:
     """When a worker is killed, the running tool and its children end too."""
     pids = tmp_path / "pids"
     program = (
-        "import json, sys; from device_agents.backends import create; from device_agents.values import LoadRequest;"
+        "import json, sys; from device_agents.backends import create; from device_agents.messages import LoadRequest;"
         "create('command', json.loads(sys.argv[1])).load(LoadRequest('p', open(sys.argv[2], 'rb').read(), [], [], 4))"
     )
     settings = json.dumps(options("--misbehave=hang", f"--pids={pids}"))

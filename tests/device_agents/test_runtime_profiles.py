@@ -16,7 +16,7 @@ from device_agents.backends import Refused
 from device_agents.backends.onnxruntime.node_times import WARMUP_RUNS, read_profile, stands_for
 from device_agents.backends.openvino.counters import Counters
 from device_agents.backends.runtime_profile import makespan_s, truth_of, undisturbed_mean
-from device_agents.values import Sample, TrueLayer
+from device_agents.messages import Sample, TrueLayer
 
 
 def test_disturbed_samples_do_not_count() -> None:

@@ -15,7 +15,7 @@ from nullbench import build_network
 
 from device_agents.backends import HasOracle, Refused, create
 from harness.network.assemble import AssembledModel, assemble_network
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUNTIMES = ("onnxruntime", "openvino")

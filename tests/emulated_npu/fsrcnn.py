@@ -16,14 +16,14 @@ from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import HaloChoice, Options
-from device_agents.emulated_npu.compiler.pipeline import compile_graph
+from device_agents.emulated_npu.compiler.stages import compile_graph
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Space
 
 ANCHOR: dict[str, Any] = tomllib.loads(
-    (Path(__file__).parents[1] / "anchors" / "halo_fsrcnn.toml").read_text(encoding="utf-8")
+    (Path(__file__).parents[1] / "published_figures" / "halo_fsrcnn.toml").read_text(encoding="utf-8")
 )
 LAYERS = [(each["kernel"], each["in_channels"], each["out_channels"]) for each in ANCHOR["layers"]]
 WIDTH, HEIGHT = ANCHOR["width"], ANCHOR["height"]

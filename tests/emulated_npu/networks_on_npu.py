@@ -22,7 +22,7 @@ from device_agents.emulated_npu.execution.interleaving import Order
 from device_agents.emulated_npu.machine import Machine, Memory, Mfu, find_machine
 from device_agents.emulated_npu.numpy_types import Array
 from harness.network import zoo
-from harness.network.models import LIGHT_FILES
+from harness.network.model_references import LIGHT_FILES
 
 TOLERANCE = 1e-4
 """Largest difference from ONNX Runtime, of the largest of its values."""

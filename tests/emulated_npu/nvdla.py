@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from anchors.published import read_anchor, resnet50_sheet
+from published_figures.published import read_anchor, resnet50_sheet
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     Graph,
@@ -16,7 +16,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     ViewAxis,
 )
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import compile_graph
+from device_agents.emulated_npu.compiler.stages import compile_graph
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
 from device_agents.emulated_npu.unit_commands import DataType, Function, Settings

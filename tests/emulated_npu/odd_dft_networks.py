@@ -10,7 +10,7 @@ from small_models import node, values
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.unit_commands import Command

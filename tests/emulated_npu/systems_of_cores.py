@@ -14,8 +14,8 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.graph.producers import layer_producers
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.pipeline import compile_graph, compile_system
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
+from device_agents.emulated_npu.compiler.stages import compile_graph, compile_system
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.execution.stream_execution import StreamRun
 from device_agents.emulated_npu.machine import Cores, Interconnect, Machine

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from anchors.nvdla_sheet import SheetLayer, sheet_dram_cycles, sheet_mac_cycles
-from anchors.published import read_anchor, resnet50_sheet, sheet_machine
 from hypothesis import given
 from hypothesis import strategies as st
+from published_figures.nvdla_sheet import SheetLayer, sheet_dram_cycles, sheet_mac_cycles
+from published_figures.published import read_anchor, resnet50_sheet, sheet_machine
 
 from device_agents.emulated_npu.emulator_errors import InvalidMachine
 from device_agents.emulated_npu.machine import (

@@ -18,7 +18,7 @@ from harness.estimation.network_estimate import NetworkEstimate, estimate_networ
 from harness.latency.overhead import COLUMNS, row_of
 from harness.lut.table import Z_95, Lut
 from harness.measure.policy import RepeatPolicy
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.probe.overhead_terms import OverheadTerms
 
 # Estimates, and prints the kinds of processes and connections made meanwhile.

@@ -18,7 +18,7 @@ from harness.fleet.execution import WaitPolicy
 from harness.fleet.health import SESSIONS_TO_LEARN
 from harness.fleet.store import FleetStore
 from harness.measure.journal import Journal
-from harness.network.models import ModelContent, load_network, model_references
+from harness.network.model_references import ModelContent, load_network, model_references
 from harness.probe.auxiliary import AuxiliaryKind
 
 TWO = RepeatPolicy(runs=2)

@@ -16,7 +16,7 @@ from nullbench import Bench
 from harness.errors import MeasurementError
 from harness.latency.estimators import estimate_layers
 from harness.latency.layer_latency import CampaignData, Latency
-from harness.latency.methods import METHODS, LatencyMethod
+from harness.latency.method_names import METHODS, LatencyMethod
 from harness.latency.overhead import Overhead, fit_overhead, row_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.summary import Measurement

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.lut.correlation import pack, unpack, variance
+from harness.lut.error_correlations import pack, unpack, variance
 
 SEEDS = st.integers(0, 2**32 - 1)
 ENTRIES = st.integers(0, 30)

@@ -25,7 +25,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError, LutCorrupt, LutError, LutMismatch, LutNotFound
-from harness.latency.methods import METHODS
+from harness.latency.method_names import METHODS
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import ENTRIES, MANIFEST, latest_lut, publish, read_lut

@@ -13,7 +13,7 @@ from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.predictor.features.key_features import describe
 from harness.predictor.fit import LEAST_SAMPLES
 from harness.predictor.predictor import Predictor

@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper
 from onnx_models import IMAGE, WEIGHT, model_of, network_of, prepared, random_dags, run_assembled, run_plain
 
 from harness.network.assemble import MAX_TRAVELLING_ELEMENTS, AssembledModel, assemble_network
-from harness.network.models import BUILTIN_NAMES, load_network
+from harness.network.model_references import BUILTIN_NAMES, load_network
 from harness.network.network import Network
 
 

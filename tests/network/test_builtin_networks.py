@@ -13,7 +13,7 @@ from harness.errors import InvalidNetwork, ProtocolError
 from harness.network.assemble import assemble_network
 from harness.network.fusion_rules import DEFAULT_RULES, learn_rules
 from harness.network.layers import cut
-from harness.network.models import BUILTIN_NAMES, load_network
+from harness.network.model_references import BUILTIN_NAMES, load_network
 from harness.network.network import Network
 from harness.network.read import read_model
 from harness.network.runtime_graph.formats import read_runtime_graph
@@ -63,7 +63,7 @@ def test_light_and_built_files_lose_no_node(name: str) -> None:
     import onnx.backend.test
 
     from harness.network import zoo
-    from harness.network.models import LIGHT_FILES
+    from harness.network.model_references import LIGHT_FILES
 
     if name in LIGHT_FILES:
         folder = Path(onnx.backend.test.__file__).parent / "data" / "light"

@@ -327,7 +327,7 @@ def test_digest_is_short_and_stands_for_the_text() -> None:
 PROGRAM = """
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe_plan import CutNetwork, plan_probes
 network = load_network("builtin:dscnn")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.key import LayerKey
 from harness.network.layers import NEIGHBOURS, Layer, context_of, cut, place_of
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.network.network import Network
 
 NAMES = ("dscnn", "squeezenet")

@@ -14,7 +14,7 @@ from onnx_models import FLOAT, IMAGE, WEIGHT, model_of, network_of, prepared, ra
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UsageError
 from harness.network.layers import cut
-from harness.network.models import load_networks
+from harness.network.model_references import load_networks
 from harness.network.network import Network, TensorType
 
 

@@ -17,8 +17,8 @@ from night_lab import Lab, PretendEngine
 from harness.nightly.night_report import NightReport, SetComparison
 from harness.nightly.set_comparison import LONGEST_ID, ComparisonRules, StoredReport, compare_watches, subject_id
 from harness.nightly.status import night_status
+from harness.slowdowns.detection_power import LEVEL
 from harness.slowdowns.findings import Subject
-from harness.slowdowns.power import LEVEL
 from harness.slowdowns.watch_series import WatchSeries
 
 RULES = ComparisonRules(keep=14, threshold=0.01, level=LEVEL)

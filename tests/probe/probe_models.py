@@ -15,7 +15,7 @@ from device_agents import arrays
 from harness.network.assemble import AssembledModel
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
 

@@ -14,13 +14,13 @@ from nullbench import build_network
 from onnx import TensorProto, helper, numpy_helper
 
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
-from device_agents.values import LoadRequest
+from device_agents.messages import LoadRequest
 from harness.errors import ProtocolError
 from harness.measure.journal import CampaignKey, Journal
 from harness.network.assemble import EmittedNames, ModelBuilder
 from harness.network.fusion_rules import learn_rules
 from harness.network.layers import Layer, cut
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.network.network import Network, TensorType
 from harness.network.runtime_graph.formats import read_runtime_chains, read_runtime_graph
 from harness.network.runtime_graph.reported import RuntimeGraph

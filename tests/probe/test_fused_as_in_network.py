@@ -12,11 +12,11 @@ from load_requests import request_of
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
-from device_agents.values import Revealed
+from device_agents.messages import Revealed
 from harness.network.assemble import AssembledModel, EmittedNames, assemble_network
 from harness.network.fusion_rules import learn_rules
 from harness.network.layers import Layer, cut
-from harness.network.models import BUILTIN_NAMES, load_network
+from harness.network.model_references import BUILTIN_NAMES, load_network
 from harness.network.prepare import prepare
 from harness.network.read import ModelFile
 from harness.network.runtime_graph.formats import read_runtime_graph

@@ -11,7 +11,7 @@ import pytest
 
 from harness.network.fusion_candidates import NodePair, neighbours, normal_form, shapes
 from harness.network.fusion_rules import FusionRule, match_all
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.pairs import pair_producers, plan_pairs

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.slowdowns.detection_power import runs_needed, smallest_change_s
 from harness.slowdowns.level_changes import levels
-from harness.slowdowns.power import runs_needed, smallest_change_s
 
 LEVEL = 1e-4
 MANY = 1e6

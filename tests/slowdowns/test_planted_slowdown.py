@@ -21,7 +21,7 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Progress
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe import Probe, network_probe
 from harness.probe.probe_plan import CutNetwork, plan_probes

@@ -22,14 +22,14 @@ from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Campaign, Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import ignore
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import probe_of
 from harness.probe.probe_plan import ProbePlan, plan_probes
 from harness.samples import Sample
+from harness.slowdowns.detection_power import level_of_each
 from harness.slowdowns.night_comparison import compare_nights
-from harness.slowdowns.power import level_of_each
 from harness.slowdowns.watch_plan import ROUNDS, WatchPlan, plan_watch
 from harness.slowdowns.watch_series import WatchSeries, read_watch
 

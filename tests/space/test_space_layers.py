@@ -6,7 +6,7 @@ import pytest
 
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import context_of, cut
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.space.configuration import Configuration, Convolution, Elementwise, Pooling, Product, Rowwise
 from harness.space.layer_network import network_of, own_layers
 

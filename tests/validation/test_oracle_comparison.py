@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nullbench import build_network
 
-from device_agents.values import TrueLayer, TrueOverhead, Truth
+from device_agents.messages import TrueLayer, TrueOverhead, Truth
 from harness.errors import ProtocolError
 from harness.estimation.network_estimate import LayerEstimate
 from harness.latency.overhead import Coefficient, Overhead
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import Layer, cut
-from harness.network.models import load_network
+from harness.network.model_references import load_network
 from harness.probe.probe import network_probe
 from harness.validation.oracle_comparison import LayerTruth, NetworkTruth, compare_network, report_truth
 

@@ -25,7 +25,7 @@ from device_agents.backends.command.command_options import filled, read_options
 from device_agents.backends.command.latency_rule import nanoseconds
 from device_agents.backends.command.tool_process import MAX_OUTPUT_BYTES, Call, Launcher, ToolFailed
 from device_agents.backends.onnx_bytes import with_weights
-from device_agents.values import LoadRequest, Revealed, Sample
+from device_agents.messages import LoadRequest, Revealed, Sample
 
 _VERSION_LETTERS, _COMMAND_LETTERS = 500, 900
 # A push, a run (100 s at most) and a removal stay below the 300 s that the host grants a worker to load a probe.

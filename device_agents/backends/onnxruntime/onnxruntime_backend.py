@@ -17,7 +17,7 @@ from device_agents.backends.onnx_bytes import chain_model
 from device_agents.backends.onnxruntime.node_times import WARMUP_RUNS, NodeTimes, read_profile, stands_for
 from device_agents.backends.option_reader import OptionReader
 from device_agents.backends.runtime_profile import makespan_s, truth_of, undisturbed_mean
-from device_agents.values import LoadRequest, Revealed, Sample, TrueLayer, Truth
+from device_agents.messages import LoadRequest, Revealed, Sample, TrueLayer, Truth
 
 _OPTIONS = {"threads", "optimization"}
 _LEVELS = ("all", "extended", "basic", "disabled")

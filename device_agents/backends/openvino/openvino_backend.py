@@ -13,7 +13,7 @@ from device_agents.backends.openvino.counters import Counters
 from device_agents.backends.openvino.executed_graph import ExecutedNode, encode, executed_nodes
 from device_agents.backends.option_reader import OptionReader
 from device_agents.backends.runtime_profile import makespan_s, truth_of, undisturbed_mean
-from device_agents.values import LoadRequest, Revealed, TrueLayer, Truth
+from device_agents.messages import LoadRequest, Revealed, TrueLayer, Truth
 
 
 def _runtime() -> Any:

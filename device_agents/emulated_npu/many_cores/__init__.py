@@ -1,1 +1,1 @@
-"""Networks on core groups: partitions, their compiled systems, values and times (S5)."""
+"""Networks on core groups: measure nodes for `partition`, compile and time the result, balance its stages (S5)."""

@@ -10,7 +10,7 @@ from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment, group_machines
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores.network_nodes import NetworkNodes
+from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes
 from device_agents.emulated_npu.partition.balanced import StageTimes
 from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup, Fabric, parse_groups
 from device_agents.emulated_npu.partition.result import CorePartition

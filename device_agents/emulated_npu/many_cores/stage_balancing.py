@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import compile_system
+from device_agents.emulated_npu.compiler.stages import compile_system
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.core_groups import assignment_of, stage_times
-from device_agents.emulated_npu.many_cores.network_nodes import NetworkNodes
+from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes
 from device_agents.emulated_npu.many_cores.pipeline_timing import TimedSystem, time_system
 from device_agents.emulated_npu.partition.balanced import balanced_partition
 from device_agents.emulated_npu.partition.groups import CoreGroup

@@ -1,1 +1,1 @@
-"""Partitions of a network's nodes over core groups of one chip or several (S5): plain values, no compiler."""
+"""Decide which nodes run on which core group of one chip or several (S5): plain values, no compiler."""

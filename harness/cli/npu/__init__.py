@@ -1,4 +1,4 @@
-"""`harness npu`: one module per command, each of which parses, calls one function of `harness.emulator` and prints."""
+"""`harness npu`: one module per command, each of which parses, calls one function of `harness.npu` and prints."""
 
 from __future__ import annotations
 

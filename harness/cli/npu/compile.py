@@ -10,7 +10,7 @@ import typer
 from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.cli.output import print_json, print_report, write_result
-from harness.emulator.npu_options import MachineChoice, Options
+from harness.npu.npu_options import MachineChoice, Options
 
 
 @spread
@@ -32,9 +32,9 @@ def compile_command(
 
     Example: harness npu compile builtin:resnet50 --explain -o resnet50.npu
     """
-    from harness.emulator.core_run import compile_program
-    from harness.emulator.run_fields import compile_fields
-    from harness.emulator.run_tables import compile_tables
+    from harness.npu.core_run import compile_program
+    from harness.npu.run_fields import compile_fields
+    from harness.npu.run_tables import compile_tables
 
     made = compile_program(model, machine, compiler, arguments.parse_dims(dim))
     if output is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.cli.output import print_json
-from harness.emulator.npu_options import MachineChoice, Options
+from harness.npu.npu_options import MachineChoice, Options
 
 
 @spread
@@ -20,8 +20,8 @@ def disassemble_command(
 
     Example: harness npu disassemble resnet50.npu
     """
-    from harness.emulator.listing import as_comments, listing
-    from harness.emulator.loading import load
+    from harness.npu.listing import as_comments, listing
+    from harness.npu.loading import load
 
     loaded = load(model, machine, compiler, arguments.parse_dims(dim))
     program = loaded.program

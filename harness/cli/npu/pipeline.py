@@ -7,7 +7,7 @@ import os
 from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.cli.output import note, print_json, print_report
-from harness.emulator.npu_options import MachineChoice, Options, PipelineOptions
+from harness.npu.npu_options import MachineChoice, Options, PipelineOptions
 
 
 @spread
@@ -26,9 +26,9 @@ def pipeline_command(
     Example: harness npu pipeline builtin:resnet50 --groups 4
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in `harness npu run`
-    from harness.emulator.loading import load_network
-    from harness.emulator.pipeline_run import run_pipeline
-    from harness.emulator.pipeline_tables import json_fields, pipeline_tables
+    from harness.npu.loading import load_network
+    from harness.npu.pipeline_run import run_pipeline
+    from harness.npu.pipeline_tables import json_fields, pipeline_tables
 
     wanted.check()
     source = load_network(model, machine, compiler, arguments.parse_dims(dim))

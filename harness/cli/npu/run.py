@@ -11,8 +11,8 @@ import typer
 from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.cli.output import note, print_json, print_report, write_csv
-from harness.emulator.npu_options import MachineChoice, Options, RunOptions
 from harness.errors import UsageError
+from harness.npu.npu_options import MachineChoice, Options, RunOptions
 
 
 def _use_pipeline(given: str | None) -> None:
@@ -50,10 +50,10 @@ def run_command(
     """
     # More threads gain little on matrices of this size, and stall each other on a busy machine; numpy reads it once.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from harness.emulator.core_run import run_on_one_core
-    from harness.emulator.loading import load
-    from harness.emulator.run_fields import json_fields, layer_rows
-    from harness.emulator.run_tables import run_tables
+    from harness.npu.core_run import run_on_one_core
+    from harness.npu.loading import load
+    from harness.npu.run_fields import json_fields, layer_rows
+    from harness.npu.run_tables import run_tables
 
     wanted.check(compiler)
     run = run_on_one_core(load(model, machine, compiler, arguments.parse_dims(dim)), wanted, note)

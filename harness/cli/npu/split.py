@@ -8,7 +8,7 @@ from typing import Annotated
 from harness.cli import arguments
 from harness.cli.option_groups import Only, spread
 from harness.cli.output import check_folder, print_json, print_report, write_csv
-from harness.emulator.npu_options import MachineChoice, Options, SplitOptions
+from harness.npu.npu_options import MachineChoice, Options, SplitOptions
 
 
 @spread
@@ -30,9 +30,9 @@ def split_command(
 
     Example: harness npu split builtin:mobilenetv2 --cores 4
     """
-    from harness.emulator.loading import load_model
-    from harness.emulator.split_comparison import check_cores, compare_splits
-    from harness.emulator.split_tables import candidate_rows, json_fields, split_tables
+    from harness.npu.loading import load_model
+    from harness.npu.split_comparison import check_cores, compare_splits
+    from harness.npu.split_tables import candidate_rows, json_fields, split_tables
 
     target = machine.load()
     check_cores(wanted.cores, target)

@@ -11,8 +11,8 @@ import typer
 from harness.cli import arguments
 from harness.cli.option_groups import Only, spread
 from harness.cli.output import check_folder, print_json, print_report, progress_note, write_csv
-from harness.emulator.npu_options import Options, RunOptions
 from harness.errors import UsageError
+from harness.npu.npu_options import Options, RunOptions
 
 
 def _html_only(path: Path | None) -> Path | None:
@@ -74,7 +74,7 @@ def sweep_command(
 
     Example: harness npu sweep builtin:squeezenet --set nb_bytes=512K:8M:x2 --plot nb.html
     """
-    from harness.emulator.sweep import grid, points, sweep_tables
+    from harness.npu.sweep import grid, points, sweep_tables
 
     machines = grid.read_grid(wanted.preset or [], wanted.machine or [], wanted.sets or [])
     if plot is not None:

@@ -10,7 +10,7 @@ import typer
 from harness.cli import arguments
 from harness.cli.option_groups import Only, spread
 from harness.cli.output import note, print_json, write_result
-from harness.emulator.npu_options import MachineChoice, Options, RunOptions
+from harness.npu.npu_options import MachineChoice, Options, RunOptions
 
 
 @spread
@@ -29,8 +29,8 @@ def trace_command(
     """
     from json import dumps
 
-    from harness.emulator.loading import load
-    from harness.emulator.run_trace import trace
+    from harness.npu.loading import load
+    from harness.npu.run_trace import trace
 
     loaded = load(model, machine, compiler, arguments.parse_dims(dim))
     timed, traced = trace(loaded, limits.cycle_budget)

@@ -19,7 +19,7 @@ from harness.fleet.cluster.access import VERSIONS
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.measure.request import ProfileRequest
-from harness.network.models import BUILTIN_PREFIX, ModelContent
+from harness.network.model_references import BUILTIN_PREFIX, ModelContent
 from harness.network.read import read_model
 from harness.text import is_time, printable
 

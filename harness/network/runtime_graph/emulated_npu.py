@@ -18,7 +18,7 @@ from harness.network.runtime_graph.reported import (
     parse_report,
     unreadable,
 )
-from harness.strict import StrictModel
+from harness.strict_model import StrictModel
 
 _PICTURE_RANK = 4
 

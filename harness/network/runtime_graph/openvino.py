@@ -11,7 +11,7 @@ from harness.network.assemble import EmittedNames
 from harness.network.disjoint_sets import DisjointSets
 from harness.network.network import Network
 from harness.network.runtime_graph.reported import NodeName, ReportedLayer, RuntimeGraph, node_indices, parse_report
-from harness.strict import StrictModel
+from harness.strict_model import StrictModel
 
 
 class _LayerWithLayout(ReportedLayer):

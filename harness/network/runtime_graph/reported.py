@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from harness.errors import ProtocolError
 from harness.network.assemble import EmittedNames
-from harness.strict import StrictModel
+from harness.strict_model import StrictModel
 
 NodeName = Annotated[str, Field(min_length=1, max_length=1000)]
 

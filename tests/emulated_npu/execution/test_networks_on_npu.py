@@ -23,9 +23,9 @@ from scratchpad import rows_are_independent
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.machine import find_machine
-from harness.network.models import BUILTIN_NAMES, LIGHT_FILES
+from harness.network.model_references import BUILTIN_NAMES, LIGHT_FILES
 
 FAST = ("dscnn", "squeezenet", "mobilenetv2", "shufflenet")
 MODES = (Options(), Options(halo="recompute"), Options(halo="refetch"))

@@ -18,7 +18,7 @@ from small_models import node, values
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import HaloChoice, Options
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine, find_machine
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import Array, model, node
 
-from device_agents.emulated_npu.compiler.pipeline import compile_model
 from device_agents.emulated_npu.compiler.splitting.assignment import group_machines
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine, load_preset
@@ -20,7 +20,7 @@ from device_agents.emulated_npu.many_cores.core_groups import (
     stage_times,
     traversal_from,
 )
-from device_agents.emulated_npu.many_cores.network_nodes import NetworkNodes, network_nodes
+from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes, network_nodes
 from device_agents.emulated_npu.partition.balanced import balanced_partition
 from device_agents.emulated_npu.partition.groups import CoreCapability, Fabric
 from device_agents.emulated_npu.partition.node_graph import Workload

@@ -10,7 +10,7 @@ from small_models import model, node
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit, ExecutionFault
 from device_agents.emulated_npu.execution.functional import ExecutionCounters, FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.inference import (

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from anchors.published import read_anchor
 from networks_on_npu import TOLERANCE
 from odd_dft_networks import DIRECT, EDGE, by_dft, commands_of, convolution, setup_commands_of
+from published_figures.published import read_anchor
 
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.machine import Memory
 from device_agents.emulated_npu.reports.dft_counters import dft_counters

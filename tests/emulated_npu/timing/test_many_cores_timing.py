@@ -10,7 +10,7 @@ from networks_on_npu import builtin_model, with_varied_weights
 from step_times import step_times
 from timed_programs import compute, load, machine, programs, steps_of, store
 
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock, ExecutionFault
 from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import Cores, Machine, Memory, find_machine

@@ -14,7 +14,7 @@ from random_networks import all_options, machines_for, random_networks
 from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine

@@ -1,1 +1,4 @@
-"""Stage 2: convolutions computed by DFT of odd blocks. Entry: `choice.choose_convolutions`."""
+"""Stage 2: convolutions computed by DFTs of blocks of odd size, where they are predicted to be faster than directly.
+
+Entry: `choice.choose_convolutions`.
+"""

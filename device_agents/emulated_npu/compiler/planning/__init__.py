@@ -1,1 +1,4 @@
-"""Stage 4: chains, tiles, addresses and commands of every core. Entry: `plan.plan`."""
+"""Stage 4: choose chains, tiles and addresses, and write the commands of every core. Entry: `plan.plan`.
+
+`codegen` only encodes these commands.
+"""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value
 from device_agents.emulated_npu.compiler.graph.regions import size_of
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, aligned_down, allocate
-from device_agents.emulated_npu.compiler.planning.kernels import depthwise_constants, factor_axes
+from device_agents.emulated_npu.compiler.planning.layer_commands import depthwise_constants, factor_axes
 from device_agents.emulated_npu.compiler.planning.tiling import Cut, Geometry, count_tiles, cut_chain
 from device_agents.emulated_npu.compiler.planning.weights import (
     WeightLoad,

@@ -6,7 +6,7 @@ Networks repeat their blocks, so that the search has seen most chains before.
 from __future__ import annotations
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
-from device_agents.emulated_npu.compiler.planning.lowering import Externals
+from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
 
 
 class ChainKeys:

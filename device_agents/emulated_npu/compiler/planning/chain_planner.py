@@ -12,8 +12,8 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, whol
 from device_agents.emulated_npu.compiler.graph.regions import overlap, view_region
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chain import Chain, ChainPlan, Room, reads_outside
+from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
 from device_agents.emulated_npu.compiler.planning.chain_keys import ChainKeys
-from device_agents.emulated_npu.compiler.planning.lowering import Externals
 from device_agents.emulated_npu.compiler.planning.search import ChainEstimate, ChainSearch, Choice
 from device_agents.emulated_npu.compiler.planning.tiling import NotTileable
 from device_agents.emulated_npu.emulator_errors import DoesNotFit

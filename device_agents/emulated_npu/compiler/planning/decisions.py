@@ -9,8 +9,8 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
 from device_agents.emulated_npu.compiler.planning.chain import Room
+from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
 from device_agents.emulated_npu.compiler.planning.chain_planner import ChainOutline, Decision, Planner
-from device_agents.emulated_npu.compiler.planning.lowering import Externals
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 

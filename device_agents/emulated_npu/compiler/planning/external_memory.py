@@ -19,8 +19,13 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
 from device_agents.emulated_npu.compiler.graph.regions import multiplier
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, depthwise_bytes, element_type
-from device_agents.emulated_npu.compiler.planning.lowering import Destination, Externals, factor_scale_key, weight_key
-from device_agents.emulated_npu.compiler.planning.placement import Buffer, buffer_bytes, dense_strides
+from device_agents.emulated_npu.compiler.planning.chain_commands import (
+    Destination,
+    Externals,
+    factor_scale_key,
+    weight_key,
+)
+from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes, dense_strides
 from device_agents.emulated_npu.compiler.planning.weights import WeightBlock, uses_weight_buffer
 from device_agents.emulated_npu.compiler.splitting.division import GroupGraph
 from device_agents.emulated_npu.emulator_errors import DoesNotFit

@@ -13,6 +13,12 @@ from types import MappingProxyType
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, with_parts
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
+from device_agents.emulated_npu.compiler.planning.chain_commands import (
+    ChainWriter,
+    Destination,
+    Destinations,
+    Externals,
+)
 from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
 from device_agents.emulated_npu.compiler.planning.decisions import decide
 from device_agents.emulated_npu.compiler.planning.external_memory import (
@@ -24,9 +30,8 @@ from device_agents.emulated_npu.compiler.planning.external_memory import (
     placeholders,
 )
 from device_agents.emulated_npu.compiler.planning.layout import ScratchpadLayout
-from device_agents.emulated_npu.compiler.planning.lowering import ChainWriter, Destination, Destinations, Externals
-from device_agents.emulated_npu.compiler.planning.messages import ReceivedValue, messages_to, with_receives
-from device_agents.emulated_npu.compiler.planning.placement import Buffer
+from device_agents.emulated_npu.compiler.planning.memory_places import Buffer
+from device_agents.emulated_npu.compiler.planning.receives import ReceivedValue, messages_to, with_receives
 from device_agents.emulated_npu.compiler.planning.relocation import Relocation
 from device_agents.emulated_npu.compiler.planning.shared_lifetimes import shared_lifetimes
 from device_agents.emulated_npu.compiler.splitting.division import Division, GroupGraph

@@ -19,8 +19,8 @@ from device_agents.emulated_npu.compiler.planning.chain import (
     packed_bytes,
     plan_chain,
 )
+from device_agents.emulated_npu.compiler.planning.chain_commands import ChainWriter, ComputeStep, Externals
 from device_agents.emulated_npu.compiler.planning.cuts import Cuts, candidate_cuts, first_guess, first_that_fits
-from device_agents.emulated_npu.compiler.planning.lowering import ChainWriter, ComputeStep, Externals
 from device_agents.emulated_npu.compiler.planning.tiling import (
     DividesParts,
     Geometry,

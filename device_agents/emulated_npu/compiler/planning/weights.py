@@ -16,7 +16,7 @@ from device_agents.emulated_npu.compiler.graph.layer_parts import (
     reduced_channels,
 )
 from device_agents.emulated_npu.compiler.graph.regions import Interval, input_channels, size_of
-from device_agents.emulated_npu.compiler.planning.placement import dense_strides
+from device_agents.emulated_npu.compiler.planning.memory_places import dense_strides
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Descriptor, Function, Operand, Space

@@ -1,1 +1,1 @@
-"""Stage 3: the parts of a graph that core groups and cores run. Entry: `division.divide`."""
+"""Stage 3: carry out an assignment of layers to core groups, and slice layers over cores. Entry: `division.divide`."""

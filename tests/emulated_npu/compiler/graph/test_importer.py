@@ -19,7 +19,7 @@ from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.unit_commands import Function
 from harness.network import zoo
 from harness.network.assemble import AssembledModel, assemble_network
-from harness.network.models import BUILTIN_NAMES, load_network
+from harness.network.model_references import BUILTIN_NAMES, load_network
 
 LAYERS = {
     "alexnet": 15,

@@ -12,7 +12,7 @@ from small_models import Array, imported, model, node, values
 
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError, InvalidModel, UnsupportedOperator
 from device_agents.emulated_npu.machine import find_machine
 

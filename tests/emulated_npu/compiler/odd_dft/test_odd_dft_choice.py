@@ -15,7 +15,7 @@ from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
 from device_agents.emulated_npu.compiler.odd_dft.levels import CacheLevels, largest_length, levels
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import DirectConvolution, direct_convolutions
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import ContradictoryOptions, DoesNotFit, UnsupportedOperator
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import find_machine

@@ -12,11 +12,11 @@ from networks_on_npu import execute
 from odd_dft_networks import EDGE, by_dft, convolution
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import InvalidProgram
 from device_agents.emulated_npu.isa.assembly import assemble
 from device_agents.emulated_npu.isa.program import Program
-from harness.emulator.listing import as_comments, listing
+from harness.npu.listing import as_comments, listing
 
 _HEADER = struct.Struct("<8sIIQ")
 NETWORK = convolution((1, 3, 20, 20), (4, 3, 5, 5))

@@ -12,7 +12,7 @@ from small_models import by_runtime, model, node, values
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import HaloChoice, Options
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.numpy_types import Array

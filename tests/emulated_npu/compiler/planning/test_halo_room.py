@@ -7,7 +7,7 @@ from networks_on_npu import TOLERANCE, NetworkCase, execute, network_of, relativ
 from small_models import node, values
 
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 
 # Softmax over all of a map of 4 x 40 x 40 floats: 25600 bytes, twice. The halo of a row of tiles: 2 x 40 x 4 floats.

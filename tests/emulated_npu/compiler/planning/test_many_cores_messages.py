@@ -18,8 +18,8 @@ from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.graph.regions import Region
 from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
-from device_agents.emulated_npu.compiler.planning.messages import ReceivedValue, with_receives
-from device_agents.emulated_npu.compiler.planning.placement import Buffer, dense_strides, region_operand
+from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, dense_strides, region_operand
+from device_agents.emulated_npu.compiler.planning.receives import ReceivedValue, with_receives
 from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
 from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_stream
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program

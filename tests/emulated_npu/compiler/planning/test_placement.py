@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View, ViewAxis
 from device_agents.emulated_npu.compiler.graph.regions import Region
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
-from device_agents.emulated_npu.compiler.planning.placement import (
+from device_agents.emulated_npu.compiler.planning.memory_places import (
     Buffer,
     buffer_bytes,
     dense_strides,

@@ -21,7 +21,7 @@ from small_models import node, values
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
-from device_agents.emulated_npu.compiler.pipeline import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program

@@ -18,18 +18,18 @@ from systems_of_cores import checked_run, with_cores
 from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
-from device_agents.emulated_npu.compiler.pipeline import compile_system
 from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces
 from device_agents.emulated_npu.compiler.prediction.split_choice import choose_splits
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_layer
 from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS, CannotSplit
+from device_agents.emulated_npu.compiler.stages import compile_system
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_stream
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Space
-from harness.emulator.split_study import layer_ps
+from harness.npu.split_study import layer_ps
 
 
 def _drawn_splits(draw: Callable[..., Any], graph: Graph, sizes: Mapping[int, int]) -> dict[int, LayerSplit]:

@@ -17,9 +17,9 @@ from systems_of_cores import alone, assignments, checked_run, compiled_for, grou
 from device_agents.emulated_npu.compiler.compiled import Compiled, CompiledSystem
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import compile_graph, compile_system
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.splitting.layer_split import split_layer
+from device_agents.emulated_npu.compiler.stages import compile_graph, compile_system
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.execution.interleaving import Order
 from device_agents.emulated_npu.execution.stream_execution import run_stream
@@ -29,7 +29,7 @@ from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.many_cores import stage_balancing as placing
 from device_agents.emulated_npu.many_cores.core_groups import contended, fabric_of, form_groups
-from device_agents.emulated_npu.many_cores.network_nodes import network_nodes
+from device_agents.emulated_npu.many_cores.node_workloads import network_nodes
 from device_agents.emulated_npu.many_cores.system_run import group_programs, run_system
 from device_agents.emulated_npu.partition.greedy import partition_by_score
 from device_agents.emulated_npu.partition.score import ShareScore

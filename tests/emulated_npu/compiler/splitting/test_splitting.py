@@ -21,9 +21,9 @@ from small_models import node, values
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.pipeline import compile_graph
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_graph, split_layer
 from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS, CannotSplit, SplitKind, equal_parts
+from device_agents.emulated_npu.compiler.stages import compile_graph
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Activation, Function

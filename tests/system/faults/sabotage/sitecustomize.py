@@ -66,7 +66,7 @@ def _distort(kind: str) -> None:
     import random
 
     from device_agents.backends.null import NullBackend
-    from device_agents.values import Sample
+    from device_agents.messages import Sample
 
     run, chance, runs = NullBackend.run, random.Random(3), [0]
 

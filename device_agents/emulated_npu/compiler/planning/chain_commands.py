@@ -1,0 +1,344 @@
+"""Writes a chain plan out as commands, pass by pass: loads, halo copies, computation, stores."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value, whole_value
+from device_agents.emulated_npu.compiler.graph.layer_parts import output_channels
+from device_agents.emulated_npu.compiler.graph.regions import (
+    Region,
+    intersection,
+    is_empty,
+    multiplier,
+    read_region,
+    view_region,
+)
+from device_agents.emulated_npu.compiler.planning.chain import (
+    ChainPlan,
+    WeightPlan,
+    depthwise_bytes,
+    element_type,
+    reads_outside,
+)
+from device_agents.emulated_npu.compiler.planning.layer_commands import (
+    Buffers,
+    commands_of,
+    convolve,
+    depthwise_constants,
+    factor_axes,
+    view_of_factor,
+)
+from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, dense_strides, region_operand
+from device_agents.emulated_npu.compiler.planning.tiling import Tile
+from device_agents.emulated_npu.compiler.planning.weights import (
+    WeightBlock,
+    WeightLoad,
+    uses_weight_buffer,
+    weight_operand,
+)
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Cores of one group that read a value of this core; `region` is the part that they read.
+
+    `buffer` is the value in the memory of their group: the first core gets the data, the others a notification. It is
+    None if they share the memory with this core: all get a notification.
+    """
+
+    cores: tuple[int, ...]
+    buffer: Buffer | None
+    region: Region
+
+
+Destinations = tuple[Destination, ...]
+
+
+@dataclass(frozen=True)
+class Externals:
+    """The places off chip: of values by name, and of packed weights and constants of layers by address in DDR.
+
+    `sends` has the destinations of values that other cores read. A value that is only sent has no place here.
+    """
+
+    values: Mapping[str, Buffer]
+    weights: Mapping[str, int]
+    constants: Mapping[str, int]
+    sends: Mapping[str, Destinations] = field(default_factory=dict)
+
+
+def weight_key(layer: HardwareLayer) -> str:
+    """Return the name of the packed weights of a layer or a slice."""
+    return f"{layer.index}/{layer.fixed_weights.name}"
+
+
+def factor_scale_key(layer: HardwareLayer) -> str:
+    """Return the name of scale and shift of a product of two computed tensors."""
+    return f"{layer.index}/factor_scale"
+
+
+@dataclass(frozen=True)
+class ComputeStep:
+    """The computation of a region of a layer's output, with the loads of streamed weights."""
+
+    layer: HardwareLayer
+    region: Region
+
+
+class ChainWriter:
+    """Writes the passes of one chain in order; `nb_base` and `sb_base` shift its buffers."""
+
+    def __init__(
+        self,
+        plan: ChainPlan,
+        values: Mapping[str, Value],
+        machine: Machine,
+        externals: Externals,
+        nb_base: int = 0,
+        sb_base: int = 0,
+    ) -> None:
+        self._plan, self._values, self._machine, self._externals = plan, values, machine, externals
+        self._nb_base, self._sb_base = nb_base, sb_base
+        self._geometry = plan.geometry
+        self._current: dict[str, Buffer] = {}
+        self._turns = dict.fromkeys(plan.buffers, 0)
+        self._loads = 0
+        self._ahead = 0
+        self._fetched: set[int] = set()
+        first_reader: dict[str, int] = {}
+        self._first_writer: dict[str, int] = {}
+        self._last_writer: dict[str, int] = {}
+        for place, layer in enumerate(plan.layers):
+            for view in layer.reads:
+                first_reader.setdefault(view.value, place)
+            self._first_writer.setdefault(layer.output.value, place)
+            self._last_writer[layer.output.value] = place
+        self._loaded_by: dict[int, list[str]] = {}
+        for name in self._geometry.loaded:
+            if name in plan.buffers:
+                self._loaded_by.setdefault(first_reader[name], []).append(name)
+
+    def commands(self) -> Iterator[Command]:
+        """Yield the commands of all passes."""
+        for tile in self._geometry.tiles():
+            for step in self.steps(tile):
+                if isinstance(step, ComputeStep):
+                    yield from self.compute(step)
+                else:
+                    yield step
+
+    def steps(self, tile: Tile) -> Iterator[Command | ComputeStep]:
+        """Yield one pass as moves and compute steps; `compute` writes out a compute step."""
+        for place, layer in enumerate(self._plan.layers):
+            output = layer.output.value
+            active = self._geometry.is_active(output, tile)
+            if active:  # before the features, which may wait for the chain that computes them
+                yield from self._first_weights(layer)
+            for name in self._loaded_by.get(place, ()):
+                yield from self._load(name, tile, layer.index)
+            if self._first_writer[output] == place:
+                yield from self._enter(output, tile, layer.index)
+            if active:
+                yield ComputeStep(layer, self._geometry.output_region(layer, tile))
+                if output in self._geometry.stored:
+                    yield from self._store(layer, tile)
+            if self._last_writer[output] == place:
+                yield from self._keep(output, tile, layer.index)
+
+    def _enter(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
+        """Switch to the buffer of this pass and restore the halo that was kept for it."""
+        active = self._geometry.is_active(name, tile)
+        if self._geometry.is_resident(name) and not active and name in self._current:
+            return
+        held = self._geometry.held_region(name, tile)
+        slots = self._plan.buffers[name]
+        address = self._nb_base + slots[self._turns[name] % len(slots)]
+        self._turns[name] += 1
+        value = self._values[name]
+        dtype = element_type(value, self._machine)
+        strides = dense_strides(self._plan.extents[name], value.order, dtype.bytes)
+        self._current[name] = Buffer(Space.NB, address, dtype, tuple(low for low, _ in held), strides)
+        for place, region in self._geometry.halos(name, tile):
+            yield self._move(Function.COPY, name, (self._current[name], self._slab(name, place, held)), region, layer)
+
+    def _keep(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
+        """Copy what later passes need again into the auxiliary buffer."""
+        if self._geometry.is_resident(name) and not self._geometry.is_active(name, tile):
+            return
+        for place, region in self._geometry.kept(name, tile):
+            after = tuple(index + (cut == place) for cut, index in enumerate(tile))
+            kept = self._slab(name, place, self._geometry.held_region(name, after))
+            yield self._move(Function.COPY, name, (kept, self._current[name]), region, layer)
+
+    def _slab(self, name: str, place: int, held: Region) -> Buffer:
+        """Return the buffer of the halo across a cut, for the pass that holds `held`."""
+        slab = self._plan.slabs[name, place]
+        origin = [low for low, _ in self._geometry.regions[name]]
+        for other, track in enumerate(self._geometry.tracks[name]):
+            if track is not None:
+                origin[track.axis] = held[track.axis][0] if other <= place else track.span[0]
+        value = self._values[name]
+        dtype = element_type(value, self._machine)
+        strides = dense_strides(slab.extents, value.order, dtype.bytes)
+        return Buffer(Space.HALO, slab.address, dtype, tuple(origin), strides)
+
+    def _move(self, function: Function, name: str, ends: tuple[Buffer, Buffer], region: Region, layer: int) -> Command:
+        """Return the command that moves a region of a value unchanged; `ends` are target and source."""
+        target, source = (region_operand(end, region, self._values[name].order) for end in ends)
+        return Command(function, target, source, layer=layer)
+
+    def _load(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
+        yield from self._enter(name, tile, layer)
+        if self._geometry.is_active(name, tile):
+            ends = self._current[name], self._externals.values[name]
+            yield self._move(Function.LOAD, name, ends, self._geometry.new_region(name, tile), layer)
+        yield from self._keep(name, tile, layer)
+
+    def _store(self, layer: HardwareLayer, tile: Tile) -> Iterator[Command]:
+        name = layer.output.value
+        own = view_region(layer.output)
+        region = intersection(own, self._geometry.stored_region(name, tile))
+        if is_empty(region):
+            return
+        if name in self._externals.values:
+            ends = self._externals.values[name], self._current[name]
+            yield self._move(Function.STORE, name, ends, region, layer.index)
+        for destination in self._externals.sends.get(whole_value(name), ()):
+            part = intersection(region, destination.region)
+            if not is_empty(part):
+                yield from self._send(name, part, destination, layer.index)
+
+    def _send(self, name: str, region: Region, destination: Destination, layer: int) -> Iterator[Command]:
+        """Send a part of a value to the first core of a destination, and a notification to the others."""
+        order = self._values[name].order
+        target = region_operand(destination.buffer or self._externals.values[name], region, order)
+        payload = None if destination.buffer is None else region_operand(self._current[name], region, order)
+        for core in destination.cores:
+            yield Command(Function.SEND, target, payload, peer=core, layer=layer)
+            payload = None
+
+    def _first_weights(self, layer: HardwareLayer) -> Iterator[Command]:
+        """Fetch the first load of streamed weights, and resident weights when they are needed for the first time."""
+        plan = self._plan.weights.get(layer.index)
+        if plan is not None and not plan.resident and layer.weights is not None:
+            self._ahead = self._next_slot(plan)
+            yield self._fetch(layer, plan.loads[0], self._ahead)
+        if layer.index in self._fetched:
+            return
+        self._fetched.add(layer.index)
+        for name, size in depthwise_bytes(layer, self._machine).items():
+            address = self._nb_base + self._plan.constants[name]
+            yield self._bytes_load(Space.NB, address, self._externals.constants[name], size, layer.index)
+        if plan is not None and plan.resident:
+            for load in plan.loads:
+                yield self._fetch(layer, load, self._sb_base + plan.addresses[0] + load.offset)
+
+    def compute(self, step: ComputeStep) -> Iterator[Command]:
+        """Yield the commands that compute a region."""
+        layer, region = step.layer, step.region
+        buffers = self._operands(layer)
+        if not uses_weight_buffer(layer):
+            yield from commands_of(layer, region, buffers)
+            return
+        plan = self._plan.weights[layer.index]
+        if layer.weights is None:
+            yield from self._product(layer, region, plan, buffers)
+            return
+        for place, load in enumerate(plan.loads):
+            if plan.resident:
+                address = self._sb_base + plan.addresses[0] + load.offset
+            elif place == 0:
+                address = self._ahead
+            else:
+                address = self._next_slot(plan)
+                yield self._fetch(layer, load, address)
+            for block in load.blocks:
+                weights = weight_operand(layer, block, self._machine, address + block.offset - load.offset)
+                yield from convolve(layer, region, block, buffers, weights)
+
+    def _operands(self, layer: HardwareLayer) -> Buffers:
+        reads = tuple(
+            (self._externals.values if reads_outside(layer, place) else self._current)[view.value]
+            for place, view in enumerate(layer.reads)
+        )
+        constants = {
+            name: self._constant_buffer(layer, name, self._nb_base + self._plan.constants[name])
+            for name in depthwise_bytes(layer, self._machine)
+        }
+        return Buffers(self._current[layer.output.value], reads, constants)
+
+    def _next_slot(self, plan: WeightPlan) -> int:
+        self._loads += 1
+        return self._sb_base + plan.addresses[self._loads % len(plan.addresses)]
+
+    def _fetch(self, layer: HardwareLayer, load: WeightLoad, address: int) -> Command:
+        source = self._externals.weights[weight_key(layer)] + load.offset
+        return self._bytes_load(Space.SB, address, source, load.bytes, layer.index)
+
+    def _bytes_load(self, space: Space, address: int, source: int, size: int, layer: int) -> Command:
+        target = Operand(Descriptor(space, DataType.UINT8, (size,), (1,)), address)
+        first = Operand(Descriptor(Space.DDR, DataType.UINT8, (size,), (1,)), source)
+        return Command(Function.LOAD, target, first, layer=layer)
+
+    def _constant_buffer(self, layer: HardwareLayer, name: str, address: int) -> Buffer:
+        """Return the dense buffer of weights (kd, kh, kw, C, m), or of scale and shift (2, C, m)."""
+        channels = layer.inputs[0].axes[1].size
+        ratio = multiplier(layer)
+        is_weights = name == depthwise_constants(layer)[0]
+        dims = (*layer.settings.kernel, channels, ratio) if is_weights else (2, channels, ratio)
+        dtype = self._machine.data_type if is_weights else DataType.FLOAT32
+        return Buffer(Space.NB, address, dtype, dims, dense_strides(dims, range(len(dims)), dtype.bytes))
+
+    def _product(self, layer: HardwareLayer, region: Region, plan: WeightPlan, buffers: Buffers) -> Iterator[Command]:
+        """Yield a product of two computed tensors; the second factor is loaded into SB, some matrices at a time."""
+        for batch in _batches(layer, region, plan.together):
+            for load in plan.loads:
+                block = load.blocks[0]
+                address = self._next_slot(plan)
+                weights = weight_operand(layer, block, self._machine, address)
+                yield self._fetch_factor(layer, batch, block, weights)
+                if block.vector_bytes:
+                    yield self._fetch_vectors(layer, block, weights)
+                for place, part in enumerate(_batches(layer, batch, 1)):
+                    own = Operand(weights.descriptor, address + place * block.bytes)
+                    yield from convolve(layer, part, block, buffers, own)
+
+    def _fetch_factor(self, layer: HardwareLayer, region: Region, block: WeightBlock, weights: Operand) -> Command:
+        needed = list(read_region(layer, 1, region))
+        needed[-2:] = [block.channels, block.outputs]
+        view = layer.inputs[1]
+        source = view_of_factor(view, tuple(needed), self._externals.values[view.value])
+        descriptor = weights.descriptor
+        batch = source.descriptor.dims[:-2]
+        dims, strides = (*batch, *descriptor.dims[3:]), (*[block.bytes] * len(batch), *descriptor.strides[3:])
+        target = Descriptor(Space.SB, source.descriptor.dtype, dims, strides)
+        return Command(Function.LOAD, Operand(target, weights.address), source, layer=layer.index)
+
+    def _fetch_vectors(self, layer: HardwareLayer, block: WeightBlock, weights: Operand) -> Command:
+        """Load scale and shift of the block's columns; constant weights contain them."""
+        columns = output_channels(layer)
+        low, high = block.outputs
+        dims, item = (2, high - low), DataType.FLOAT32.bytes
+        target = Descriptor(Space.SB, DataType.FLOAT32, dims, (item * (high - low), item))
+        source = Descriptor(Space.DDR, DataType.FLOAT32, dims, (item * columns, item))
+        address = self._externals.constants[factor_scale_key(layer)] + item * low
+        first = Operand(target, weights.address + block.weight_bytes)
+        return Command(Function.LOAD, first, Operand(source, address), layer=layer.index)
+
+
+def _batches(layer: HardwareLayer, region: Region, together: int) -> Iterator[Region]:
+    """Yield parts of the region with `together` second factors each, adjacent along their innermost batch axis.
+
+    A part has all indices along axes where the second factor repeats.
+    """
+    axes = factor_axes(layer.inputs[1])
+    parts = [[interval] for interval in region]
+    for place in axes:
+        (low, high), step = region[place], together if place == axes[-1] else 1
+        parts[place] = [(first, min(first + step, high)) for first in range(low, high, step)]
+    yield from itertools.product(*parts)

@@ -1,0 +1,150 @@
+"""Compile a network, run it on one core of the emulated NPU, and time it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from device_agents.emulated_npu.inference import MOST_ITEMS_OF_FILE, TimedProgram, check_accesses, time_program
+from device_agents.emulated_npu.reports.accounting import (
+    MovedBytes,
+    instruction_counts,
+    issued_instructions,
+    moved_by_memory,
+    peak_bytes,
+    useful_macs,
+)
+from device_agents.emulated_npu.reports.statistics import LayerRow, layer_rows
+from device_agents.emulated_npu.unit_commands import Space
+from harness.errors import UsageError
+from harness.npu.error_translation import errors_of_compiler, errors_of_user
+from harness.npu.loading import CompiledModel, LoadedProgram, compile_network, load_network
+from harness.npu.npu_options import MachineChoice, Options, RunOptions
+from harness.npu.value_check import Note, ValueCheck, check_values, has_values
+
+_PROGRAM_BUDGET_CYCLES = 10**10
+
+
+@dataclass(frozen=True)
+class CoreRun:
+    """A timed run. For a program file `source` is None, and the compiler's facts are missing.
+
+    `setup_cycles`: the program's setup, which runs once when the program is loaded.
+    """
+
+    name: str
+    timed: TimedProgram
+    timing_s: float
+    setup_cycles: float = 0.0
+    source: CompiledModel | None = None
+    checked: ValueCheck | None = None
+    marginal_cycles: tuple[float, ...] | None = None
+    in_order_cycles: float | None = None
+
+    @cached_property
+    def rows(self) -> tuple[LayerRow, ...]:
+        """Counters of every layer; the last row is the total."""
+        useful = None if self.source is None else useful_macs(self.source.compiled)
+        return run_rows(self.timed, useful)
+
+    @cached_property
+    def operators(self) -> tuple[str, ...]:
+        """ONNX operators of every layer; empty for a program file."""
+        return ("",) * len(self.timed.program.layers) if self.source is None else self.source.operators
+
+    @cached_property
+    def moved_by_memory(self) -> Mapping[Space, MovedBytes]:
+        """Bytes read from and written to DDR and the last-level cache."""
+        return moved_by_memory(self.timed.steps, self.timed.costs)
+
+    @cached_property
+    def peak_bytes(self) -> Mapping[Space, int]:
+        """High-water marks of the on-chip memories."""
+        return peak_bytes(self.timed.timing.schedule)
+
+    @cached_property
+    def instructions(self) -> dict[str, int]:
+        """Instructions of the program by class, in total, and as issued with loops unrolled."""
+        counts = instruction_counts(self.timed.program)
+        return {**counts, "total": sum(counts.values()), "issued": issued_instructions(self.timed.steps)}
+
+    @property
+    def reorder_gain(self) -> float:
+        """The fraction of the cycles that reordering saves."""
+        return 1 - self.timed.cycles / self.in_order_cycles if self.in_order_cycles else 0.0
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """A compiled network, and the cycles of its setup, which runs once when the program is loaded."""
+
+    source: CompiledModel
+    setup_cycles: float
+
+
+def run_rows(timed: TimedProgram, useful: Mapping[int, int] | None = None) -> tuple[LayerRow, ...]:
+    """Return the counters of every layer and, as the last row, their total."""
+    *rows, total = layer_rows(timed.timing, timed.machine, timed.program.layers, useful_macs=useful, costs=timed.costs)
+    # Depthwise layers run on the vector unit, so their multiply-adds do not count as use of the matrix unit.
+    macs = sum(row.macs for row in rows if row.mfu_busy_cycles)
+    possible = timed.cycles * timed.machine.mfu.rows * timed.machine.mfu.columns
+    return (*rows, replace(total, mfu_utilisation=macs / possible if possible else 0.0))
+
+
+def compile_program(
+    reference: str, machine: MachineChoice, options: Options, dims: Mapping[str, int]
+) -> CompiledProgram:
+    """Compile a network and time its setup; raises as `compile_network`."""
+    source = load_network(reference, machine, options, dims)
+    loaded = LoadedProgram(source.model.name, source.compiled.program, source.compiled.machine, source)
+    return CompiledProgram(source, setup_cycles(loaded))
+
+
+def run_on_one_core(loaded: LoadedProgram, wanted: RunOptions, note: Note) -> CoreRun:
+    """Time a program and, for a network on a float32 machine, compare its values with ONNX Runtime's."""
+    source = loaded.source
+    if wanted.compare_reorder and source is None:
+        raise UsageError("--compare-reorder needs a network", why="A program file is already compiled")
+    timed, timing_s = time_loaded(loaded, wanted.cycle_budget)
+    with_values = wanted.values and source is not None and has_values(loaded.machine, note)
+    return CoreRun(
+        name=loaded.name,
+        timed=timed,
+        timing_s=timing_s,
+        setup_cycles=setup_cycles(loaded),
+        source=source,
+        checked=check_values(source, note) if with_values and source is not None else None,
+        marginal_cycles=timed.marginal_cycles() if wanted.marginal else None,
+        in_order_cycles=_in_order_cycles(source, wanted.cycle_budget) if wanted.compare_reorder and source else None,
+    )
+
+
+def time_loaded(loaded: LoadedProgram, cycle_budget: int | None = None) -> tuple[TimedProgram, float]:
+    """Return the program's time and how many seconds timing took; a program file is checked in full first."""
+    start = time.perf_counter()
+    if loaded.source is not None:
+        with errors_of_compiler():
+            timed = time_program(loaded.program, loaded.machine, cycle_budget=cycle_budget)
+        return timed, time.perf_counter() - start
+    with errors_of_user("Correct the program, or compile the network again"):
+        budget = cycle_budget or _PROGRAM_BUDGET_CYCLES
+        timed = time_program(loaded.program, loaded.machine, cycle_budget=budget, most_items=MOST_ITEMS_OF_FILE)
+        took_s = time.perf_counter() - start
+        check_accesses(timed.steps, loaded.program, loaded.machine)
+    return timed, took_s
+
+
+def setup_cycles(loaded: LoadedProgram) -> float:
+    """Return the cycles of the program's setup; 0 without one. The setup of a program file is checked, too."""
+    alone = loaded.program.setup_alone()
+    return 0.0 if alone is None else time_loaded(replace(loaded, program=alone))[0].cycles
+
+
+def _in_order_cycles(source: CompiledModel, cycle_budget: int | None) -> float:
+    """Return the cycles of the same network without loads hoisted over computation."""
+    compiled = source.compiled
+    in_order = compile_network(source.model, compiled.machine, replace(compiled.options, reorder=False))
+    loaded = LoadedProgram(source.model.name, in_order.compiled.program, compiled.machine, in_order)
+    return time_loaded(loaded, cycle_budget)[0].cycles

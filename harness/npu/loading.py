@@ -1,0 +1,170 @@
+"""Load a network under its own names, or a program file, for the emulated NPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onnx import load_model_from_string
+
+from device_agents.emulated_npu.compiler.compiled import Compiled
+from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.isa.program import MAGIC, Program
+from device_agents.emulated_npu.machine import Machine, preset_names
+from harness.errors import InputError, UsageError, reason_of
+from harness.files import read_file
+from harness.network.assemble import ArraySpec, AssembledModel, assemble_network
+from harness.network.model_references import BUILTIN_PREFIX, load_networks
+from harness.network.network import Network
+from harness.npu.error_translation import errors_of_forced_choices, errors_of_user
+from harness.npu.npu_options import DEFAULT, MachineChoice, Options
+
+_MAX_PROGRAM_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class NetworkModel:
+    """A network without its weights, with the tensor and node names of its file.
+
+    `operators` maps each node's name to its ONNX operator. `free_nodes` counts the nodes of the file that were removed
+    before compilation because they are constant, unused or an identity.
+    """
+
+    name: str
+    content: bytes
+    weights: tuple[ArraySpec, ...]
+    inputs: tuple[ArraySpec, ...]
+    operators: Mapping[str, str]
+    free_nodes: int
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """A compiled network, and how long compilation took."""
+
+    model: NetworkModel
+    compiled: Compiled
+    compile_s: float
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The ONNX operators of each hardware layer, joined by +; the machine's function for a layer without a node."""
+        return tuple(
+            "+".join(self.model.operators[node] for node in layer.nodes) or layer.function.name.lower()
+            for layer in self.compiled.graph.layers
+        )
+
+
+@dataclass(frozen=True)
+class LoadedProgram:
+    """A program and the machine that runs it; `source` is None for a program file."""
+
+    name: str
+    program: Program
+    machine: Machine
+    source: CompiledModel | None = None
+
+
+def load(reference: str, machine: MachineChoice, options: Options, dims: Mapping[str, int]) -> LoadedProgram:
+    """Compile a network, or read a program file together with its machine.
+
+    Raises UsageError for compiler options that contradict each other or that are given with a program file.
+    """
+    if not _is_program(reference):
+        source = load_network(reference, machine, options, dims)
+        return LoadedProgram(source.model.name, source.compiled.program, source.compiled.machine, source)
+    if options != DEFAULT or dims:
+        why = "A program file is already compiled"
+        raise UsageError("Compiler options and --dim need a network", why=why, next_step="Name an ONNX file")
+    program = _read_program(Path(reference))
+    if machine == MachineChoice() and program.machine not in preset_names():
+        what = f"The program was compiled for {program.machine}, which is not a built-in machine"
+        raise InputError(what, next_step="Give the file of that machine with --machine")
+    return LoadedProgram(reference, program, machine.load(program.machine))
+
+
+def load_network(reference: str, machine: MachineChoice, options: Options, dims: Mapping[str, int]) -> CompiledModel:
+    """Read a network and compile it; raises as `load_model` and `compile_network`."""
+    with errors_of_user():
+        options.check()
+    target = machine.load()
+    return compile_network(load_model(reference, dims), target, options)
+
+
+def load_model(reference: str, dims: Mapping[str, int]) -> NetworkModel:
+    """Read a network; raises as `load_networks`."""
+    (network,) = load_networks([reference], dims)
+    return network_model(network)
+
+
+def compile_network(model: NetworkModel, machine: Machine, options: Options) -> CompiledModel:
+    """Compile a network; raises InputError if the machine cannot run it."""
+    start = time.perf_counter()
+    with errors_of_user(), errors_of_forced_choices(options):
+        options.check()
+        compiled = compile_model(model.content, machine, options)
+    return CompiledModel(model, compiled, time.perf_counter() - start)
+
+
+def network_model(network: Network) -> NetworkModel:
+    """Return a network without its weights, under its own names."""
+    assembled = assemble_network(network)
+    proto = load_model_from_string(assembled.content)
+    tensors = _tensor_names(network, assembled, {tensor.name for tensor in proto.graph.initializer})
+    by_index = {node.index: node.name for node in network.nodes}
+    for node in proto.graph.node:
+        node.name = by_index[assembled.names.nodes[node.name]]
+        for names in (node.input, node.output):
+            names[:] = [tensors.get(name, name) for name in names]
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.name = tensors[value.name]
+    return NetworkModel(
+        name=network.name,
+        content=proto.SerializeToString(deterministic=True),
+        weights=assembled.weights,
+        inputs=tuple(replace(spec, name=tensors[spec.name]) for spec in assembled.inputs),
+        operators={node.name: node.op for node in network.nodes},
+        free_nodes=len(network.free),
+    )
+
+
+def _tensor_names(network: Network, assembled: AssembledModel, constants: Iterable[str]) -> dict[str, str]:
+    """Map the name of each computed tensor in the model to its name in the network; `constants` keep theirs."""
+    inputs = (spec.name for spec in assembled.inputs)
+    own = {**assembled.names.tensors, **dict(zip(inputs, network.inputs, strict=True))}
+    taken, found = set(constants), {}
+    for emitted, name in own.items():
+        while name in taken:
+            name = f"{name}'"
+        taken.add(name)
+        found[emitted] = name
+    return found
+
+
+def _is_program(reference: str) -> bool:
+    """Return whether the reference names a file that begins as programs of the emulated NPU do."""
+    if reference.startswith(BUILTIN_PREFIX):
+        return False
+    try:
+        if not Path(reference).is_file():
+            return False
+        with Path(reference).open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise _unreadable(reference, error) from error
+
+
+def _read_program(path: Path) -> Program:
+    try:
+        content = read_file(path, _MAX_PROGRAM_BYTES)
+    except OSError as error:
+        raise _unreadable(str(path), error) from error
+    with errors_of_user():
+        return Program.from_bytes(content)
+
+
+def _unreadable(path: str, error: OSError) -> InputError:
+    step = "Name an ONNX file, builtin:NAME, or a file of `harness npu compile -o`"
+    return InputError(f"{path} cannot be read", why=reason_of(error), next_step=step)

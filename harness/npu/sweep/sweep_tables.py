@@ -1,0 +1,217 @@
+"""A sweep as the fields of a JSON object, CSV rows, text tables and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from harness.npu.sweep.axis import SweepAxis, shown
+from harness.npu.sweep.knee import knee
+from harness.npu.sweep.points import Sweep, SweepPoint
+from harness.npu.tables import Facts, Part, Table
+from harness.report.line_plot import Mark, PlotAxis, PlotSeries, line_plot
+from harness.text import milliseconds, printable
+
+Metric = Literal["cycles", "milliseconds"]
+
+_BAR = 24
+_MOST_REASONS = 10
+
+
+@dataclass(frozen=True)
+class SweepLine:
+    """Points that differ only in the horizontal axis, in its order; `knee` is the index of the knee, if any."""
+
+    name: str
+    points: tuple[SweepPoint, ...]
+    knee: int | None
+
+
+def metric(sweep: Sweep) -> Metric:
+    """Return what is compared: cycles, or the time if the machines have different clocks."""
+    return "cycles" if len({point.clock_hz for point in sweep.points}) == 1 else "milliseconds"
+
+
+def horizontal(sweep: Sweep) -> SweepAxis | None:
+    """Return the first parameter with several values; None if only the machines vary."""
+    return next((axis for axis in sweep.axes if len(axis.values) > 1), None)
+
+
+def lines(sweep: Sweep) -> tuple[SweepLine, ...]:
+    """Return the points in groups of equal parameters, apart from the horizontal axis."""
+    across = horizontal(sweep)
+    groups: dict[str, list[SweepPoint]] = {}
+    for point in sweep.points:
+        groups.setdefault(_line_name(sweep, point, across), []).append(point)
+    return tuple(SweepLine(name, tuple(points), _knee(sweep, points, across)) for name, points in groups.items())
+
+
+def _line_name(sweep: Sweep, point: SweepPoint, across: SweepAxis | None) -> str:
+    parts = [point.machine] if across is not None and len(sweep.machines) > 1 else []
+    parts += [
+        f"{axis.key}={shown(axis.key, point.settings[axis.key])}"
+        for axis in sweep.axes
+        if axis is not across and len(axis.values) > 1
+    ]
+    return ", ".join(parts)
+
+
+def _knee(sweep: Sweep, points: Sequence[SweepPoint], across: SweepAxis | None) -> int | None:
+    if across is None or across.scale == "names":
+        return None
+    known = [(at, value) for at, point in enumerate(points) if (value := _value(sweep, point)) is not None]
+    place = knee([float(points[at].settings[across.key]) for at, _ in known], [value for _, value in known])
+    return None if place is None else known[place][0]
+
+
+def _value(sweep: Sweep, point: SweepPoint) -> float | None:
+    if point.cycles is None or point.seconds is None:
+        return None
+    return point.cycles if metric(sweep) == "cycles" else 1e3 * point.seconds
+
+
+def json_fields(sweep: Sweep) -> dict[str, Any]:
+    """Return the fields of `npu sweep --json`."""
+    across, found = horizontal(sweep), lines(sweep)
+    return {
+        "network": sweep.network,
+        "machines": list(sweep.machines),
+        "parameters": [{"key": axis.key, "values": list(axis.values), "scale": axis.scale} for axis in sweep.axes],
+        "metric": metric(sweep),
+        "one_buffer": list(sweep.one_buffer),
+        "points": [_fields(point, is_knee) for point, is_knee in _marked(found)],
+        "knees": [
+            {
+                "line": line.name,
+                "key": across.key,
+                "value": line.points[line.knee].settings[across.key],
+                "cycles": line.points[line.knee].cycles,
+            }
+            for line in found
+            if line.knee is not None and across is not None
+        ],
+        "import_s": sweep.import_s,
+        "took_s": sweep.took_s,
+    }
+
+
+def _marked(found: Sequence[SweepLine]) -> Iterator[tuple[SweepPoint, bool]]:
+    """Yield all points line by line, and whether each is a knee."""
+    for line in found:
+        for at, point in enumerate(line.points):
+            yield point, at == line.knee
+
+
+def _fields(point: SweepPoint, is_knee: bool) -> dict[str, Any]:
+    return {
+        "machine": point.machine,
+        "settings": dict(point.settings),
+        "cycles": point.cycles,
+        "seconds": point.seconds,
+        "mfu_utilisation": point.mfu_utilisation,
+        "bound": point.bound,
+        "knee": is_knee,
+        "compile_s": point.compile_s,
+        "timing_s": point.timing_s,
+        "reason": point.reason or None,
+    }
+
+
+def point_rows(sweep: Sweep) -> list[dict[str, Any]]:
+    """Return the rows of the CSV file: one for every point, with a column for every parameter."""
+    rows = []
+    for point, is_knee in _marked(lines(sweep)):
+        fields = _fields(point, is_knee)
+        settings = fields.pop("settings")
+        rows.append({"machine": fields.pop("machine"), **settings, **fields})
+    return rows
+
+
+def sweep_tables(sweep: Sweep) -> list[Part]:
+    """Return the table with a bar for every point; then the knees and the machines that cannot run the network."""
+    found, several = lines(sweep), len(sweep.machines) > 1
+    varying = [axis for axis in sweep.axes if len(axis.values) > 1]
+    largest = max(value for point in sweep.points if (value := _value(sweep, point)) is not None)
+    rows = []
+    for point, is_knee in _marked(found):
+        head = (printable(point.machine, 40),) * several
+        head += tuple(shown(axis.key, point.settings[axis.key]) for axis in varying)
+        rows.append((*head, *_cells(point), _bar((_value(sweep, point) or 0.0) / largest, is_knee)))
+    header = ("machine",) * several + tuple(axis.key for axis in varying)
+    header += ("cycles", "ms", "MFU", "bound by", metric(sweep))
+    return [Table(header, rows, left=int(several), bars=True), Facts(tuple(_summary(sweep, found)))]
+
+
+def _cells(point: SweepPoint) -> tuple[str, ...]:
+    if point.cycles is None or point.seconds is None:
+        return "", "", "", "cannot run"
+    used = "" if point.mfu_utilisation is None else f"{point.mfu_utilisation:.1%}"
+    return f"{point.cycles:,.0f}", milliseconds(point.seconds), used, point.bound or ""
+
+
+def _bar(part: float, is_knee: bool) -> str:
+    return "█" * round(part * _BAR) + (" ◀ knee" if is_knee else "")
+
+
+def _summary(sweep: Sweep, found: Sequence[SweepLine]) -> Iterator[tuple[str, str]]:
+    across = horizontal(sweep)
+    fixed = [f"{axis.key}={shown(axis.key, axis.values[0])}" for axis in sweep.axes if len(axis.values) == 1]
+    with_fixed = f" with {', '.join(fixed)}" if fixed else ""
+    yield "network", f"{sweep.network} on {', '.join(sweep.machines)}{with_fixed}"
+    for line in found:
+        if across is not None and across.scale != "names":
+            where = f"{line.name}: " if line.name else ""
+            yield "knee", where + _knee_text(sweep, line, across.key)
+    cannot = [point for point in sweep.points if point.reason]
+    for point in cannot[:_MOST_REASONS]:
+        settings = ", ".join(f"{key}={shown(key, value)}" for key, value in point.settings.items())
+        yield "cannot run", f"{settings or point.machine}: {point.reason}"
+    if len(cannot) > _MOST_REASONS:
+        yield "", f"and {len(cannot) - _MOST_REASONS} more; --json and --csv have the reasons"
+    if sweep.one_buffer:
+        yield "one buffer", f"nb_bytes and sb_bytes are set together on {', '.join(sweep.one_buffer)} (shared_buffer)"
+    compile_s, timing_s = (
+        sum(getattr(point, name) or 0.0 for point in sweep.points) for name in ("compile_s", "timing_s")
+    )
+    parts = f"import {sweep.import_s:.2f} s, compile {compile_s:.2f} s, timing {timing_s:.2f} s"
+    yield "took", f"{sweep.took_s:.2f} s for {len(sweep.points)} machines: {parts}"
+
+
+def _knee_text(sweep: Sweep, line: SweepLine, key: str) -> str:
+    known = [(value, point) for point in line.points if (value := _value(sweep, point)) is not None]
+    if len(known) > 1 and len({value for value, _ in known}) == 1:
+        return f"none, {key} changes nothing"
+    if line.knee is None:
+        return "none"
+    point = line.points[line.knee]
+    now, (best, best_point) = _value(sweep, point) or 0.0, min(known, key=lambda pair: pair[0])
+    least = f"the best, {shown(key, best_point.settings[key])}, takes {1 - best / now:.1%} less" if now else ""
+    ms_or_cycles = milliseconds(now / 1e3) + " ms" if metric(sweep) == "milliseconds" else f"{now:,.0f} cycles"
+    return f"{key}={shown(key, point.settings[key])}, {ms_or_cycles}; {'the best of all' if best == now else least}"
+
+
+def sweep_plot(sweep: Sweep) -> tuple[str, str]:
+    """Return the title and the figure of the sweep: a line per group of equal parameters, with the knees marked."""
+    across = horizontal(sweep)
+    if across is None:
+        ticks = tuple((float(at), name) for at, name in enumerate(sweep.machines))
+        label = "machine"
+    else:
+        ticks = tuple(zip(_numbers(across), (shown(across.key, value) for value in across.values), strict=True))
+        label = across.key
+    series = []
+    for line in lines(sweep):
+        values = [_value(sweep, point) for point in line.points]
+        mark = None if line.knee is None else Mark(line.knee, f"knee: {ticks[line.knee][1]}")
+        drawn = tuple((at, value) for (at, _), value in zip(ticks, values, strict=True))
+        series.append(PlotSeries(line.name or sweep.network, drawn, mark))
+    scale: Literal["log", "linear"] = "log" if across is not None and across.scale == "log" else "linear"
+    on = f" on {sweep.machines[0]}" if len(sweep.machines) == 1 else ""
+    title = f"{printable(sweep.network, 40)}{on}: {metric(sweep)} by {label}"
+    return title, line_plot(series, PlotAxis(label, scale, ticks), PlotAxis(metric(sweep), scale))
+
+
+def _numbers(axis: SweepAxis) -> list[float]:
+    """Return the horizontal places of an axis' values: the values, or 0, 1, 2, … if they are not numbers."""
+    return [float(at) if axis.scale == "names" else float(value) for at, value in enumerate(axis.values)]

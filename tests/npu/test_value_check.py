@@ -1,0 +1,72 @@
+"""The comparison of the emulator's values with ONNX Runtime's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from device_agents.emulated_npu.machine import load_preset
+from device_agents.emulated_npu.unit_commands import DataType
+from harness.errors import HarnessError
+from harness.network.model_references import load_network
+from harness.npu import value_check
+from harness.npu.loading import compile_network, network_model
+from harness.npu.npu_options import DEFAULT
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+def _error(ours: list[float], theirs: list[float]) -> float:
+    return value_check._relative_error("y", np.array(ours, np.float32), np.array(theirs, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "error"),
+    [
+        ([1, 2], [1, 2], 0.0),
+        ([1, 2.5], [1, 2], 0.25),  # 0.5 over the largest reference, 2
+        ([0.25, 0], [0, 0], 0.25),  # a reference of zeros has no scale
+        ([NAN, 3], [NAN, 4], 0.25),
+        ([INFINITY, -INFINITY], [INFINITY, -INFINITY], 0.0),
+    ],
+)
+def test_error_is_relative_to_the_largest_reference(ours: list[float], theirs: list[float], error: float) -> None:
+    """The error is the largest difference over the largest finite reference value."""
+    assert _error(ours, theirs) == error
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [([1], [NAN]), ([NAN], [1]), ([INFINITY], [-INFINITY]), ([1, 2], [1])], ids=str
+)
+def test_values_that_only_one_side_has_are_a_bug(ours: list[float], theirs: list[float]) -> None:
+    """Different shapes, and values that are finite on one side only, raise the error of a bug."""
+    with pytest.raises(HarnessError, match="Output 'y'") as caught:
+        _error(ours, theirs)
+    assert caught.value.exit_code == 1
+
+
+def test_only_float32_machines_have_values() -> None:
+    """Other machines are named in a note; float32 machines cause none."""
+    edge = load_preset("edge")
+    notes: list[str] = []
+    assert value_check.has_values(edge, notes.append) and notes == []
+    assert not value_check.has_values(replace(edge, data_type=DataType.INT8), notes.append)
+    assert len(notes) == 1 and "int8" in notes[0]
+
+
+def test_a_difference_above_the_tolerance_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that differ from ONNX Runtime's are reported with the tolerance."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2, 4, 4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], "relu")], "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    source = compile_network(network_model(load_network(model)), load_preset("edge"), DEFAULT)
+    notes: list[str] = []
+    assert value_check.check_values(source, notes.append).max_rel_error == 0.0 and notes == []
+    monkeypatch.setattr(value_check, "_onnxruntime", lambda *_: {"y": np.ones((1, 2, 4, 4), np.float32)})
+    error = value_check.check_values(source, notes.append).max_rel_error
+    assert error is not None and error > value_check.TOLERANCE and "at most 0.0001 is expected" in notes[0]
+    monkeypatch.setattr(value_check, "_onnxruntime", lambda *_: None)
+    assert value_check.check_values(source, notes.append).max_rel_error is None and "cannot run" in notes[1]
