@@ -19,7 +19,7 @@ from benchmarks.accuracy.devices import Run, say
 from benchmarks.accuracy.page import reached
 from benchmarks.generated_page import Section, percent, signed, table
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
-from device_agents.emulated_npu.host import HostModel
+from device_agents.emulated_npu.host_processor import HostModel
 from device_agents.emulated_npu.machine import Host, load_preset
 from harness.latency.drift import SLOW_DRIFT
 from harness.latency.overhead import Overhead, overhead_of_samples

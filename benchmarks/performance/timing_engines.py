@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from device_agents.emulated_npu.compiler.options import DEFAULT
 from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine, load_preset
-from device_agents.emulated_npu.timing.core_code import CoreSteps
 from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.many_core_code import CoreSteps
 from device_agents.emulated_npu.timing.simulation import durations_ps
 from device_agents.emulated_npu.timing.single_core import schedule
 from device_agents.emulated_npu.timing.stream_timing import simulate_cores

@@ -18,7 +18,7 @@ from device_agents.backends.option_reader import MOST_SEED, OptionReader
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
-from device_agents.emulated_npu.host import HostModel
+from device_agents.emulated_npu.host_processor import HostModel
 from device_agents.emulated_npu.machine import Machine, Noise, find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
 from device_agents.messages import LoadRequest, Revealed, Sample, TrueLayer, TrueOverhead, Truth

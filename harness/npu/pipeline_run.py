@@ -18,11 +18,11 @@ from device_agents.emulated_npu.many_cores.stage_balancing import (
     balance_stages,
     compile_and_time,
 )
+from device_agents.emulated_npu.partition.cut_walk import SplitRule
 from device_agents.emulated_npu.partition.greedy import partition_by_score, partition_by_score_adding_groups
 from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric
 from device_agents.emulated_npu.partition.result import CorePartition
 from device_agents.emulated_npu.partition.score import AbsoluteScore, ShareScore
-from device_agents.emulated_npu.partition.split_walk import SplitRule
 from harness.errors import UsageError
 from harness.npu.error_translation import errors_of_compiler, errors_of_user
 from harness.npu.loading import CompiledModel

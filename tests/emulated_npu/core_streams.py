@@ -11,8 +11,8 @@ from timed_programs import compute, load, operand, store
 
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Cores, Interconnect, Machine
-from device_agents.emulated_npu.timing.core_code import CoreSteps
 from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.many_core_code import CoreSteps
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Item, Post, Queue, Space, Wait
 
 # A byte is one cycle of 1000 ps on DDR, half of one on the link, two on the way out of a chip.

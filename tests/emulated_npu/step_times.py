@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.core_code import CoreSteps, Translation
-from device_agents.emulated_npu.timing.core_engine import run_engine
-from device_agents.emulated_npu.timing.core_stream import EntryTimes, StreamState
 from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.many_core_code import CoreSteps, Translation
+from device_agents.emulated_npu.timing.many_core_engine import run_engine
+from device_agents.emulated_npu.timing.many_core_stream import EntryTimes, StreamState
 from device_agents.emulated_npu.timing.stream_timing import NO_LIMIT_PS
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.host import HostModel
+from device_agents.emulated_npu.host_processor import HostModel
 from device_agents.emulated_npu.machine import Host, Noise
 
 HOST = Host(

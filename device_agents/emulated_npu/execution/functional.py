@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, ExecutionFault
-from device_agents.emulated_npu.execution import vfu, vfu_windows
+from device_agents.emulated_npu.execution import vector_unit as vfu
+from device_agents.emulated_npu.execution import vector_windows as vfu_windows
 from device_agents.emulated_npu.execution.interleaving import UNLIMITED, Order, Queues, run_items
+from device_agents.emulated_npu.execution.matrix_unit import convolve
 from device_agents.emulated_npu.execution.memory import Memories, ResolvedView, resolve_view
-from device_agents.emulated_npu.execution.mfu import convolve
-from device_agents.emulated_npu.execution.signatures import operands_of
+from device_agents.emulated_npu.execution.operand_memories import operands_of
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine

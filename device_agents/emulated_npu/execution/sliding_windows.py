@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from device_agents.emulated_npu.execution.signatures import fault
+from device_agents.emulated_npu.execution.operand_memories import fault
 from device_agents.emulated_npu.unit_commands import Command, Triple
 
 # The largest layers of known networks need 2^32 multiply-adds; a command with more than this is an error.

@@ -25,7 +25,7 @@ from device_agents.emulated_npu.execution.functional import (
 )
 from device_agents.emulated_npu.execution.interleaving import UNLIMITED, Order, run_while_possible
 from device_agents.emulated_npu.execution.memory import Memories
-from device_agents.emulated_npu.execution.signatures import fault, operands_of
+from device_agents.emulated_npu.execution.operand_memories import fault, operands_of
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scratchpad import Array, Scratchpad, of_onnx, rows_are_independent
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
-from device_agents.emulated_npu.execution.mfu import product
+from device_agents.emulated_npu.execution.matrix_unit import product
 from device_agents.emulated_npu.unit_commands import Activation, Command, Descriptor, Function, Operand, Settings, Space
 
 

@@ -14,9 +14,9 @@ from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock, ExecutionFault
 from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import Cores, Machine, Memory, find_machine
-from device_agents.emulated_npu.timing.core_code import CoreSteps
-from device_agents.emulated_npu.timing.core_stream import InputRun
 from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.many_core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_core_stream import InputRun
 from device_agents.emulated_npu.timing.simulation import durations_ps
 from device_agents.emulated_npu.timing.single_core import Schedule, schedule
 from device_agents.emulated_npu.timing.stream_timing import StreamTiming, simulate_cores

@@ -13,8 +13,8 @@ from timed_programs import compute, load, machine, operand, steps_of, store
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Cores, Interconnect, Machine, Memory
-from device_agents.emulated_npu.timing.core_code import CoreSteps
 from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.many_core_code import CoreSteps
 from device_agents.emulated_npu.timing.resources import NEVER, Resource, SharedResource, transfer_key
 from device_agents.emulated_npu.timing.stream_timing import StreamTiming, simulate_cores
 from device_agents.emulated_npu.timing.transfer_cost import Demand, demands_across

@@ -31,9 +31,9 @@ from device_agents.emulated_npu.many_cores import stage_balancing as placing
 from device_agents.emulated_npu.many_cores.core_groups import contended, fabric_of, form_groups
 from device_agents.emulated_npu.many_cores.node_workloads import network_nodes
 from device_agents.emulated_npu.many_cores.system_run import group_programs, run_system
+from device_agents.emulated_npu.partition.cut_walk import SplitRule
 from device_agents.emulated_npu.partition.greedy import partition_by_score
 from device_agents.emulated_npu.partition.score import ShareScore
-from device_agents.emulated_npu.partition.split_walk import SplitRule
 from device_agents.emulated_npu.partition.traversal import traverse
 from device_agents.emulated_npu.unit_commands import Command, Function, Space
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from device_agents.emulated_npu.timing.core_code import Translation
-from device_agents.emulated_npu.timing.core_process import core_process
-from device_agents.emulated_npu.timing.core_stream import StreamState, begin_input
 from device_agents.emulated_npu.timing.failures import standstill
+from device_agents.emulated_npu.timing.many_core_code import Translation
+from device_agents.emulated_npu.timing.many_core_process import core_process
+from device_agents.emulated_npu.timing.many_core_stream import StreamState, begin_input
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS, SharedResource
 from device_agents.emulated_npu.unit_commands import Queue
 

@@ -11,15 +11,15 @@ from typing import Any, cast
 import numpy as np
 
 from device_agents.emulated_npu.execution.activations import activate, activate_own
-from device_agents.emulated_npu.execution.mfu import epilogue
-from device_agents.emulated_npu.execution.signatures import fault
+from device_agents.emulated_npu.execution.matrix_unit import epilogue
+from device_agents.emulated_npu.execution.operand_memories import fault
 from device_agents.emulated_npu.execution.sliding_windows import (
     check_temporary,
     check_window,
     outputs_inside,
     taps_inside,
 )
-from device_agents.emulated_npu.execution.vfu import check_number, check_types, computing
+from device_agents.emulated_npu.execution.vector_unit import check_number, check_types, computing
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Command, Triple
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from heapq import heappush
 
 from device_agents.emulated_npu.emulator_errors import Deadlock
-from device_agents.emulated_npu.timing.core_code import (
+from device_agents.emulated_npu.timing.failures import locked, over_budget
+from device_agents.emulated_npu.timing.many_core_code import (
     FENCE,
     POST,
     RECEIVE,
@@ -23,8 +24,7 @@ from device_agents.emulated_npu.timing.core_code import (
     CoreCode,
     MessageTransfer,
 )
-from device_agents.emulated_npu.timing.core_stream import EntryTimes, InputRun, StreamState, end_run
-from device_agents.emulated_npu.timing.failures import locked, over_budget
+from device_agents.emulated_npu.timing.many_core_stream import EntryTimes, InputRun, StreamState, end_run
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS
 from device_agents.emulated_npu.unit_commands import Queue
 

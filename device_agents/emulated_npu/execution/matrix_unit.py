@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from device_agents.emulated_npu.execution.activations import activate_own
-from device_agents.emulated_npu.execution.signatures import fault
+from device_agents.emulated_npu.execution.operand_memories import fault
 from device_agents.emulated_npu.execution.sliding_windows import BLOCK_ELEMENTS, check_temporary, check_window, reach
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Command, Triple
