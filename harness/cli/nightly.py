@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date, time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -72,7 +72,6 @@ def run(
     workspace = find_workspace(directory)
 
     from harness.nightly.night import current_night, run_night
-    from harness.report.nightly_markdown import verdict
 
     found = _plan(workspace, plan)
     _check_outputs(found.path, markdown, junit)
@@ -97,9 +96,15 @@ def run(
         step = "Run the same command again: it continues and replaces the report"
         raise Interrupted("The night was stopped", why="All measurements are kept and reported", next_step=step)
     if report.exit_code:
-        step = f"See {written[0]}"
-        print_error(HarnessError(printable(verdict(report).replace("*", "").replace("\\", "")), next_step=step))
-        raise typer.Exit(report.exit_code)
+        _end_with_verdict(report, written[0])
+
+
+def _end_with_verdict(report: NightReport, written: Path) -> NoReturn:
+    from harness.report.nightly_markdown import verdict
+
+    plain = verdict(report).replace("*", "").replace("\\", "")
+    print_error(HarnessError(printable(plain), next_step=f"See {written}"))
+    raise typer.Exit(report.exit_code)
 
 
 @contextlib.contextmanager

@@ -116,7 +116,7 @@ _NARROWER: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Table:
+class JournalTable:
     """A table of the journal; its columns are those of the schema, in that order."""
 
     name: str
@@ -155,7 +155,7 @@ class Table:
 
 
 CAMPAIGNS, PROBES, LAYERS, CHAINS, ROUNDS, SERIES, SAMPLES = map(
-    Table, ("campaigns", "probes", "layers", "chains", "rounds", "series", "samples")
+    JournalTable, ("campaigns", "probes", "layers", "chains", "rounds", "series", "samples")
 )
 
 

@@ -48,7 +48,7 @@ class _ModelFile:
 
 
 @dataclass(frozen=True)
-class _LoadedProbe:
+class _PushedModel:
     """A loaded probe: its model, and samples that were measured but not yet asked for."""
 
     file: _ModelFile
@@ -66,7 +66,7 @@ class CommandBackend:
         self.clock = self._options.clock
         self._launcher = Launcher()
         self._version = self._read_version()
-        self._loaded: Dict[str, _LoadedProbe] = {}
+        self._loaded: Dict[str, _PushedModel] = {}
 
     def fingerprint(self) -> Dict[str, str]:
         """Return the tool's version, its arguments, and a digest of all options that change what is measured."""
@@ -88,7 +88,7 @@ class CommandBackend:
         digest = _digest(request)
         shared = [loaded.file for loaded in self._loaded.values() if loaded.file.digest == digest]
         file, first = (shared[0], []) if shared else self._prepared(request, digest)
-        self._loaded[request.probe] = _LoadedProbe(file, deque(first))
+        self._loaded[request.probe] = _PushedModel(file, deque(first))
         return None
 
     def unload(self, probe: str) -> None:
