@@ -185,7 +185,7 @@ def test_a_group_computes_no_more_than_its_period(npu: Npu, network: Path) -> No
         (("--groups", "3", "--cores", "2"), ("3", "2")),
         (("--groups", "0-3/3"), ("core 3",)),
         (("--groups", "0-3/99"), ("99", "16")),
-        (("--groups", "0-1/2", "--cores", "5"), ("3 cores", "5 cores")),
+        (("--groups", "0-1/2", "--cores", "5"), ("3 cores", "--cores is 5")),
         (("--groups", "a/b"), ("a/b",)),
         (("--groups", "2", "--threshold", "-1"), ("-1", "at least 0")),
         (("--groups", "2", "--threshold", "nan"), ("nan",)),

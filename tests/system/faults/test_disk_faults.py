@@ -146,13 +146,13 @@ def _lease_s(rig: Rig) -> float:
 
 
 def _fill_at_lease(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Fills the disk when the session has a worker, and before that gets its first probe."""
+    """Fill the disk once the session has a worker, before it receives its first probe."""
     from harness.device.session import AgentSession
 
     acquire = AgentSession.acquire
 
-    def filling(session: AgentSession, holder: str) -> int:
+    def filling(session: AgentSession) -> int:
         _fill(folder)
-        return acquire(session, holder)
+        return acquire(session)
 
     patch.setattr(AgentSession, "acquire", filling)
