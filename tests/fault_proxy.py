@@ -126,11 +126,11 @@ class FaultProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._call(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_ANSWER_S)
-        self._loop.close()
-        self._server.close()
+        with self._server:
+            self._call(self._stop())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_ANSWER_S)
+            self._loop.close()
 
     def inject(self, fault: Fault, *, after_bytes: int = 0, direction: Direction = "up", times: int = 1) -> None:
         """Let a fault strike when `after_bytes` more bytes have passed in `direction`, on any connection.
@@ -216,8 +216,10 @@ class FaultProxy:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)  # no task waits for a socket when it is closed
-            self._close(connection, *sockets)
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)  # no task waits for a socket when it is closed
+            finally:  # the wait ends early where the proxy stops meanwhile
+                self._close(connection, *sockets)
 
     def _close(self, connection: _Connection, *sockets: socket.socket) -> None:
         for stream in sockets:

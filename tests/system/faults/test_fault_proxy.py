@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -73,6 +74,20 @@ def test_everything_arrives_in_order(echo: int, data: bytes, slice_bytes: int | 
             assert _echoed(stream, len(data) + 1) == data
         assert proxy.passed_bytes == {"up": len(data), "down": len(data)}
         assert proxy.accepted == 1
+
+
+def test_every_socket_is_closed(echo: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that stops while connections through it end leaves no socket to the garbage collector."""
+    unclosed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unclosed.append)  # where the warning of an unclosed socket arrives
+    monkeypatch.setenv("PYTHONASYNCIODEBUG", "1")  # a slow event loop is stopped in the middle more often
+    for _ in range(40):
+        with FaultProxy(("127.0.0.1", echo)) as proxy, contextlib.ExitStack() as stack:
+            streams = [stack.enter_context(socket.create_connection(("127.0.0.1", proxy.port), 10)) for _ in range(4)]
+            for stream in streams:
+                stream.shutdown(socket.SHUT_WR)
+            assert [_echoed(stream, 1) for stream in streams] == [b""] * 4
+    assert unclosed == []
 
 
 def test_a_rate_is_not_exceeded(connect: Connect) -> None:
