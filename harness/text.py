@@ -52,6 +52,11 @@ def milliseconds(seconds: float) -> str:
     return f"{value:.1f}" if value >= 1000 else f"{value:.3f}" if value >= 1 else f"{value:.4f}"
 
 
+def clock_name(clock: str) -> str:
+    """Return a clock's name; of wall time also what its samples contain besides the network's own work."""
+    return "wall (includes other work on the device)" if clock == "wall" else printable(clock, 40)
+
+
 def did_you_mean(name: str, known: Iterable[str], label: str) -> str:
     """Return a question with the most similar known names, or all known names after a label."""
     names = tuple(known)

@@ -13,7 +13,7 @@ from harness.cli.output import interval_ms, note, percent, print_json, print_tab
 from harness.errors import LutNotFound
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
 from harness.settings import DEFAULT_DEVICE
-from harness.text import milliseconds, printable
+from harness.text import clock_name, milliseconds, printable
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def build(
             flagged=sum(bool(entry.flags) for entry in table.entries),
         )
     else:
-        print(f"{table.path}  {len(table.entries)} entries  method {table.method}  clock {table.clock}")
+        print(f"{table.path}  {len(table.entries)} entries  method {table.method}  clock {clock_name(table.clock)}")
         _show_overhead(table)
         _warn(table)
 
@@ -104,7 +104,7 @@ def show(
             entries=[asdict(entry) for entry in table.entries],
         )
         return
-    how = f"method {table.method}  clock {table.clock}  visits {table.visits}"
+    how = f"method {table.method}  clock {clock_name(table.clock)}  visits {table.visits}"
     print(printable(f"{table.path}  {table.created}  {how}"))
     print(printable("  ".join(f"{name}: {value}" for name, value in sorted(table.fingerprint.items()))))
     _show_overhead(table)

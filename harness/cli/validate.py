@@ -13,7 +13,7 @@ from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
 from harness.settings import DEFAULT_DEVICE
-from harness.text import milliseconds
+from harness.text import clock_name, milliseconds
 from harness.workspace import find_workspace
 
 WORST_LAYERS = 5
@@ -107,7 +107,7 @@ def show_validation(result: Validation) -> None:
     print_table((*header, "naive sum") if naive else header, rows)
     print(
         f"mean absolute error {result.mape:.1%}  within 5 %: {result.within_5:.0%}  within 10 %: {result.within_10:.0%}"
-        f"  intervals hold: {result.interval_coverage:.0%}  clock: {result.clock}  table: {result.lut}"
+        f"  intervals hold: {result.interval_coverage:.0%}  clock: {clock_name(result.clock)}  table: {result.lut}"
     )
     if result.floor is not None:
         print(

@@ -14,7 +14,7 @@ from harness.files import write_whole
 from harness.report import content
 from harness.report.figures import COLOURS
 from harness.report.units import display
-from harness.text import is_safe_name
+from harness.text import clock_name, is_safe_name
 
 if TYPE_CHECKING:
     from harness.estimation.network_estimate import NetworkEstimate
@@ -82,7 +82,7 @@ def _page(template: str, **fields: Any) -> str:
 def _facts(table: Lut) -> tuple[tuple[str, str], ...]:
     return (
         ("table", display(table.name)),
-        ("clock", display(table.clock)),
+        ("clock", display(clock_name(table.clock))),
         ("method", display(table.method)),
         ("visits", display(table.visits)),
         ("date", _date(table.created)),

@@ -6,8 +6,6 @@ import os
 from functools import partial
 from typing import Any, Dict, List, Optional, Tuple
 
-os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before import: the wheels report to their vendor
-
 import onnxruntime
 
 from device_agents import arrays
@@ -15,6 +13,7 @@ from device_agents.backends import Refused
 from device_agents.backends.cpu_runtime import CpuRuntime, LoadedProbe
 from device_agents.backends.onnx_bytes import chain_model
 from device_agents.backends.onnxruntime.node_times import WARMUP_RUNS, NodeTimes, read_profile, stands_for
+from device_agents.backends.onnxruntime.thread_pool import ThreadPool
 from device_agents.backends.option_reader import OptionReader
 from device_agents.backends.runtime_profile import makespan_s, truth_of, undisturbed_mean
 from device_agents.messages import LoadRequest, Revealed, Sample, TrueLayer, Truth
@@ -37,6 +36,7 @@ class OnnxRuntimeBackend(CpuRuntime):
         super().__init__(read.threads())
         self._level = read.one_of("optimization", _LEVELS, "all")
         self._profiling_us: Optional[float] = None
+        self._pool = ThreadPool(self._threads)
         onnxruntime.set_default_logger_severity(4)
         memory = onnxruntime.OrtMemoryInfo(
             "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
@@ -48,7 +48,7 @@ class OnnxRuntimeBackend(CpuRuntime):
         return {
             "runtime": "onnxruntime",
             "runtime_version": onnxruntime.__version__,
-            "settings": f"threads={self._threads},optimization={self._level},provider=CPU",
+            "settings": f"threads={self._threads},pool={self._pool.kind},optimization={self._level},provider=CPU",
         }
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
@@ -134,8 +134,7 @@ class OnnxRuntimeBackend(CpuRuntime):
 
     def _session_options(self, level: Optional[str] = None) -> Any:
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self._threads
-        options.inter_op_num_threads = 1
+        self._pool.apply(options)
         options.log_severity_level = 4
         level = level or self._level
         constant = "ORT_DISABLE_ALL" if level == "disabled" else f"ORT_ENABLE_{level.upper()}"
