@@ -16,15 +16,18 @@ from device_agents.messages import LoadRequest, Revealed, Sample, Truth
 
 @dataclass(frozen=True)
 class Registration:
-    """Where a backend's class is, and whether its devices are virtual: they compute latencies and occupy no cores."""
+    """Where a backend's class is, or a function that chooses one, and whether its devices are virtual.
+
+    Virtual devices compute latencies and occupy no cores.
+    """
 
     place: str
     virtual: bool = False
 
 
 BACKENDS: Mapping[str, Registration] = {
-    "onnxruntime": Registration("onnxruntime.onnxruntime_backend.OnnxRuntimeBackend"),
-    "openvino": Registration("openvino.openvino_backend.OpenVinoBackend"),
+    "onnxruntime": Registration("onnxruntime.choice.open_onnxruntime"),
+    "openvino": Registration("openvino.openvino_backend.open_openvino"),
     "emulated-npu": Registration("emulated_npu.EmulatedNpuBackend", virtual=True),
     "null": Registration("null.NullBackend", virtual=True),
     "command": Registration("command.command_backend.CommandBackend"),
@@ -40,7 +43,8 @@ class Backend(Protocol):
 
     `clock` names the clock of its samples that latencies use: "cpu", "wall" or "device". `reveals` lists what it
     reports about its graph: "fusion" and "chains" in the answer of `load`, or "unfused" where each layer's latency
-    is independent of its neighbours, so that the host searches for no fusion.
+    is independent of its neighbours, so that the host searches for no fusion. "placement" promises that `load` refuses
+    a network with nodes that another device would run.
     """
 
     name: str

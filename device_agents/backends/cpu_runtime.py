@@ -58,7 +58,7 @@ class CpuRuntime:
         wall = time.perf_counter_ns() - wall
         del outputs
         switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - switches
-        return Sample(wall, cpu if self._threads == 1 else None, None, switches)
+        return Sample(wall, cpu if self.clock == "cpu" else None, None, switches)
 
     def _alternate(self, plain: Callable[[], Any], profiled: Callable[[], Any]) -> List[Sample]:
         """Return timed runs of `plain`, each of them followed by a call of `profiled`, for _PROFILING_S."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Collection, Mapping
+from typing import Any, Collection, Dict, Mapping
 
 from device_agents.backends import Refused
 
@@ -40,6 +40,27 @@ class OptionReader:
         if not isinstance(value, str) or value not in choices:
             raise self.wrong(name, f"must be one of {', '.join(choice or repr(choice) for choice in choices)}")
         return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return true or false."""
+        value = self._options.get(name, default)
+        if type(value) is not bool:
+            raise self.wrong(name, "must be true or false")
+        return value
+
+    def text(self, name: str, default: str) -> str:
+        """Return a text that is not empty."""
+        value = self._options.get(name, default)
+        if not isinstance(value, str) or not value:
+            raise self.wrong(name, "must be text")
+        return value
+
+    def table(self, name: str) -> Dict[str, Any]:
+        """Return a table of texts, numbers and truth values; an empty one by default."""
+        value = self._options.get(name, {})
+        if not isinstance(value, dict) or not all(isinstance(one, (str, int, float)) for one in value.values()):
+            raise self.wrong(name, "must be a table of texts and numbers")
+        return dict(value)
 
     def threads(self) -> int:
         """Return the number of threads, 1 by default."""

@@ -106,8 +106,9 @@ def _backend(device: Device, status: Mapping[str, Any]) -> Iterator[Check]:
     settings = facts.get("settings")
     shown = f" ({settings})" if settings else ""
     yield Check("backend", True, f"{facts.get('runtime')} {facts.get('runtime_version')}{shown}")
-    mend = "Other work disturbs wall time; set threads = 1 to use CPU time" if clock == "wall" else ""
-    yield Check("clock", None if mend else True, clock, mend)
+    wall = clock == "wall"
+    mend = "Other work disturbs wall time: keep the device idle. One thread of its CPU has CPU time"
+    yield Check("clock", None if wall else True, clock, mend if wall else "")
 
 
 def _governor(governor: str) -> Check:

@@ -65,6 +65,7 @@ _Word = Annotated[str, AfterValidator(_plain)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Milliseconds = Annotated[float, Field(gt=0, le=3.6e6, allow_inf_nan=False)]
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+_Option = bool | _Integer | _Finite | str
 _Seconds = Annotated[float, Field(gt=0, le=600, allow_inf_nan=False)]
 
 
@@ -95,7 +96,7 @@ class Device(StrictModel):
 
     name: str
     backend: Annotated[str, AfterValidator(_backend)] = "onnxruntime"
-    options: Mapping[str, _Integer | _Finite | str | list[str]] = Field(default_factory=dict)
+    options: Mapping[str, _Option | list[str] | dict[str, _Option]] = Field(default_factory=dict)
     resource: Annotated[str, AfterValidator(_resource)]
     groups: Annotated[tuple[Annotated[str, AfterValidator(safe_name)], ...], Field(strict=False)] = ()
     golden_ms: Annotated[tuple[_Milliseconds, _Milliseconds] | None, Field(strict=False), AfterValidator(_band)] = None

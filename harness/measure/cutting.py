@@ -74,7 +74,17 @@ def _chains_of(session: AgentSession, stop: threading.Event, probe: Probe) -> Ru
 
 
 def cut_as_probed(search: FusionSearch, networks: Sequence[Network]) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
-    """Cut networks by the fusion that probes of neighbouring operators show."""
+    """Cut networks by the fusion that probes of neighbouring operators show.
+
+    Raises UnsupportedNetwork if a device that knows where each node runs refuses a network: its probes would only show
+    that layers are missing.
+    """
+    for number, network in enumerate(networks if "placement" in search.on.session.hello.reveals else ()):
+        _check_stop(search.on.stop)
+        search.on.observe(Progress(f"loading {network.name}", number, len(networks)))
+        probe = network_probe(network)
+        put_network(search.on.session, network, probe)
+        search.on.session.drop([probe.id])
     rules = search.run(networks)
     return [_cut_by(network, rules) for network in networks], rules
 

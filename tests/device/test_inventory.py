@@ -49,8 +49,11 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 def test_options_and_resource_are_taken(tmp_path: Path) -> None:
     """Options of the backend keep their types; a resource can be named."""
     text = '[devices.x]\nbackend = "null"\nresource = "bench"\n[devices.x.options]\nseed = 3\nnoise = 0.5\n'
-    device = load_inventory(_write(tmp_path, text))["x"]
-    assert (dict(device.options), device.resource) == ({"seed": 3, "noise": 0.5}, "bench")
+    device = load_inventory(_write(tmp_path, text + "allow_fallback = true\nprovider_options = {a = '1', b = 2}\n"))[
+        "x"
+    ]
+    kept = {"seed": 3, "noise": 0.5, "allow_fallback": True, "provider_options": {"a": "1", "b": 2}}
+    assert (dict(device.options), device.resource) == (kept, "bench")
 
 
 def test_emulated_devices_occupy_only_themselves(tmp_path: Path) -> None:
@@ -78,7 +81,7 @@ def test_inventory_cannot_be_changed() -> None:
         (BOARD.replace('user = "harness"\n', ""), r"devices\.board\.user is missing"),
         (BOARD.replace('identity = "keys/board"\n', ""), r"devices\.board\.identity is missing"),
         (BOARD.replace('"ssh"', '"telnet"'), r"devices\.board\.transport is 'telnet'"),
-        (BOARD + "[devices.board.options]\nthreads = true\n", r"devices\.board\.options\.threads"),
+        (BOARD + "[devices.board.options]\nthreads = 2026-01-01\n", r"devices\.board\.options\.threads"),
         (BOARD + "[devices.board.options]\nthreads = [1]\n", r"devices\.board\.options\.threads"),
         (BOARD + 'backend = "abacus"\n', r"devices\.board\.backend"),
         (BOARD + 'resource = "../x"\n', r"devices\.board\.resource"),

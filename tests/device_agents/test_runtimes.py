@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import onnxruntime
 import pytest
@@ -15,6 +15,7 @@ from load_requests import request_of
 from nullbench import build_network
 
 from device_agents.backends import HasOracle, Refused, create
+from device_agents.backends.openvino.openvino_backend import openvino
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.model_references import load_network
 
@@ -54,7 +55,7 @@ def test_one_thread_is_timed_by_its_own_clock(
 
 
 @pytest.mark.parametrize("name", RUNTIMES)
-@pytest.mark.parametrize("options", [{"threads": 0}, {"threads": "many"}])
+@pytest.mark.parametrize("options", [{"threads": 0}, {"threads": "many"}, {"threads": True}])
 def test_wrong_options_are_refused(name: str, options: dict[str, Any]) -> None:
     """A thread count that is out of range or not a number is refused with its name."""
     with pytest.raises(Refused, match=f"{name}|threads"):
@@ -66,6 +67,56 @@ def test_fingerprint_of_openvino_has_its_settings() -> None:
     facts = create("openvino", {"threads": 2}).fingerprint()
     assert facts["runtime"] == "openvino" and facts["runtime_version"][:2] == "20"
     assert "threads=2" in facts["settings"] and "precision=f32" in facts["settings"]
+
+
+def test_an_openvino_device_that_is_not_here_is_refused_with_the_list() -> None:
+    """The refusal lists what OpenVINO finds; a device that spreads networks over others is not one device."""
+    for device in ("NPU", "AUTO", "HETERO:NPU,CPU", "cpu", ""):
+        with pytest.raises(Refused, match="device"):
+            create("openvino", {"device": device})
+    with pytest.raises(Refused, match=r"finds here: .*CPU.*it is 'NPU'"):
+        create("openvino", {"device": "NPU"})
+
+
+class _CoreWithGpu:
+    """OpenVINO's core with a stand-in for a graphics processor that has 16-bit floats only; the CPU executes for it."""
+
+    compiled: ClassVar[list[tuple[str, dict[str, Any]]]] = []
+
+    def __init__(self) -> None:
+        self._real = openvino.Core()
+        self.available_devices = ["CPU", "GPU.0"]
+
+    def get_property(self, device: str, name: str) -> Any:
+        """The properties that the backend reads."""
+        assert device == "GPU"
+        return {"OPTIMIZATION_CAPABILITIES": ["FP16", "INT8"], "FULL_DEVICE_NAME": "Stand-in (iGPU)"}[name]
+
+    def read_model(self, model: bytes) -> Any:
+        """Read a model."""
+        return self._real.read_model(model)
+
+    def compile_model(self, model: Any, device: str, settings: dict[str, Any]) -> Any:
+        """Compile for the CPU."""
+        self.compiled.append((device, settings))
+        return self._real.compile_model(model, "CPU", {})
+
+
+def test_an_openvino_device_beside_the_cpu(model: AssembledModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets no settings of the CPU, the floats that it has, wall time, and its full name in the fingerprint."""
+    real = openvino.Core
+    with monkeypatch.context() as patch:
+        core = _CoreWithGpu()
+        patch.setattr(openvino, "Core", lambda: core)
+        backend = create("openvino", {"device": "GPU"})
+    assert openvino.Core is real
+    backend.load(request_of(model, reveal=True))
+    assert core.compiled == [("GPU", {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f16"})]
+    sample, facts = backend.run("p"), backend.fingerprint()
+    assert (backend.clock, backend.reveals, sample.cpu_ns) == ("wall", ("placement",), None)
+    assert not isinstance(backend, HasOracle) and sample.wall_ns > 0
+    assert "device=GPU" in facts["settings"] and "precision=f16" in facts["settings"]
+    assert facts["device"] == "Stand-in (iGPU)"
 
 
 @pytest.mark.parametrize("name", RUNTIMES)

@@ -29,6 +29,17 @@ def read_profile(content: bytes, runs: int) -> NodeTimes:
     return [(name, _per_run(times, total)[WARMUP_RUNS:]) for (_, name), times in taken.items()]
 
 
+def nodes_on(content: bytes, provider: str) -> List[str]:
+    """Return the names of the nodes that a provider executed, by a profile; an unnamed one has its operator's name."""
+    found: Dict[str, None] = {}
+    for event in json.loads(content):
+        if event.get("cat") != "Node" or not event["name"].endswith(_SUFFIX):
+            continue
+        if event["args"].get("provider") == provider:
+            found[event["name"][: -len(_SUFFIX)] or event["args"].get("op_name", "?")] = None
+    return list(found)
+
+
 def stands_for(sent: bytes, executed: bytes, names: Sequence[str]) -> List[Tuple[str, ...]]:
     """Return for each executed node, in order of execution, the nodes of the sent model that it computes.
 

@@ -13,13 +13,11 @@ from device_agents.backends import Refused
 from device_agents.backends.cpu_runtime import CpuRuntime, LoadedProbe
 from device_agents.backends.onnx_bytes import chain_model
 from device_agents.backends.onnxruntime.node_times import WARMUP_RUNS, NodeTimes, read_profile, stands_for
-from device_agents.backends.onnxruntime.thread_pool import ThreadPool
-from device_agents.backends.option_reader import OptionReader
+from device_agents.backends.onnxruntime.providers import CPU
+from device_agents.backends.onnxruntime.session_settings import SessionSettings
 from device_agents.backends.runtime_profile import makespan_s, truth_of, undisturbed_mean
 from device_agents.messages import LoadRequest, Revealed, Sample, TrueLayer, Truth
 
-_OPTIONS = {"threads", "optimization"}
-_LEVELS = ("all", "extended", "basic", "disabled")
 _EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
 _EXTERNAL_FROM_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
 _RESOLUTION_US = 1.0
@@ -32,31 +30,20 @@ class OnnxRuntimeBackend(CpuRuntime):
     name = "onnxruntime"
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        read = OptionReader(self.name, options, _OPTIONS)
-        super().__init__(read.threads())
-        self._level = read.one_of("optimization", _LEVELS, "all")
+        self._settings = SessionSettings(self.name, options)
+        super().__init__(self._settings.threads)
         self._profiling_us: Optional[float] = None
-        self._pool = ThreadPool(self._threads)
-        onnxruntime.set_default_logger_severity(4)
-        memory = onnxruntime.OrtMemoryInfo(
-            "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
-        )
-        onnxruntime.create_and_register_allocator(memory, None)
 
     def fingerprint(self) -> Dict[str, str]:
         """Return runtime, version and settings."""
-        return {
-            "runtime": "onnxruntime",
-            "runtime_version": onnxruntime.__version__,
-            "settings": f"threads={self._threads},pool={self._pool.kind},optimization={self._level},provider=CPU",
-        }
+        return self._settings.fingerprint()
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
         """Load a session and run it once, so that memory of the first run is allocated."""
         if not request.reveal:
-            self._loaded[request.probe] = self._open(request, self._session_options())
+            self._loaded[request.probe] = self._open(request, self._settings.session_options())
             return None
-        loaded, graph = self._open_revealing(request, self._session_options())
+        loaded, graph = self._open_revealing(request, self._settings.session_options())
         self._loaded[request.probe] = loaded
         return Revealed("onnxruntime", graph)
 
@@ -70,7 +57,7 @@ class OnnxRuntimeBackend(CpuRuntime):
         loaded = self._loaded[probe]
         if self._profiling_us is None:
             self._profiling_us = self._measure_profiling_us()
-        plain, times, graph = self._profile(loaded, self._session_options())
+        plain, times, graph = self._profile(loaded, self._settings.session_options())
         nodes = stands_for(loaded.request.model, graph, [name for name, _ in times])
         layers = []
         for at, (name, taken) in enumerate(times):
@@ -81,7 +68,7 @@ class OnnxRuntimeBackend(CpuRuntime):
     def _measure_profiling_us(self) -> float:
         """Measure how much profiling adds to a node: a chain with and without profiling, in microseconds."""
         shape = {"name": "t0", "dtype": "float32", "shape": [1, 1, 1, 1], "distribution": "constant", "low": 1.0}
-        options = partial(self._session_options, "disabled")
+        options = partial(self._settings.session_options, "disabled")
         loaded = self._open(LoadRequest("chain", chain_model(_CHAIN), [], [shape], 4), options())
         plain, times, _ = self._profile(loaded, options())
         profiled_us = sum(undisturbed_mean(taken, _RESOLUTION_US) for _, taken in times)
@@ -109,7 +96,7 @@ class OnnxRuntimeBackend(CpuRuntime):
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(arrays.make(spec)) for spec in request.weights]
             if values:
                 options.add_external_initializers([spec["name"] for spec in request.weights], values)
-            session = onnxruntime.InferenceSession(request.model, options, providers=["CPUExecutionProvider"])
+            session = onnxruntime.InferenceSession(request.model, options, providers=[CPU])
             run = partial(session.run, None, feeds)
             run()
         except Exception as error:  # the runtime's exceptions share no narrower base
@@ -131,13 +118,3 @@ class OnnxRuntimeBackend(CpuRuntime):
             for path in (graph, weights):
                 if os.path.exists(path):
                     os.unlink(path)
-
-    def _session_options(self, level: Optional[str] = None) -> Any:
-        options = onnxruntime.SessionOptions()
-        self._pool.apply(options)
-        options.log_severity_level = 4
-        level = level or self._level
-        constant = "ORT_DISABLE_ALL" if level == "disabled" else f"ORT_ENABLE_{level.upper()}"
-        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, constant)
-        options.add_session_config_entry("session.use_env_allocators", "1")
-        return options

@@ -1,9 +1,9 @@
-"""OpenVINO on the CPU of this device, in 32-bit floats."""
+"""OpenVINO on the CPU or another processor of this device, in 32-bit floats where it has them."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from device_agents import arrays
 from device_agents.backends import Refused
@@ -27,40 +27,79 @@ def _runtime() -> Any:
 openvino = _runtime()
 
 FORMAT = "openvino"
-_OPTIONS = {"threads"}
+_OPTIONS = {"threads", "device"}
+_CPU = "CPU"
 _WARMUP_RUNS = 2
 _TRUNCATED_US = 1.0
 """Mean loss by truncation to whole microseconds: half of one for each run, and half of one for the mean."""
 
 
-class OpenVinoBackend(CpuRuntime):
-    """Compiled models of OpenVINO's CPU plugin, one stream; a probe's `engine` is its inference request.
+class OpenVinoDevice(CpuRuntime):
+    """Compiled models on one of OpenVINO's devices, one stream; a probe's `engine` is its inference request.
 
-    With one thread the plugin computes on the calling thread, so that thread's CPU time is that of the process.
+    Devices other than the CPU have wall time, because the CPU only waits for them, and reveal nothing of their graph.
     """
 
     name = "openvino"
+    reveals: Tuple[str, ...] = ("placement",)
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        super().__init__(OptionReader(self.name, options, _OPTIONS).threads())
-        self._settings = {
-            "INFERENCE_NUM_THREADS": self._threads,
-            "NUM_STREAMS": 1,
-            "PERFORMANCE_HINT": "LATENCY",
-            # The default rounds to 16 bits on machines that support it.
-            "INFERENCE_PRECISION_HINT": "f32",
-            # The operating system or the caller of the agent chooses the core.
-            "ENABLE_CPU_PINNING": False,
-        }
+        """Read the options; raises Refused for a device that the runtime does not find here."""
+        read = OptionReader(self.name, options, _OPTIONS)
+        super().__init__(read.threads())
         self._core = openvino.Core()
+        self._device = _device(read, self._core)
+        self._precision = "f32"
+        self._settings: Dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+        if self._device == _CPU:
+            self._settings.update(
+                INFERENCE_NUM_THREADS=self._threads,
+                NUM_STREAMS=1,
+                # The operating system or the caller of the agent chooses the core.
+                ENABLE_CPU_PINNING=False,
+            )
+        else:
+            self.clock = "wall"
+            supported = self._core.get_property(self._device, "OPTIMIZATION_CAPABILITIES")
+            self._precision = "f32" if "FP32" in supported else "f16"
+        # The default rounds to 16 bits where the device supports that.
+        self._settings["INFERENCE_PRECISION_HINT"] = self._precision
 
     def fingerprint(self) -> Dict[str, str]:
         """Return runtime, version and settings."""
-        return {
-            "runtime": "openvino",
-            "runtime_version": openvino.__version__,
-            "settings": f"threads={self._threads},streams=1,precision=f32,pinning=no,device=CPU",
-        }
+        settings = f"threads={self._threads},streams=1,precision={self._precision},pinning=no,device={self._device}"
+        facts = {"runtime": "openvino", "runtime_version": openvino.__version__, "settings": settings}
+        if self._device == _CPU:
+            return facts
+        return {**facts, "device": str(self._core.get_property(self._device, "FULL_DEVICE_NAME"))}
+
+    def load(self, request: LoadRequest) -> Optional[Revealed]:
+        """Compile the model with its weights as constants, and run it once."""
+        self._loaded[request.probe] = self._open(request)
+        return None
+
+    def _open(self, request: LoadRequest, **settings: Any) -> LoadedProbe:
+        try:
+            model = with_weights(request.model, {spec["name"]: arrays.make(spec) for spec in request.weights})
+            wanted = {**self._settings, **settings}
+            compiled = self._core.compile_model(self._core.read_model(model), self._device, wanted)
+            del model
+            inference = compiled.create_infer_request()
+            for index, spec in enumerate(request.inputs):
+                inference.set_tensor(spec["name"], openvino.Tensor(self._input(spec, index), shared_memory=True))
+            inference.infer()
+        except Exception as error:  # the runtime raises RuntimeError, its bindings anything
+            raise Refused(str(error)) from error
+        return LoadedProbe(request, inference, inference.infer)
+
+
+class OpenVinoBackend(OpenVinoDevice):
+    """The CPU as OpenVINO's device, which also reports the graph that it executes and the times of its nodes.
+
+    With one thread it computes on the calling thread, so that thread's CPU time is that of the process.
+    """
+
+    reveals: Tuple[str, ...] = ("fusion",)
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
         """Compile the model with its weights as constants, and run it once."""
@@ -89,18 +128,18 @@ class OpenVinoBackend(CpuRuntime):
         ]
         return truth_of(layers, makespan_s(plain))
 
-    def _open(self, request: LoadRequest, **settings: Any) -> LoadedProbe:
-        try:
-            model = with_weights(request.model, {spec["name"]: arrays.make(spec) for spec in request.weights})
-            compiled = self._core.compile_model(self._core.read_model(model), "CPU", {**self._settings, **settings})
-            del model
-            inference = compiled.create_infer_request()
-            for index, spec in enumerate(request.inputs):
-                inference.set_tensor(spec["name"], openvino.Tensor(self._input(spec, index), shared_memory=True))
-            inference.infer()
-        except Exception as error:  # the runtime raises RuntimeError, its bindings anything
-            raise Refused(str(error)) from error
-        return LoadedProbe(request, inference, inference.infer)
+
+def open_openvino(options: Dict[str, Any]) -> OpenVinoDevice:
+    """Return the backend for these options; raises Refused."""
+    return (OpenVinoBackend if options.get("device", _CPU) == _CPU else OpenVinoDevice)(options)
+
+
+def _device(read: OptionReader, core: Any) -> str:
+    """Return the device that the options select: one of those that OpenVINO finds, with or without its number."""
+    wanted, found = read.text("device", _CPU), list(core.available_devices)
+    if wanted not in found and wanted not in {one.partition(".")[0] for one in found}:
+        raise read.wrong("device", f"must be one that OpenVINO finds here: {', '.join(found)}; it is {wanted[:80]!r}")
+    return wanted
 
 
 def _executed(loaded: LoadedProbe) -> List[ExecutedNode]:
