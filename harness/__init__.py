@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from harness import errors
     from harness.device.inventory import Device, load_inventory
     from harness.errors import HarnessError
-    from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate, estimate
+    from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate, NetworkEstimates, estimate
     from harness.fleet.profile import profile, profile_request
     from harness.fleet.profile_outcome import ProfileOutcome
     from harness.lut.build import build_lut
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from harness.measure.profiling import ProfileResult
     from harness.measure.progress import Progress
     from harness.measure.request import ProfileRequest, SpaceRequest
+    from harness.network.network_list import RefusedNetwork
     from harness.probe.auxiliary import AuxiliaryKind
     from harness.space.exploration import SpaceProfile
     from harness.validation.network_validation import NetworkValidation, Validation, validate
@@ -36,11 +37,13 @@ __all__ = [
     "LayerEstimate",
     "Lut",
     "NetworkEstimate",
+    "NetworkEstimates",
     "NetworkValidation",
     "ProfileOutcome",
     "ProfileRequest",
     "ProfileResult",
     "Progress",
+    "RefusedNetwork",
     "RepeatPolicy",
     "SpaceProfile",
     "SpaceRequest",
@@ -60,7 +63,7 @@ __all__ = [
 _MODULES = {
     "device.inventory": ("Device", "load_inventory"),
     "errors": ("HarnessError",),
-    "estimation.network_estimate": ("LayerEstimate", "NetworkEstimate", "estimate"),
+    "estimation.network_estimate": ("LayerEstimate", "NetworkEstimate", "NetworkEstimates", "estimate"),
     "fleet.profile": ("profile", "profile_request"),
     "fleet.profile_outcome": ("ProfileOutcome",),
     "lut.build": ("build_lut",),
@@ -69,6 +72,7 @@ _MODULES = {
     "measure.profiling": ("ProfileResult",),
     "measure.progress": ("Progress",),
     "measure.request": ("ProfileRequest", "SpaceRequest"),
+    "network.network_list": ("RefusedNetwork",),
     "probe.auxiliary": ("AuxiliaryKind",),
     "space.exploration": ("SpaceProfile",),
     "validation.network_validation": ("NetworkValidation", "Validation", "validate"),

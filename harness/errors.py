@@ -10,7 +10,8 @@
     │   ├── NetworkError                       the ONNX file
     │   │   ├── InvalidNetwork
     │   │   ├── UnsupportedNetwork
-    │   │   └── UnresolvedDimension
+    │   │   ├── UnresolvedDimension
+    │   │   └── NetworksRefused
     │   ├── LutError                           a lookup table
     │   │   ├── LutCorrupt
     │   │   ├── LutMismatch
@@ -120,6 +121,10 @@ class UnsupportedNetwork(NetworkError):
 
 class UnresolvedDimension(NetworkError):
     """A symbolic dimension has no value; the error names the tensor and the `--dim` that sets it."""
+
+
+class NetworksRefused(NetworkError):
+    """Networks of a list cannot be used; `why` has a line for each, with its file and the reason."""
 
 
 class LutError(InputError):

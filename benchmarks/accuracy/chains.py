@@ -11,8 +11,8 @@ from harness.lut.table import Lut
 from harness.measure.campaign import load_request
 from harness.network.disjoint_sets import DisjointSets
 from harness.network.layers import cut
-from harness.network.model_references import load_networks
 from harness.network.network import Network
+from harness.network.network_list import load_networks
 from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.probe.probe import network_probe
 from harness.validation.oracle_comparison import COUNTED_SHARE

@@ -28,8 +28,9 @@ from harness.measure.fusion import FusionSearch, TriedPattern
 from harness.measure.journal import Journal
 from harness.network.assemble import EmittedNames
 from harness.network.fusion_rules import FusionRule, match_all
-from harness.network.model_references import BUILTIN_NAMES, load_networks
+from harness.network.model_references import BUILTIN_NAMES
 from harness.network.network import Network
+from harness.network.network_list import load_networks
 from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe import network_probe

@@ -22,7 +22,7 @@ from harness.latency.overhead import row_of
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import read_lut
 from harness.network.layers import context_of, cut
-from harness.network.model_references import load_networks
+from harness.network.network_list import load_networks
 from harness.network.zoo import NAMES
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample

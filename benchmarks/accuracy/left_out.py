@@ -15,8 +15,8 @@ from harness.lut.learning import learn_predictor
 from harness.lut.table import Lut
 from harness.measure.summary import Z_95
 from harness.network.layers import cut
-from harness.network.model_references import load_networks
 from harness.network.network import Network
+from harness.network.network_list import load_networks
 from harness.predictor.features.key_features import describe
 from harness.predictor.predictor import Predictor
 from harness.predictor.uncertainty.intervals import NORMAL_90

@@ -114,6 +114,22 @@ Dims = Annotated[
         "--dim", metavar="NAME=N", help="Value of a symbolic dimension, or of an axis (INPUT.AXIS=N); may be repeated."
     ),
 ]
+Strict = Annotated[bool, typer.Option("--strict", help="End before anything is measured if a network is refused.")]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a command reads its networks."""
+
+    dim: Dims = None
+    strict: Strict = False
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The values of symbolic dimensions; raises UsageError."""
+        return parse_dims(self.dim)
+
+
 Budget = Annotated[
     str | None,
     typer.Option("--budget", metavar="TIME", help="Limit of the time on the device, such as 90s, 10m or 2h."),

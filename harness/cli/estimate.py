@@ -12,7 +12,7 @@ import typer
 
 from harness.cli import arguments
 from harness.cli.option_groups import spread
-from harness.cli.output import interval_ms, note, print_json, print_table, write_csv
+from harness.cli.output import interval_ms, note, print_error, print_json, print_table, write_csv
 from harness.errors import CoverageError
 from harness.text import milliseconds
 from harness.workspace import find_workspace
@@ -39,20 +39,23 @@ def estimate(
     ] = False,
     *,
     files: Files,
-    dim: arguments.Dims = None,
+    reading: arguments.Reading,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
     """Estimate the latency of networks from the table of a device.
 
+    Networks that cannot be used are listed, the others are estimated, and the exit code is 3.
+
     Example: harness estimate builtin:resnet50 model.onnx --device cpu01 --layers
     """
     from harness.estimation import network_estimate as networks
     from harness.lut.table_files import open_table
-    from harness.network.model_references import load_networks
+    from harness.network.network_list import read_networks, refusals_error
 
+    dims = reading.dims
     table = open_table(choice.device, choice.lut, find_workspace(directory))
-    found = [networks.estimate_network(one, table) for one in load_networks(models, arguments.parse_dims(dim))]
+    found = networks.NetworkEstimates.of(read_networks(models, dims, strict=reading.strict, note=note), table)
     if files.csv is not None:
         write_csv(files.csv, [_row(network, layer) for network in found for layer in network.layers])
     if files.html is not None:
@@ -61,13 +64,22 @@ def estimate(
         write_report(files.html, table, found)
     if json:
         print_json(
-            device=table.device, lut=table.name, clock=table.clock, networks=[_json(network) for network in found]
+            device=table.device,
+            lut=table.name,
+            clock=table.clock,
+            networks=[_json(network) for network in found],
+            refused_networks=[asdict(one) for one in found.refused_networks],
         )
     else:
         _show(found, layers)
     unknown = sum(len(network.unknown) for network in found)
-    if unknown and not allow_partial:
-        raise _uncovered(found, table.device, unknown)
+    uncovered = _uncovered(found, table.device, unknown) if unknown and not allow_partial else None
+    if found.refused_networks:
+        if uncovered:
+            print_error(uncovered)
+        raise refusals_error(found.refused_networks, len(found))
+    if uncovered:
+        raise uncovered
 
 
 _SHOWN = 10

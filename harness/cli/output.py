@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.errors import ConfigurationError, HarnessError
+from harness.errors import ConfigurationError, HarnessError, NetworksRefused
 from harness.files import spreadsheet_csv, write_whole
 from harness.npu.tables import Part, Table
 from harness.text import milliseconds, printable
@@ -29,8 +29,10 @@ def print_json(**fields: Any) -> None:
 
 
 def print_error(error: HarnessError) -> None:
-    """Print what happened, why, and the next step, each on its own line."""
-    for label, text in (("error", error.what), ("  why", error.why), ("  next", error.next_step)):
+    """Print what happened, why, and the next step, each on its own line; refused networks have a line each."""
+    reasons = error.why.split("\n") if isinstance(error, NetworksRefused) else [error.why]
+    lines = (("error", error.what), *(("  why", reason) for reason in reasons), ("  next", error.next_step))
+    for label, text in lines:
         if text:
             shortened = _LONG_WORD.sub(r"\1…\2", text)  # names and paths have any length
             print(f"{label}: {printable(shortened)}", file=sys.stderr)

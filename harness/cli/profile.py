@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import arguments
+from harness.cli.option_groups import spread
 from harness.errors import UsageError
 from harness.probe.auxiliary import AUXILIARY_HELP, AuxiliaryChoice, chosen_kind
 from harness.settings import DEFAULT_DEVICE, SPACE_COUNT, SPACE_TARGET
@@ -49,6 +50,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new campaign inste
 
 
 # Each parameter is an option of the command.
+@spread
 def profile(
     models: arguments.OptionalModels = None,
     device: arguments.DeviceNames = None,
@@ -63,7 +65,8 @@ def profile(
     seed: Seed = 0,
     dry_run: DryRun = False,
     fresh: Fresh = False,
-    dim: arguments.Dims = None,
+    *,
+    reading: arguments.Reading,
     workspace: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
@@ -71,11 +74,13 @@ def profile(
 
     If the command is interrupted, the same command resumes it. Several devices are measured side by side, one job per
     board at a time. A golden probe before and after each campaign checks that the device is in its usual state.
+    Networks that cannot be used, or that the device refuses, are listed, the others are measured, and the exit code is
+    3.
 
     Example: harness profile --device cpu01 builtin:resnet50 model.onnx
     """
     found = find_workspace(workspace)
-    dims, run_count, budget_s = arguments.parse_dims(dim), arguments.parse_runs(runs), arguments.parse_budget(budget)
+    dims, run_count, budget_s = reading.dims, arguments.parse_runs(runs), arguments.parse_budget(budget)
     if space is not None and (models or dims or dry_run):
         why = "Its layers are chosen as results arrive" if dry_run else "A space file gives all sizes itself"
         raise UsageError("--space excludes networks, --dim and --dry-run", why=why)
@@ -100,6 +105,7 @@ def profile(
         dims=dims,
         seed=seed,
         fresh=fresh,
+        strict=reading.strict,
     )
     if dry_run:
         show_dry_run(request, found, json)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.output import note, print_json, print_table
 from harness.cli.progress import show_lines, show_progress, stop_on_interrupt
-from harness.errors import gravest
+from harness.errors import HarnessError, gravest
 
 if TYPE_CHECKING:
     from harness.fleet.profile_outcome import ProfileOutcome
-    from harness.measure.profiling import ProfileResult
+    from harness.measure.profiling import DryRun, ProfileResult
     from harness.measure.progress import Observer
     from harness.measure.request import ProfileRequest
     from harness.space.exploration import SpaceProfile
@@ -32,7 +32,8 @@ _STOPPED = {
 def show_profiles(requests: Sequence[ProfileRequest], workspace: Workspace, json: bool) -> None:
     """Run one request per device and show the results.
 
-    Raises the failure of the device; of several failures, the one with the gravest exit code.
+    Raises the failure of the device; of several failures, the one with the gravest exit code. Refused networks count as
+    a failure after the others have their results.
     """
     from harness.fleet.profile import profile_devices
 
@@ -52,11 +53,25 @@ def show_profiles(requests: Sequence[ProfileRequest], workspace: Workspace, json
         _show_space(outcomes[0].space, json)
     elif outcomes[0].result is not None:
         _show_result(outcomes[0].result, outcomes[0].golden_s, json)
-    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
-    code = gravest(failure.exit_code for failure in failures)
-    for failure in failures:
-        if failure.exit_code == code:
-            raise failure.error()
+    errors = [error for outcome in outcomes if (error := _error_of(outcome)) is not None]
+    code = gravest(error.exit_code for error in errors)
+    for error in errors:
+        if error.exit_code == code:
+            raise error
+
+
+def _error_of(outcome: ProfileOutcome) -> HarnessError | None:
+    """The error that an outcome ends the command with; None if all networks were measured."""
+    from harness.measure.request import reference_networks
+    from harness.network.network_list import refusals_error
+
+    if outcome.failure is not None:
+        return outcome.failure.error()
+    result = outcome.result
+    if result is None or not result.refused_networks:
+        return None
+    asked = outcome.request.models or reference_networks()
+    return refusals_error(result.refused_networks, len(asked) - len(result.refused_networks))
 
 
 @contextlib.contextmanager
@@ -162,10 +177,27 @@ def show_dry_run(request: ProfileRequest, workspace: Workspace, json: bool) -> N
     if json:
         counts = {"probes": probes, "layers": len(plan.layers), "batches": len(plan.batches)}
         samples = [fewest * probes, most * probes]
-        print_json(plan=plan.id, **counts, networks=networks, samples=samples, device_seconds=seconds)
-        return
+        refused = [asdict(one) for one in planned.refused_networks]
+        print_json(
+            plan=plan.id,
+            **counts,
+            networks=networks,
+            samples=samples,
+            device_seconds=seconds,
+            refused_networks=refused,
+        )
+    else:
+        _show_plan(planned, networks)
+        print(f"about {seconds[0]:.2g} to {seconds[1]:.2g} s on the device for {fewest} to {most} rounds")
+    if planned.refused_networks:
+        from harness.network.network_list import refusals_error
+
+        raise refusals_error(planned.refused_networks, len(networks))
+
+
+def _show_plan(planned: DryRun, networks: Sequence[Mapping[str, Any]]) -> None:
+    plan = planned.plan
     print_table(("network", "layers", "nodes that take no time"), [list(map(str, one.values())) for one in networks])
-    print(f"{len(plan.layers)} different layers, {probes} probes in {len(plan.batches)} batches")
+    print(f"{len(plan.layers)} different layers, {len(plan.probes)} probes in {len(plan.batches)} batches")
     roles = Counter(probe.role for probe in plan.probes.values())
     print_table(("probes", "count"), [(role, str(count)) for role, count in roles.items()])
-    print(f"about {seconds[0]:.2g} to {seconds[1]:.2g} s on the device for {fewest} to {most} rounds")

@@ -53,6 +53,9 @@ def show_progress(label: str) -> Iterator[Observer]:
         task = bar.add_task(label, total=None, detail="")
 
         def observe(progress: Progress) -> None:
+            if progress.note:
+                note(progress.note)
+                return
             bar.update(
                 task,
                 description=f"{label}: {progress.stage}",
@@ -77,6 +80,9 @@ class _PlainLines:
         self._shown_s = -math.inf
 
     def __call__(self, progress: Progress) -> None:
+        if progress.note:
+            note(f"{self._label}: {progress.note}")
+            return
         now_s = time.monotonic()
         if now_s - self._shown_s >= _LINE_EVERY_S:
             self._shown_s = now_s

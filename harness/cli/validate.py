@@ -44,17 +44,18 @@ def validate(
     *,
     extent: Extent,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report to this file.")] = None,
-    dim: arguments.Dims = None,
+    reading: arguments.Reading,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
     """Measure whole networks on the device and compare them with the table's estimates.
 
-    If the device is emulated, the true overhead and layer latencies are compared as well.
+    If the device is emulated, the true overhead and layer latencies are compared as well. Networks that cannot be used,
+    or that the device refuses, are listed, the others are measured, and the exit code is 3.
 
     Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
     """
-    workspace, dims = find_workspace(directory), arguments.parse_dims(dim)
+    workspace, dims = find_workspace(directory), reading.dims
 
     from harness.estimation import network_estimate as networks
     from harness.validation import network_validation as validation
@@ -68,22 +69,28 @@ def validate(
             processes=extent.processes,
             naive=extent.naive,
             layers=extent.layers,
+            strict=reading.strict,
             dims=dims,
             observe=observe,
             stop=stop,
         )
     if html is not None:
         from harness.lut.table_files import open_table
-        from harness.network.model_references import load_networks
+        from harness.network.network_list import read_networks
         from harness.report.html import write_report
 
         table = open_table(device, workspace.lut / result.lut if lut is None else lut, workspace)
-        estimates = [networks.estimate_network(network, table) for network in load_networks(models, dims)]
-        write_report(html, table, estimates, result)
+        refused = {one.file for one in result.refused_networks}
+        left = [network for network in read_networks(models, dims).networks if network.file not in refused]
+        write_report(html, table, [networks.estimate_network(network, table) for network in left], result)
     if json:
         print_json(**asdict(result))
     else:
         show_validation(result)
+    if result.refused_networks:
+        from harness.network.network_list import refusals_error
+
+        raise refusals_error(result.refused_networks, len(result.networks))
 
 
 def show_validation(result: Validation) -> None:

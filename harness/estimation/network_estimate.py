@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from harness.latency.overhead import row_of
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import open_table
 from harness.measure.summary import Z_95
 from harness.network.layers import Layer, context_of, cut, place_of
-from harness.network.model_references import Models, load_networks
+from harness.network.model_references import Models
 from harness.network.network import FreeNode, Network
+from harness.network.network_list import NetworkList, RefusedNetwork, read_networks
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.uncertainty.coverage import Coverage
@@ -65,20 +67,35 @@ class NetworkEstimate:
         return tuple(layer for layer in self.layers if layer.source == "unknown")
 
 
+class NetworkEstimates(tuple[NetworkEstimate, ...]):
+    """The estimates of a list of networks, and the networks that were refused."""
+
+    refused_networks: tuple[RefusedNetwork, ...]
+
+    @classmethod
+    def of(cls, networks: NetworkList, table: Lut) -> Self:
+        """Estimate the networks that can be used."""
+        found = cls(estimate_network(network, table) for network in networks.networks)
+        found.refused_networks = networks.refused
+        return found
+
+
 def estimate(
     models: Models,
     *,
     device: str | None = None,
     lut: str | Path | None = None,
     workspace: AnyWorkspace = None,
+    strict: bool = False,
     dims: Mapping[str, int] | None = None,
-) -> tuple[NetworkEstimate, ...]:
+) -> NetworkEstimates:
     """Estimate networks from the newest table of `device`, or from the table in the folder `lut`.
 
-    `models` is a path, `builtin:NAME`, an `onnx.ModelProto`, or a list of these.
+    `models` is a path, `builtin:NAME`, an `onnx.ModelProto`, or a list of these. Networks that are refused are left out
+    and listed in `refused_networks` of the result; with `strict`, or if none is left, the refusal is raised.
     """
     table = open_table(device, None if lut is None else Path(lut), as_workspace(workspace))
-    return tuple(estimate_network(network, table) for network in load_networks(models, dims))
+    return NetworkEstimates.of(read_networks(models, dims, strict=strict), table)
 
 
 def estimate_network(network: Network, table: Lut) -> NetworkEstimate:

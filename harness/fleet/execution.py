@@ -30,9 +30,9 @@ from harness.fleet.watch_campaign import measure_watch
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal import PENDING, Journal
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
-from harness.measure.progress import Observer, ignore
+from harness.measure.progress import Observer, ignore, notes_of
 from harness.measure.request import ProfileRequest
-from harness.network.network import Network
+from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
 from harness.space.exploration import explore_space
 from harness.space.space import SearchSpace, load_space
@@ -111,7 +111,7 @@ def _attempt(
 ) -> ProfileOutcome:
     request = bare.request
     device = find_device(load_inventory(workspace.devices), request.device)
-    subject = load_space(request.space.reference) if request.space else request.networks()
+    subject = load_space(request.space.reference) if request.space else request.read_networks(notes_of(observe))
     with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:
         check_in_service(store, device.name)
         with gate.connecting(device, stop):
@@ -133,18 +133,18 @@ def _attempt(
             return replace(outcome, health=store.health(device.name))
 
 
-def _measure(bare: ProfileOutcome, run: DeviceRun, networks: tuple[Network, ...]) -> ProfileOutcome:
+def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> ProfileOutcome:
     """Run the campaign, and the watch campaign with the rest of the budget."""
     request, whole_s = bare.request, bare.request.policy.budget_s
     own_s = whole_s * (1 - _WATCH_SHARE) if whole_s and request.watch_level is not None else whole_s
     own = replace(request, policy=replace(request.policy, budget_s=own_s))
-    profiled = profile_networks(run, networks, own, excluded=PENDING)
+    profiled = profile_networks(run, found.networks, own, refused=found.refused, excluded=PENDING)
     reached = replace(bare, result=profiled.result)
     if request.watch_level is None:
         return reached
     left_s = max(0.0, whole_s - profiled.result.device_seconds) if whole_s else DEFAULT_BUDGET_S
     try:
-        return replace(reached, watch=measure_watch(run, request, networks, profiled, budget_s=left_s))
+        return replace(reached, watch=measure_watch(run, request, profiled, budget_s=left_s))
     except CampaignIncomplete as error:  # the campaign itself is complete
         return replace(reached, notes=(str(error),))
 

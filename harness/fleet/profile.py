@@ -28,6 +28,7 @@ def profile(
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
     fresh: bool = False,
+    strict: bool = False,
     workspace: AnyWorkspace = None,
     observe: Observer = ignore,
     stop: threading.Event | None = None,
@@ -35,7 +36,8 @@ def profile(
     """Measure every layer of networks on a device; the same call resumes what was interrupted.
 
     `models` is a path, `builtin:NAME`, an `onnx.ModelProto`, or a list of these; empty selects the reference networks.
-    Raises the errors of `harness.errors`; the samples taken until then are kept.
+    Networks that harness or the device refuses are left out and listed in the result; with `strict`, or if none is
+    left, the refusal is raised. Raises the errors of `harness.errors`; the samples taken until then are kept.
     """
     request = ProfileRequest(
         device=device,
@@ -45,6 +47,7 @@ def profile(
         dims=dict(dims or {}),
         seed=seed,
         fresh=fresh,
+        strict=strict,
     )
     result = profile_request(request, workspace=workspace, observe=observe, stop=stop).result
     assert result is not None  # noqa: S101 - an outcome without failure has one

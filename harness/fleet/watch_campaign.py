@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from harness.errors import CampaignIncomplete
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal import PENDING, Campaign, Journal
 from harness.measure.profiling import Profiled
 from harness.measure.request import ProfileRequest
-from harness.network.network import Network
 from harness.slowdowns.detection_power import LEVEL
 from harness.slowdowns.watch_plan import plan_watch
 from harness.slowdowns.watch_series import WATCH, read_watch
@@ -19,9 +16,7 @@ _EXCESS = 1.5
 """How far the planned time of a watch may exceed the remaining budget: planned times are estimates."""
 
 
-def measure_watch(
-    run: DeviceRun, request: ProfileRequest, networks: Sequence[Network], profiled: Profiled, *, budget_s: float
-) -> int | None:
+def measure_watch(run: DeviceRun, request: ProfileRequest, profiled: Profiled, *, budget_s: float) -> int | None:
     """Measure the watch right after its campaign and return its number; None if there is nothing to watch.
 
     It keeps the probes of the night before, so that nights stay comparable. Raises CampaignIncomplete if the budget is
@@ -31,7 +26,7 @@ def measure_watch(
     earlier = watches(journal, request)
     planned = plan_watch(
         profiled.plan,
-        networks,
+        profiled.networks,
         journal.samples(profiled.campaign.id),
         run.session.hello.clock,
         before=read_watch(journal, earlier[-1].id) if earlier else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from harness.device.session import AgentSession, Revealed
@@ -24,22 +24,36 @@ from harness.probe.probe_plan import CutNetwork
 
 _EMITTED_NODE = re.compile(r"\bn[0-9]+\b")
 
+Refuse = Callable[[Network, UnsupportedNetwork], None]
+"""Called with a network that the device refuses; it raises if the others cannot go on."""
+
+
+def end_all(_network: Network, error: UnsupportedNetwork) -> None:
+    """Raise the error: without all networks there is nothing to do."""
+    raise error
+
 
 def cut_as_reported(
-    session: AgentSession, networks: Sequence[Network], observe: Observer, stop: threading.Event
+    session: AgentSession,
+    networks: Sequence[Network],
+    observe: Observer,
+    stop: threading.Event,
+    refuse: Refuse = end_all,
 ) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
     """Cut networks by the fusion that the device reports, or by the default rules if it reports none.
 
-    Raises UnsupportedNetwork if the device refuses a network.
+    Networks that the device refuses are passed to `refuse` and left out.
     """
     if "fusion" not in session.hello.reveals:
         return [_cut_by(network, DEFAULT_RULES) for network in networks], DEFAULT_RULES
-    graphs: list[RuntimeGraph] = []
+    reported: list[tuple[Network, RuntimeGraph]] = []
     for number, network in enumerate(networks):
         _check_stop(stop)
         observe(Progress(f"reading how {network.name} is fused", number, len(networks)))
-        graphs.append(_runtime_graph(session, network))
-    reported = list(zip(networks, graphs, strict=True))
+        try:
+            reported.append((network, _runtime_graph(session, network)))
+        except UnsupportedNetwork as error:
+            refuse(network, error)
     rules = learn_rules([(network, graph.groups) for network, graph in reported], session.hello.backend)
     cuts = [CutNetwork(network, cut(network, rules), graph.blocked, graph) for network, graph in reported]
     return cuts, rules
@@ -116,8 +130,13 @@ def put_network(session: AgentSession, network: Network, probe: Probe, *, reveal
     try:
         return session.put(load_request(probe, reveal=reveal))
     except BackendError as error:
-        why, step = _in_names_of(network, probe, error.why), "Omit this network, or measure it on another device"
-        raise UnsupportedNetwork(f"The device cannot run {network.name}", why=why, next_step=step) from error
+        raise refused_by_device(network, probe, error.why) from error
+
+
+def refused_by_device(network: Network, probe: Probe, why: str) -> UnsupportedNetwork:
+    """Return the error for a whole network that the device refuses, in the network's own names."""
+    what, step = f"{network.file or network.name}: The device cannot run it", "Measure it on another device, or omit it"
+    return UnsupportedNetwork(what, why=_in_names_of(network, probe, why), next_step=step)
 
 
 def _in_names_of(network: Network, probe: Probe, message: str) -> str:

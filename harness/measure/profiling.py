@@ -6,21 +6,22 @@ import statistics
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from harness.device.inventory import find_device, load_inventory
 from harness.device.session import AgentSession, Visit, open_session
-from harness.errors import BackendError, CampaignIncomplete
+from harness.errors import BackendError, CampaignIncomplete, UnsupportedNetwork
 from harness.measure.campaign import CampaignRun
 from harness.measure.cutting import cut_as_probed, cut_as_reported, put_network, with_chains
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
 from harness.measure.journal import Campaign, CampaignKey, Journal
 from harness.measure.policy import RepeatPolicy, unsettled
-from harness.measure.progress import Observer, ignore
+from harness.measure.progress import Observer, ignore, notes_of
 from harness.measure.request import ProfileRequest
 from harness.measure.summary import summarise
 from harness.network.network import Network
+from harness.network.network_list import RefusedNetwork, check_refused, note_refused
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe import network_probe
 from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
@@ -38,8 +39,9 @@ PURPOSE = "profile"
 class ProfileResult:
     """The state of a campaign after one run of it.
 
-    `unsettled` probes missed the target interval; `median_runs` is the median number of timed runs of a probe. `drift`
-    is the largest change of the reference probe during the campaign, as a fraction.
+    The device refused `refused` probes. `refused_networks` are those that are not in the campaign. `unsettled` probes
+    missed the target interval; `median_runs` is the median number of timed runs of a probe. `drift` is the largest
+    change of the reference probe during the campaign, as a fraction.
     """
 
     campaign: int
@@ -53,36 +55,70 @@ class ProfileResult:
     unsettled: int
     median_runs: float
     drift: float
+    refused_networks: tuple[RefusedNetwork, ...] = ()
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """A plan, and the device time of one of its rounds in seconds."""
+    """A plan, the device time of one of its rounds in seconds, and the networks that it leaves out."""
 
     plan: ProbePlan
     networks: tuple[CutNetwork, ...]
     round_seconds: float
+    refused_networks: tuple[RefusedNetwork, ...] = ()
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """A complete campaign, its plan and its result."""
+    """A complete campaign, its plan, its networks and its result."""
 
     campaign: Campaign
     plan: ProbePlan
+    networks: tuple[Network, ...]
     result: ProfileResult
 
 
+@dataclass
+class _Accepted:
+    """Networks on their way through a device: those that it refuses are noted and left out, unless all must do."""
+
+    networks: tuple[Network, ...]
+    refused: list[RefusedNetwork]
+    strict: bool
+    observe: Observer
+    by_device: list[Network] = field(default_factory=list)
+
+    def refuse(self, network: Network, error: UnsupportedNetwork) -> None:
+        """Leave a network out; raises as `check_refused` does."""
+        self.by_device.append(network)
+        self.refused.append(RefusedNetwork.of(network.file or network.name, error))
+        check_refused(self.refused, len(self.left), strict=self.strict)
+        note_refused(self.refused[-1:], notes_of(self.observe))
+
+    @property
+    def left(self) -> tuple[Network, ...]:
+        """The networks that are not refused."""
+        refused = {id(one) for one in self.by_device}
+        return tuple(one for one in self.networks if id(one) not in refused)
+
+
 def profile_networks(
-    run: DeviceRun, networks: Sequence[Network], request: ProfileRequest, *, excluded: str | None = None
+    run: DeviceRun,
+    networks: Sequence[Network],
+    request: ProfileRequest,
+    *,
+    refused: Sequence[RefusedNetwork] = (),
+    excluded: str | None = None,
 ) -> Profiled:
     """Measure what the journal does not hold yet of the networks' layers.
 
-    The campaign stays out of tables if `excluded` gives a reason. Raises a DeviceError, Interrupted, and
-    CampaignIncomplete if the budget ends before every probe has its minimum of samples.
+    `refused` are networks that could not be read; those that the device refuses are added to them in the result. The
+    campaign stays out of tables if `excluded` gives a reason. Raises a DeviceError, Interrupted, a NetworkError if no
+    network is left, and CampaignIncomplete if the budget ends before every probe has its minimum of samples.
     """
     started_s = time.monotonic()
-    plan = _plan(run, networks, request)
+    accepted = _Accepted(tuple(networks), list(refused), request.strict, run.observe)
+    plan = _plan(run, accepted, request)
     settings = request.policy.settings(PURPOSE, request.seed, request.name)
     earlier = _earlier(run, run.key(plan, settings), request)
     campaign = earlier or run.begin(plan, settings)
@@ -90,18 +126,23 @@ def profile_networks(
         CampaignRun(run, campaign, plan, request.policy, excluded).run()
     campaign = run.journal.campaign(campaign.id)
     result = _result(run.journal, campaign, plan, request.policy)
-    result = replace(result, wall_seconds=time.monotonic() - started_s, resumed=earlier is not None)
-    return Profiled(campaign, plan, result)
+    result = replace(
+        result,
+        wall_seconds=time.monotonic() - started_s,
+        resumed=earlier is not None,
+        refused_networks=tuple(accepted.refused),
+    )
+    return Profiled(campaign, plan, accepted.left, result)
 
 
-def _plan(run: DeviceRun, networks: Sequence[Network], request: ProfileRequest) -> ProbePlan:
+def _plan(run: DeviceRun, accepted: _Accepted, request: ProfileRequest) -> ProbePlan:
     hello = run.session.hello
     kind = request.auxiliary or auxiliary_for(hello.clock)
     if {"fusion", "unfused"} & set(hello.reveals):
-        cuts, rules = cut_as_reported(run.session, networks, run.observe, run.stop)
+        cuts, rules = cut_as_reported(run.session, accepted.networks, run.observe, run.stop, accepted.refuse)
         cuts = with_chains(run.session, cuts, run.observe, run.stop)
     else:
-        cuts, rules = cut_as_probed(FusionSearch(run, kind, request.seed, request.fresh), networks)
+        cuts, rules = cut_as_probed(FusionSearch(run, kind, request.seed, request.fresh), accepted.networks)
     return plan_probes(cuts, rules, kind, _cache_bytes(run.session))
 
 
@@ -118,15 +159,27 @@ def _earlier(run: DeviceRun, key: CampaignKey, request: ProfileRequest) -> Campa
 def dry_run(request: ProfileRequest, workspace: AnyWorkspace = None, observe: Observer = ignore) -> DryRun:
     """Return the plan that a request leads to, and its time, extrapolated from one visit of each whole network."""
     device = find_device(load_inventory(as_workspace(workspace).devices), request.device)
-    networks = request.networks()
+    found = request.read_networks(notes_of(observe))
+    accepted = _Accepted(found.networks, list(found.refused), request.strict, observe)
     with open_session(device) as session:
         session.acquire()
-        cuts, rules = cut_as_reported(session, networks, observe, threading.Event())
+        seconds = _round_seconds(session, accepted)
+        cuts, rules = cut_as_reported(session, accepted.left, observe, threading.Event(), accepted.refuse)
         cuts = with_chains(session, cuts, observe, threading.Event())
-        seconds = sum(_run_seconds(session, network) for network in networks)
         kind = request.auxiliary or auxiliary_for(session.hello.clock)
         plan = plan_probes(cuts, rules, kind, _cache_bytes(session))
-    return DryRun(plan, tuple(cuts), PROBES_PER_LAYER_RUN * seconds)
+    return DryRun(plan, tuple(cuts), PROBES_PER_LAYER_RUN * seconds, tuple(accepted.refused))
+
+
+def _round_seconds(session: AgentSession, accepted: _Accepted) -> float:
+    """Return the time of one run of each network that the device accepts; refuses the others."""
+    seconds = 0.0
+    for network in accepted.networks:
+        try:
+            seconds += _run_seconds(session, network)
+        except UnsupportedNetwork as error:
+            accepted.refuse(network, error)
+    return seconds
 
 
 def _cache_bytes(session: AgentSession) -> int | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from harness.measure.policy import RepeatPolicy
-from harness.network.model_references import BUILTIN_PREFIX, ModelReference, load_networks
+from harness.network.model_references import BUILTIN_PREFIX, ModelReference
 from harness.network.network import Network
+from harness.network.network_list import NetworkList, read_networks
 from harness.network.zoo import NAMES as REFERENCE_NETWORKS
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.settings import DEFAULT_DEVICE, SPACE_COUNT, SPACE_TARGET
@@ -33,8 +34,9 @@ class ProfileRequest:
     `space`, layers of that space are measured instead. `auxiliary` None selects the kind that fits the device's clock.
     Requests with the same `name` are one job: running it again continues it. A request without a name resumes an
     unfinished campaign that measures the same, and otherwise starts a new one; `fresh` always starts a new one.
-    `watch_level` adds the campaign that slowdowns are detected from, planned for comparisons with that probability of
-    a false alarm.
+    With `strict`, a network that is refused ends the request before anything is measured; otherwise the others are
+    measured. `watch_level` adds the campaign that slowdowns are detected from, planned for comparisons with that
+    probability of a false alarm.
     """
 
     device: str = DEFAULT_DEVICE
@@ -47,10 +49,16 @@ class ProfileRequest:
     fresh: bool = False
     name: str = ""
     watch_level: float | None = None
+    strict: bool = False
 
     def networks(self) -> tuple[Network, ...]:
-        """Read the networks; raises the errors of `load_networks`."""
-        return tuple(load_networks(self.models or reference_networks(), self.dims))
+        """Read the networks that can be used; raises as `read_networks` does."""
+        return self.read_networks().networks
+
+    def read_networks(self, note: Callable[[str], None] = lambda _: None) -> NetworkList:
+        """Read all networks before any is used; `note` and errors are those of `network_list.read_networks`."""
+        models = self.models or reference_networks()
+        return read_networks(models, self.dims, strict=self.strict, note=note)
 
 
 def reference_networks() -> tuple[str, ...]:

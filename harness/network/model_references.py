@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
-from harness.errors import InvalidNetwork, UsageError
+from harness.errors import InvalidNetwork, NetworkError, UsageError
 from harness.network import zoo
 from harness.network.network import Network
 from harness.network.prepare import prepare
 from harness.network.read import ModelFile, check_model, parse_model, read_model
+from harness.text import printable
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -69,25 +70,24 @@ def _reference(model: Model) -> ModelReference:
         raise InvalidNetwork(f"{name} is too large to hold in memory", why=str(error)[:300], next_step=step) from error
 
 
-def load_networks(models: Models, dims: Mapping[str, int] | None = None) -> list[Network]:
-    """Read networks; raises UsageError for a dimension in `dims` that none of them has."""
-    networks = [load_network(reference, dims) for reference in model_references(models)]
-    known = {name for network in networks for name in network.symbols}
-    unknown = sorted(set(dims or ()) - known)
-    if unknown:
-        names = ", ".join(network.name for network in networks)
-        why = f"Symbolic dimensions of {names}: {', '.join(sorted(known)) or 'none'}"
-        step = "Give --dim only for these"
-        raise UsageError(f"No network has a dimension {unknown[0][:80]!r}", why=why[:300], next_step=step)
-    return networks
-
-
 def load_network(model: Model, dims: Mapping[str, int] | None = None) -> Network:
-    """Read one network; raises the errors of `read_model` and `prepare`.
+    """Read one network; raises the errors of `read_model` and `prepare`, each with the name of the file.
 
     Dimensions in `dims` that the network does not have are ignored: they may belong to another network.
     """
-    return prepare(_model_file(_reference(model)), dims or {})
+    reference = _reference(model)
+    file = shown(reference)
+    try:
+        return replace(prepare(_model_file(reference), dims or {}), file=file)
+    except NetworkError as error:
+        if error.what.startswith(file):
+            raise
+        raise type(error)(f"{file}: {error.what}", why=error.why, next_step=error.next_step) from error
+
+
+def shown(reference: ModelReference) -> str:
+    """Return the name by which messages refer to a network: its path, `builtin:NAME`, or its name in memory."""
+    return printable(reference.name if isinstance(reference, ModelContent) else reference, 200)
 
 
 def _model_file(reference: ModelReference) -> ModelFile:

@@ -88,6 +88,7 @@ class Network:
 
     `nodes` are in topological order. Constant, identity and unused nodes are not among them but in `free`. `types`
     has every tensor that a node reads or writes. `symbols` are the names that symbolic dimensions of the inputs have.
+    `file` is the reference that the network was read from, as messages show it.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Network:
     free: tuple[FreeNode, ...]
     symbols: frozenset[str]
     sha256: str
+    file: str = ""
 
     @functools.cached_property
     def consumers(self) -> dict[str, list[Node]]:

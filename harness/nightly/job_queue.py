@@ -196,6 +196,7 @@ class JobQueue:
             probes=result.probes,
             refused=result.refused,
             unsettled=result.unsettled,
+            refused_networks=result.refused_networks,
             campaigns=outcome.space.campaigns if outcome.space else (result.campaign,),
             watch=outcome.watch,
         )

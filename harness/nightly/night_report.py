@@ -14,6 +14,7 @@ from typing import Any, Literal
 from harness.errors import HarnessError, Interrupted, RegressionFound, gravest
 from harness.fleet.profile_outcome import Failure
 from harness.fleet.store import HealthName
+from harness.network.network_list import RefusedNetwork
 
 RowStatus = Literal["done", "failed", "deferred", "skipped"]
 _JSON_KEYS = {"attention": "chores", "summary": "told"}
@@ -24,7 +25,8 @@ class SetRow:
     """The result of one set on one device tonight.
 
     `reason` says why the set is not done. `device_s` is time on the device, including the watch campaign. `now` is true
-    for jobs of this run, and false for jobs that an earlier run of the same night finished.
+    for jobs of this run, and false for jobs that an earlier run of the same night finished. `refused_networks` are
+    networks of a set that was measured without them.
     """
 
     set: str
@@ -45,13 +47,15 @@ class SetRow:
     fingerprint: Mapping[str, str] = field(default_factory=dict)
     failure: Failure | None = None
     now: bool = False
+    refused_networks: tuple[RefusedNetwork, ...] = ()
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> SetRow:
         """Return the row that `json_data` made this record of."""
         failure = record.get("failure")
+        refused = tuple(RefusedNetwork(**one) for one in record.get("refused_networks", ()))
         values = {**record, "campaigns": tuple(record["campaigns"]), "failure": failure and Failure(**failure)}
-        return replace(cls(**values), now=False)
+        return replace(cls(**values), now=False, refused_networks=refused)
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,9 @@ def _device_items(row: DeviceRow, overdue: Sequence[str]) -> list[AttentionItem]
         if one.failure is not None:
             item = _item(row.device, one.failure)
             items.setdefault((item.kind, item.what), item)
+        for refused in one.refused_networks if one.status == "done" else ():
+            item = _item(row.device, Failure.of(refused.error()), about=f"left out of {one.set}: ")
+            items.setdefault((item.kind, item.what), item)
         if one.status == "done" and one.refused:
             what = f"The device refused {one.refused} of {one.probes} probes of {one.set}"
             step = "Read the runtime's messages, or remove the network from the set"

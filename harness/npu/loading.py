@@ -16,8 +16,9 @@ from device_agents.emulated_npu.machine import Machine, preset_names
 from harness.errors import InputError, UsageError, reason_of
 from harness.files import read_file
 from harness.network.assemble import ArraySpec, AssembledModel, assemble_network
-from harness.network.model_references import BUILTIN_PREFIX, load_networks
+from harness.network.model_references import BUILTIN_PREFIX
 from harness.network.network import Network
+from harness.network.network_list import load_networks
 from harness.npu.error_translation import errors_of_forced_choices, errors_of_user
 from harness.npu.npu_options import DEFAULT, MachineChoice, Options
 

@@ -6,7 +6,7 @@ import statistics
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.device.session import Truth
@@ -14,12 +14,14 @@ from harness.errors import CoverageError, UsageError
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.lut.table import Lut
 from harness.lut.table_files import open_table
+from harness.measure.cutting import refused_by_device
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Observer, ignore
+from harness.measure.progress import Observer, ignore, notes_of
 from harness.measure.summary import summarise
 from harness.network.layers import Layer, cut
-from harness.network.model_references import Models, load_networks, model_references
+from harness.network.model_references import Models, model_references
 from harness.network.network import Network
+from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
 from harness.probe.auxiliary import DEFAULT_AUXILIARY
 from harness.probe.batches import Batch
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
@@ -65,7 +67,8 @@ class Validation:
 
     `floor` is the median of the networks' repeatability, None for one process, and `mape_beyond_floor` the mean of
     `error_beyond_floor`. `fingerprint_changes` names the differences between the device now and when the table was
-    measured. `oracle` is None unless the device reports the truth.
+    measured. `oracle` is None unless the device reports the truth. `refused_networks` are those that harness or the
+    device refuses, or that the table does not cover; no figure contains them.
     """
 
     device: str
@@ -80,6 +83,7 @@ class Validation:
     mape_beyond_floor: float
     fingerprint_changes: tuple[str, ...]
     oracle: OracleReport | None = None
+    refused_networks: tuple[RefusedNetwork, ...] = ()
 
 
 # One keyword for each option of `harness validate`, and two for the call itself, as in `harness.profile`.
@@ -93,6 +97,7 @@ def validate(
     processes: int = DEFAULT_PROCESSES,
     naive: bool = False,
     layers: bool = False,
+    strict: bool = False,
     dims: Mapping[str, int] | None = None,
     observe: Observer = ignore,
     stop: threading.Event | None = None,
@@ -100,8 +105,9 @@ def validate(
     """Measure whole networks on the device, on the table's clock, and compare them with their estimates.
 
     Each network is measured in separate `processes` of the worker. `naive` also times each layer alone, and `layers`
-    also compares with the runtime's own profile; an emulated device is always asked for the true latencies. Raises
-    CoverageError before measuring if the table lacks a layer.
+    also compares with the runtime's own profile; an emulated device is always asked for the true latencies. Networks
+    that harness or the device refuses, or that have layers the table lacks, are left out and listed in the result; with
+    `strict`, or if none is left, the refusal is raised and nothing is measured.
     """
     references = model_references(models)
     if not references:
@@ -110,49 +116,69 @@ def validate(
         raise UsageError(f"{processes} processes cannot measure anything", next_step="Give 1 or more")
     workspace = as_workspace(workspace)
     table = open_table(device, None if lut is None else Path(lut), workspace)
-    networks = load_networks(references, dims)
-    estimates = [estimate_network(network, table) for network in networks]
-    _check_covered(estimates, table.name)
-    cases = [_case(network, cut(network, table.rules) if naive else ()) for network in networks]
-    wanted = ProcessPlan(_plan(cases), processes, policy, layers)
+    note = notes_of(observe)
+    read = read_networks(references, dims, strict=strict, note=note)
+    estimates = [(network, estimate_network(network, table)) for network in read.networks]
+    uncovered = [_uncovered(network, estimated, table.name) for network, estimated in estimates if estimated.unknown]
+    cases = [
+        _case(network, cut(network, table.rules) if naive else (), estimated)
+        for network, estimated in estimates
+        if not estimated.unknown
+    ]
+    check_refused((*read.refused, *uncovered), len(cases), strict=strict)
+    note_refused(uncovered, note)
+    wanted = ProcessPlan(_plan(cases), processes, policy, layers, strict)
     measured = measure_processes(table, workspace, wanted, observe, stop or threading.Event())
-    pairs = zip(estimates, cases, strict=True)
-    results = [_compare(estimated, case, measured, table.clock) for estimated, case in pairs]
-    oracle = _report_oracle(table, networks, estimates, cases, measured[0].truths)
-    return _summary(device, table, results, measured[0].fingerprint, oracle)
+    by_device = _refused_by_device(cases, measured.refused)
+    refused = (*read.refused, *uncovered, *by_device)
+    left = [case for case in cases if case.whole.id not in measured.refused]
+    check_refused(refused, len(left), strict=strict)
+    note_refused(by_device, note)
+    first = measured.processes[0]
+    results = [_compare(case, measured.processes, table.clock) for case in left]
+    oracle = _report_oracle(table, left, first.truths)
+    return replace(_summary(device, table, results, first.fingerprint, oracle), refused_networks=refused)
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A network as a probe, its layers as probes of their own, and how often each occurs."""
+    """A network, its estimate, the network as a probe, its layers as probes of their own, and how often each occurs."""
 
+    network: Network
+    estimated: NetworkEstimate
     whole: Probe
     singles: Mapping[str, Probe]
     counts: Mapping[str, int]
 
 
-def _case(network: Network, layers: Sequence[Layer]) -> _Case:
+def _case(network: Network, layers: Sequence[Layer], estimated: NetworkEstimate) -> _Case:
     singles = {layer.key.digest: single_probe(network, layer) for layer in layers}
-    return _Case(network_probe(network), singles, Counter(layer.key.digest for layer in layers))
+    counts = Counter(layer.key.digest for layer in layers)
+    return _Case(network, estimated, network_probe(network), singles, counts)
 
 
-def _report_oracle(
-    table: Lut,
-    networks: Sequence[Network],
-    estimates: Sequence[NetworkEstimate],
-    cases: Sequence[_Case],
-    truths: Mapping[str, Truth],
-) -> OracleReport | None:
+def _refused_by_device(cases: Sequence[_Case], reasons: Mapping[str, str]) -> list[RefusedNetwork]:
+    return [
+        RefusedNetwork.of(
+            case.network.file or case.network.name,
+            refused_by_device(case.network, case.whole, reasons[case.whole.id]),
+        )
+        for case in cases
+        if case.whole.id in reasons
+    ]
+
+
+def _report_oracle(table: Lut, cases: Sequence[_Case], truths: Mapping[str, Truth]) -> OracleReport | None:
     if not truths:
         return None
     compared = [
         compare_network(
-            network.name,
-            list(zip(cut(network, table.rules), estimated.layers, strict=True)),
+            case.network.name,
+            list(zip(cut(case.network, table.rules), case.estimated.layers, strict=True)),
             case.whole.model.names,
             truths[case.whole.id],
         )
-        for network, estimated, case in zip(networks, estimates, cases, strict=True)
+        for case in cases
     ]
     return report_truth(table.overhead, next(iter(truths.values())), compared)
 
@@ -186,13 +212,11 @@ def _summary(
     )
 
 
-def _check_covered(estimates: Sequence[NetworkEstimate], table: str) -> None:
-    for estimated in estimates:
-        if estimated.unknown:
-            first = estimated.unknown[0]
-            why = f"{len(estimated.unknown)} of {len(estimated.layers)} layers, for example {first.name} ({first.op})"
-            step = "Profile this network on the device, then build the table again"
-            raise CoverageError(f"{table} lacks layers of {estimated.name}", why=why, next_step=step)
+def _uncovered(network: Network, estimated: NetworkEstimate, table: str) -> RefusedNetwork:
+    first, file = estimated.unknown[0], network.file or network.name
+    why = f"{len(estimated.unknown)} of {len(estimated.layers)} layers, for example {first.name} ({first.op})"
+    step = "Run `harness profile` on it and build the table again"
+    return RefusedNetwork.of(file, CoverageError(f"{table} lacks layers of {file}", why=why, next_step=step))
 
 
 def _plan(cases: Sequence[_Case]) -> ProbePlan:
@@ -218,9 +242,8 @@ def _naive_s(case: _Case, process: ProcessSamples, clock: str) -> float | None:
     )
 
 
-def _compare(
-    estimated: NetworkEstimate, case: _Case, processes: Sequence[ProcessSamples], clock: str
-) -> NetworkValidation:
+def _compare(case: _Case, processes: Sequence[ProcessSamples], clock: str) -> NetworkValidation:
+    estimated = case.estimated
     if estimated.latency_s is None or estimated.interval_s is None:
         raise ValueError(f"{estimated.name} is not covered")
     low, high = estimated.interval_s

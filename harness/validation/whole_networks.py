@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.device.inventory import find_device, load_inventory
@@ -39,6 +39,14 @@ class ProcessSamples:
 
 
 @dataclass(frozen=True)
+class MeasuredProcesses:
+    """All processes, and the whole networks that the device refuses: its reasons by probe."""
+
+    processes: tuple[ProcessSamples, ...]
+    refused: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class WholeLatency:
     """A whole network's latency: the median over processes, whose own medians are `processes_s`.
 
@@ -58,40 +66,59 @@ class ProcessPlan:
     """What to measure in separate processes of the worker.
 
     The first process runs all of `plan`, the others its whole networks. With `layers` the first also asks for the
-    runtime's profile; a device with its own clock is always asked, because it runs nothing for that.
+    runtime's profile; a device with its own clock is always asked, because it runs nothing for that. With `strict`,
+    the device must accept all whole networks.
     """
 
     plan: ProbePlan
     processes: int
     policy: RepeatPolicy
     layers: bool = False
+    strict: bool = False
 
 
 def measure_processes(
     table: Lut, workspace: Workspace, wanted: ProcessPlan, observe: Observer, stop: threading.Event
-) -> tuple[ProcessSamples, ...]:
-    """Measure on the table's device and clock.
+) -> MeasuredProcesses:
+    """Measure on the table's device and clock the whole networks that the device accepts.
 
-    Raises LutMismatch if the device has another clock, and BackendError if it refuses a whole network.
+    With `strict`, nothing is measured if it refuses one. Raises LutMismatch if the device has another clock.
     """
     device = find_device(load_inventory(workspace.devices), table.device)
-    found = []
+    found: list[ProcessSamples] = []
+    refused: dict[str, str] = {}
     with Journal(workspace.journal) as journal:
         for number in range(wanted.processes):
-            plan = wanted.plan if number == 0 else _networks_only(wanted.plan)
+            plan = _without(wanted.plan if number == 0 else _networks_only(wanted.plan), refused)
             with open_session(device, "validation") as session:
                 session.acquire()
                 _check_clock(session, table)
                 run = DeviceRun(session, journal, device.name, observe, stop)
+                if wanted.strict and number == 0:
+                    refused |= _refusals(session, plan)
+                if refused.keys() >= _wholes(wanted.plan) or (refused and wanted.strict):
+                    break
                 campaign = run.begin(plan, wanted.policy.settings("validate", number))
                 CampaignRun(run, campaign, plan, wanted.policy).run()
-                for record in journal.probes(campaign.id).values():
-                    if record.refused and record.role == "network":
-                        raise BackendError(f"{device.name} refuses to run {record.label}", why=record.refused)
+                records = journal.probes(campaign.id).values()
+                refused |= {one.id: one.refused for one in records if one.refused and one.role == "network"}
                 asks = number == 0 and (wanted.layers or table.clock == "device")
-                truths = _ask_oracle(session, plan) if asks else {}
+                truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
                 found.append(ProcessSamples(journal.samples(campaign.id), session.hello.fingerprint, truths))
-    return tuple(found)
+    return MeasuredProcesses(tuple(found), refused)
+
+
+def _refusals(session: AgentSession, plan: ProbePlan) -> dict[str, str]:
+    """Load each whole network once; return the reasons for those that the device refuses."""
+    refused = {}
+    for probe in _wholes(plan):
+        try:
+            session.put(load_request(plan.probes[probe]))
+        except BackendError as error:
+            refused[probe] = error.why
+        finally:
+            session.drop([probe])
+    return refused
 
 
 def whole_latency(processes: Sequence[ProcessSamples], probe: str, clock: str) -> WholeLatency:
@@ -110,10 +137,22 @@ def whole_latency(processes: Sequence[ProcessSamples], probe: str, clock: str) -
 
 
 def _networks_only(plan: ProbePlan) -> ProbePlan:
-    wholes = {probe.id for probe in plan.probes.values() if probe.role == "network"}
+    wholes = _wholes(plan)
     batches = [replace(batch, loads=tuple(load for load in batch.loads if load in wholes)) for batch in plan.batches]
     kept = {name: probe for name, probe in plan.probes.items() if name in wholes or name == plan.reference}
     return replace(plan, probes=kept, batches=tuple(batch for batch in batches if batch.loads))
+
+
+def _without(plan: ProbePlan, refused: Collection[str]) -> ProbePlan:
+    if not refused:
+        return plan
+    batches = [replace(one, loads=tuple(load for load in one.loads if load not in refused)) for one in plan.batches]
+    kept = {name: probe for name, probe in plan.probes.items() if name not in refused}
+    return replace(plan, probes=kept, batches=tuple(batch for batch in batches if batch.loads))
+
+
+def _wholes(plan: ProbePlan) -> set[str]:
+    return {probe.id for probe in plan.probes.values() if probe.role == "network"}
 
 
 def _check_clock(session: AgentSession, table: Lut) -> None:

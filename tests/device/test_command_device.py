@@ -12,11 +12,11 @@ import pytest
 from nullbench import Bench, build_network
 from sshd_server import Sshd
 
-from harness import estimate
+from harness import estimate, validate
 from harness.device.diagnose import check_device
 from harness.device.inventory import load_inventory
 from harness.device.session import Visit, open_session
-from harness.errors import BackendError, HarnessError, WorkerDied
+from harness.errors import BackendError, HarnessError, UnsupportedNetwork, WorkerDied
 from harness.measure.campaign import load_request
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
@@ -105,6 +105,27 @@ def test_nothing_of_a_tool_without_latencies_enters_the_journal(bench: Bench) ->
     with Journal(bench.workspace.journal) as journal:
         records = [one for campaign in journal.campaigns(DEVICE) for one in journal.probes(campaign.id).values()]
     assert records and all("exit code 3" in (one.refused or "") for one in records)
+
+
+def test_a_network_that_the_device_refuses_does_not_end_the_validation_of_others(bench: Bench) -> None:
+    """A covered network that the tool refuses is left out of all processes and figures, and listed with its file."""
+    small = build_network(bench.root / "small.onnx", widths=(8, 8))
+    large = build_network(bench.root / "large.onnx", widths=(8, 64, 64))
+    bench.set_device(name=DEVICE)  # the table is that of the formula; the tool then stands for an update of the device
+    bench.profile(small, large, device=DEVICE, policy=RepeatPolicy(runs=3))
+    bench.build(DEVICE)
+    call = " ".join(f"'{word}'" for word in (*TOOL, f"--num_runs={RUNS}", "--json"))
+    limit = '[ "$(wc -c < "$0")" -lt 40000 ] || { echo "model too large" >&2; exit 3; }'
+    words = f"{limit}; exec {call} --graph=$0".replace("{", "{{").replace("}", "}}")
+    describe(bench, run=["sh", "-c", words, "{model}"])
+    options = {"device": DEVICE, "workspace": bench.workspace, "policy": RepeatPolicy(runs=3), "processes": 2}
+    result = validate([small, large], **options)  # type: ignore[arg-type]
+    assert [one.name for one in result.networks] == ["small"]
+    (refused,) = result.refused_networks
+    assert (refused.file, refused.kind) == (str(large), "UnsupportedNetwork") and "model too large" in refused.why
+    for models, strict in (([small, large], True), ([large], False)):
+        with pytest.raises(UnsupportedNetwork, match=str(large)):
+            validate(models, strict=strict, **options)  # type: ignore[arg-type]
 
 
 def test_a_missing_tool_is_reported_when_the_session_opens(bench: Bench) -> None:

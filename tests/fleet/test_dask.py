@@ -227,8 +227,8 @@ def test_a_job_that_two_workers_run_at_once_counts_once(rig: Lab) -> None:
 
     library: Any = distributed
     wanted = job(rig, "f", "both", RepeatPolicy(runs=20))
-    detached, files = detach_models(wanted)
-    payload = pack(WorkerJob(detached, WaitPolicy(pause_s=0.2)), files)
+    sent = detach_models(wanted)
+    payload = pack(WorkerJob(sent.request, WaitPolicy(pause_s=0.2)), sent.files)
     path = rig.workspace(MAIN).journal
     with library.Client(rig.scheduler, set_as_default=False) as client:
         workers = [
@@ -388,6 +388,27 @@ def test_a_network_in_several_files_is_not_sent(rig: Lab, tmp_path: Path) -> Non
     assert [failure and failure.kind for failure in failures] == ["UnsupportedNetwork", "InvalidNetwork"]
     assert failures[0] is not None
     assert "one file" in failures[0].next_step
+
+
+def test_a_list_is_sent_without_the_networks_that_cannot_be(rig: Lab, tmp_path: Path) -> None:
+    """A worker measures what is left; the outcome has the networks that were not sent and those refused there."""
+    missing, open_size = tmp_path / "missing.onnx", tmp_path / "open.onnx"
+    model = onnx.load(rig.root / "chain.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(model, open_size)
+    models = tuple(map(str, (missing, rig.root / "chain.onnx", open_size)))
+    request = ProfileRequest("left", models, policy=RepeatPolicy(runs=3), name="k/1")
+    (outcome,) = run(engine(rig), request)
+    assert outcome.failure is None and outcome.result is not None
+    refused = outcome.result.refused_networks
+    assert [(one.file, one.kind) for one in refused] == [
+        (str(missing), "InvalidNetwork"),
+        (str(open_size), "UnresolvedDimension"),
+    ]
+    assert all(one.what.startswith(one.file) for one in refused)
+    (outcome,) = run(engine(rig), replace(request, models=(models[0], models[2]), name="k/2"))
+    assert outcome.failure is not None and outcome.failure.kind == "NetworksRefused"
+    assert [line.split()[0].rstrip(":") for line in outcome.failure.why.splitlines()] == [models[0], models[2]]
 
 
 def test_no_listener_of_a_worker_is_open_to_other_hosts(rig: Lab) -> None:

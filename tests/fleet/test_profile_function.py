@@ -107,8 +107,8 @@ def test_a_network_in_memory_reaches_a_worker_under_its_name(bench: Bench, tmp_p
         name="night/device/set",
         watch_level=0.01,
     )
-    detached, files = detach_models(request)
-    job = unpack(pack(WorkerJob(detached, WaitPolicy(attempts=7)), files), tmp_path)
+    sent = detach_models(request)
+    job = unpack(pack(WorkerJob(sent.request, WaitPolicy(attempts=7)), sent.files), tmp_path)
     assert job.wait.attempts == 7
     assert dataclasses.replace(job.request, models=request.models) == request
     assert [network.name for network in job.request.networks()] == ["chain", "chain", "dscnn"]

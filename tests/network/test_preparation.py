@@ -14,8 +14,8 @@ from onnx_models import FLOAT, IMAGE, WEIGHT, model_of, network_of, prepared, ra
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UsageError
 from harness.network.layers import cut
-from harness.network.model_references import load_networks
 from harness.network.network import Network, TensorType
+from harness.network.network_list import load_networks
 
 
 def node(op: str, inputs: str, outputs: str, **attributes: Any) -> NodeProto:

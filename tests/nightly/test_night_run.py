@@ -123,6 +123,23 @@ def _steady(report: NightReport) -> str:
     return json.dumps(found, sort_keys=True)
 
 
+def test_a_network_of_a_set_that_is_refused_does_not_fail_the_set(lab: Lab) -> None:
+    """The other networks of the set are measured and published; the report lists the refused one by its file."""
+    lab.set_devices("one")
+    (lab.root / "b.onnx").write_bytes(b"no network")
+    path = lab.root / "nightly.toml"
+    path.write_text(
+        '[nightly]\ndevices = ["one"]\n[[set]]\nname = "a"\nnetworks = ["a.onnx", "b.onnx", "c.onnx"]\nruns = 5\n'
+    )
+    report = lab.run(load_plan(path))
+    assert statuses(report) == {"one/a": "done"} and report.exit_code == 3
+    (item,) = report.attention
+    assert item.kind == "InvalidNetwork" and str(lab.root / "b.onnx") in item.what and "left out of a" in item.what
+    assert report.devices[0].published.table == f"one/{lab.tables('one')[0]}"
+    again = lab.run(load_plan(path))
+    assert (again.measured, again.exit_code) == (0, 3) and again.attention == report.attention
+
+
 def test_previous_table_stays_until_the_night_is_complete(lab: Lab) -> None:
     """A failed set keeps the previous table of its device only; the next run publishes the missing table."""
     lab.set_devices("one", "two")

@@ -11,7 +11,7 @@ from harness.errors import ConfigurationError, UsageError
 from harness.measure.schema import SCHEMA_VERSION
 from harness.version import VERSION
 
-REQUEST_FORMAT = 3
+REQUEST_FORMAT = 4
 """Changes with the fields of a request or an outcome."""
 VERSIONS = (VERSION, f"{SCHEMA_VERSION}, requests {REQUEST_FORMAT}")
 """The version, and those of journal and requests: a pair, which older versions can show, too."""

@@ -22,7 +22,14 @@ from typing import Any
 
 from harness.errors import EngineError, HarnessError, Interrupted
 from harness.fleet.cluster.access import VERSIONS, TlsFiles, check_extra, resource_of, security_of
-from harness.fleet.cluster.job_archive import WorkerJob, detach_models, pack, read_outcome
+from harness.fleet.cluster.job_archive import (
+    DetachedRequest,
+    WorkerJob,
+    detach_models,
+    pack,
+    read_outcome,
+    with_refusals,
+)
 from harness.fleet.cluster.task import run_task
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.health import adopt_health
@@ -99,6 +106,7 @@ class _Task:
 
     request: ProfileRequest
     named: ProfileRequest
+    sent: DetachedRequest
     payload: Mapping[str, Any]
     future: Any
     interruptions: int = 0
@@ -138,13 +146,13 @@ class _Run:
     def _start(self, request: ProfileRequest) -> Iterator[ProfileOutcome]:
         """Send a request; yields its outcome if that fails."""
         try:
-            detached, files = detach_models(request)
-            named = detached if request.name else replace(detached, name=self._name(detached, files))
-            payload = pack(self._job(named), files)
+            sent = detach_models(request)
+            named = sent.request if request.name else replace(sent.request, name=self._name(sent.request, sent.files))
+            payload = pack(self._job(named), sent.files)
         except HarnessError as error:
             yield ProfileOutcome.failed(request, error)
             return
-        self._tasks[named.name] = _Task(request, named, payload, self._submit(named, payload, named.name))
+        self._tasks[named.name] = _Task(request, named, sent, payload, self._submit(named, payload, named.name))
 
     def _job(self, named: ProfileRequest) -> WorkerJob:
         """The request together with the parts of our journal that the worker may not have."""
@@ -219,7 +227,7 @@ class _Run:
         if reply["extract"]:
             with Journal(self.engine.workspace.journal) as journal:
                 numbers = merge(journal, reply["extract"], job=name, device=task.request.device)
-        outcome = read_outcome(reply["outcome"], task.request, numbers)
+        outcome = with_refusals(read_outcome(reply["outcome"], task.request, numbers), task.sent)
         with FleetStore(self.engine.workspace.fleet) as store:
             adopt_health(store, outcome)
         return outcome

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,13 +14,23 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from harness import errors
-from harness.errors import ConfigurationError, EngineError, HarnessError, InputError, UnsupportedNetwork, reason_of
+from harness.errors import (
+    ConfigurationError,
+    EngineError,
+    HarnessError,
+    InputError,
+    NetworkError,
+    NetworksRefused,
+    UnsupportedNetwork,
+    reason_of,
+)
 from harness.files import read_file, write_whole
 from harness.fleet.cluster.access import VERSIONS
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.measure.request import ProfileRequest
-from harness.network.model_references import BUILTIN_PREFIX, ModelContent
+from harness.network.model_references import BUILTIN_PREFIX, ModelContent, ModelReference, shown
+from harness.network.network_list import RefusedNetwork, check_refused
 from harness.network.read import read_model
 from harness.text import is_time, printable
 
@@ -47,21 +58,40 @@ class WorkerJob:
 _JOB = TypeAdapter(WorkerJob)
 
 
-def detach_models(request: ProfileRequest) -> tuple[ProfileRequest, dict[str, bytes]]:
-    """Return the request with references in place of networks in memory, and the files it refers to by reference.
+@dataclass(frozen=True)
+class DetachedRequest:
+    """A request with references in place of networks in memory, and the files that it refers to by reference.
 
-    Networks are checked here, before any device is contacted. Raises InputError for a file that cannot be sent.
+    `names` are the references as messages show them, by the places that workers keep the files at. `refused` are
+    networks of the request that cannot be sent.
     """
-    references, files = [], {}
+
+    request: ProfileRequest
+    files: Mapping[str, bytes]
+    names: Mapping[str, str] = field(default_factory=dict)
+    refused: tuple[RefusedNetwork, ...] = ()
+
+
+def detach_models(request: ProfileRequest) -> DetachedRequest:
+    """Return a request as it can be sent; networks are checked here, before any device is contacted.
+
+    Raises InputError for files that cannot be sent, and a NetworkError if no network is left.
+    """
+    references: list[str] = []
+    refused: list[RefusedNetwork] = []
+    files: dict[str, bytes] = {}
+    names: dict[str, str] = {}
     for model in request.models:
-        if isinstance(model, ModelContent):
-            reference = f"memory/{hashlib.sha256(model.content).hexdigest()}/{model.name}.onnx"
-            files[reference] = model.content
-        else:
-            reference = model
-            if not model.startswith(BUILTIN_PREFIX):
-                files[model] = _network(Path(model))
+        try:
+            reference, content = _detached(model)
+        except NetworkError as error:
+            refused.append(RefusedNetwork.of(shown(model), error))
+            continue
         references.append(reference)
+        if content is not None:
+            files[reference] = content
+            names[_place(reference, content)] = shown(model)
+    check_refused(refused, len(references), strict=request.strict)
     if request.space is not None and not request.space.reference.startswith(BUILTIN_PREFIX):
         files[request.space.reference] = _content(Path(request.space.reference))
     size = sum(map(len, files.values()))
@@ -69,7 +99,38 @@ def detach_models(request: ProfileRequest) -> tuple[ProfileRequest, dict[str, by
         why = f"They have {size:,} bytes; the limit is {MAX_FILES_BYTES:,}"
         step = "Split the request, or run it on the device's own host with the engine local"
         raise InputError(f"The files of a request for {request.device} are too large to send", why=why, next_step=step)
-    return replace(request, models=tuple(references)), files
+    return DetachedRequest(replace(request, models=tuple(references)), files, names, tuple(refused))
+
+
+def _detached(model: ModelReference) -> tuple[str, bytes | None]:
+    """The reference of a network in a request that is sent, and its file; None for a built-in network."""
+    if isinstance(model, ModelContent):
+        return f"memory/{hashlib.sha256(model.content).hexdigest()}/{model.name}.onnx", model.content
+    return model, None if model.startswith(BUILTIN_PREFIX) else _network(Path(model))
+
+
+def with_refusals(outcome: ProfileOutcome, sent: DetachedRequest) -> ProfileOutcome:
+    """Return a worker's outcome with the networks that were not sent, and with our names of the files."""
+
+    def named(text: str) -> str:
+        for place, name in sent.names.items():
+            text = re.sub(rf"(?m)^.*?{re.escape(place)}", name.replace("\\", r"\\"), text)
+        return text
+
+    result, failure = outcome.result, outcome.failure
+    if result is not None:
+        theirs = (
+            replace(one, file=named(one.file), what=named(one.what), why=named(one.why))
+            for one in result.refused_networks
+        )
+        result = replace(result, refused_networks=(*sent.refused, *theirs))
+    if failure is not None and issubclass(getattr(errors, failure.kind), NetworkError):
+        failure = replace(failure, what=named(failure.what), why=named(failure.why))
+        if sent.refused:
+            own = failure.why if failure.kind == NetworksRefused.__name__ else str(failure.error())
+            why = "\n".join((*map(str, sent.refused), own))
+            failure = replace(failure, kind=NetworksRefused.__name__, what="All networks are refused", why=why)
+    return replace(outcome, result=result, failure=failure)
 
 
 def pack(job: WorkerJob, files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -127,14 +188,19 @@ def read_outcome(text: str, request: ProfileRequest, campaigns: Mapping[int, int
         )
         watch = None if outcome.watch is None else campaigns[outcome.watch]
         failure = outcome.failure
-        if failure is not None:  # the only text of several lines
-            trace = "\n".join(map(printable, given["failure"]["trace"].splitlines()))
-            failure = replace(failure, trace=trace)
+        if failure is not None:  # the only texts of several lines
+            failure = replace(failure, trace=_lines(given["failure"]["trace"]))
+            if failure.kind == NetworksRefused.__name__:
+                failure = replace(failure, why=_lines(given["failure"]["why"]))
     except (ValidationError, ValueError, TypeError, KeyError, RecursionError) as error:
         why = f"{type(error).__name__}: {printable(str(error), 300)}"
         raise EngineError(f"The worker's answer to {printable(request.name, 80)!r} is invalid", why=why) from error
     health = outcome.health and replace(outcome.health, device=request.device)
     return replace(outcome, request=request, result=result, space=space, watch=watch, failure=failure, health=health)
+
+
+def _lines(text: str) -> str:
+    return "\n".join(map(printable, text.splitlines()))
 
 
 def _clean(value: Any) -> Any:
@@ -161,6 +227,10 @@ def _check(outcome: ProfileOutcome, device: str) -> None:
     kind = outcome.failure and getattr(errors, outcome.failure.kind, None)
     if outcome.failure and not (isinstance(kind, type) and issubclass(kind, HarnessError)):
         raise ValueError("Its failure has an unknown kind")
+    for refused in outcome.result.refused_networks if outcome.result else ():
+        kind = getattr(errors, refused.kind, None)
+        if not (isinstance(kind, type) and issubclass(kind, NetworkError)):
+            raise ValueError("A refused network has an unknown kind")
 
 
 def _network(path: Path) -> bytes:
@@ -186,7 +256,12 @@ def _store(folder: Path, reference: str, content: bytes) -> str:
     name = Path(reference).name
     if not name or name == ".." or "\0" in name or len(name.encode()) > _MAX_NAME_BYTES:
         raise ValueError(f"{reference[:80]!r} is not a file name")
-    home = folder / hashlib.sha256(content).hexdigest()
-    home.mkdir(parents=True, exist_ok=True)
-    write_whole(home / name, content)
-    return str(home / name)
+    path = folder / _place(reference, content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
+    return str(path)
+
+
+def _place(reference: str, content: bytes) -> str:
+    """Where a worker keeps a file, below the folder of its jobs."""
+    return f"{hashlib.sha256(content).hexdigest()}/{Path(reference).name}"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.network.layers import cut
-from harness.network.model_references import load_networks
+from harness.network.network_list import load_networks
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import LayerFeatures, classes_of, code_of
 

@@ -1,0 +1,134 @@
+"""Lists of networks: those that can be used, and those that are refused, each with its file and the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness import errors
+from harness.errors import CoverageError, HarnessError, NetworkError, NetworksRefused, UsageError
+from harness.network.model_references import Models, load_network, model_references, shown
+from harness.network.network import Network
+from harness.text import printable
+
+_NAMED = 3
+"""The most files that the summary of refusals names."""
+
+
+@dataclass(frozen=True)
+class RefusedNetwork:
+    """A network of a list that cannot be used: its file, and the error as plain data.
+
+    `kind` is the name of the error's class in `harness.errors`: a NetworkError, or CoverageError for one that cannot be
+    validated since the table lacks its layers. `what` names the file as well.
+    """
+
+    file: str
+    kind: str
+    what: str
+    why: str = ""
+    next_step: str = ""
+
+    @classmethod
+    def of(cls, file: str, error: NetworkError | CoverageError) -> RefusedNetwork:
+        """Return the refusal that an error is."""
+        return cls(file, type(error).__name__, error.what, error.why, error.next_step)
+
+    def error(self) -> HarnessError:
+        """Return the error for a caller to raise."""
+        kind = getattr(errors, self.kind)
+        found: HarnessError = kind(self.what, why=self.why, next_step=self.next_step)
+        return found
+
+    def __str__(self) -> str:
+        """Return file, reason and next step on one line."""
+        return printable(str(self.error()))
+
+
+@dataclass(frozen=True)
+class NetworkList:
+    """The networks of a list that can be used, and the refused ones."""
+
+    networks: tuple[Network, ...]
+    refused: tuple[RefusedNetwork, ...] = ()
+
+
+def read_networks(
+    models: Models,
+    dims: Mapping[str, int] | None = None,
+    *,
+    strict: bool = False,
+    note: Callable[[str], None] = lambda _: None,
+) -> NetworkList:
+    """Read all networks of a list before any is used.
+
+    `note` receives a line for each refused one. Raises the error of a single network; NetworksRefused if none is left,
+    or with `strict` if any is refused; UsageError for a dimension in `dims` that no network has.
+    """
+    networks: list[Network] = []
+    refused: list[RefusedNetwork] = []
+    for reference in model_references(models):
+        try:
+            networks.append(load_network(reference, dims))
+        except NetworkError as error:
+            refused.append(RefusedNetwork.of(shown(reference), error))
+    check_refused(refused, len(networks), strict=strict)
+    note_refused(refused, note)
+    if not refused:  # the dimension may belong to a network that was refused
+        _check_dims(networks, dims or {})
+    return NetworkList(tuple(networks), tuple(refused))
+
+
+def load_networks(models: Models, dims: Mapping[str, int] | None = None) -> list[Network]:
+    """Read networks; raises as `read_networks` does for a strict list."""
+    return list(read_networks(models, dims, strict=True).networks)
+
+
+def check_refused(refused: Sequence[RefusedNetwork], left: int, *, strict: bool = False) -> None:
+    """Raise if no network is left, or with `strict` if any is refused: its own error for a single network.
+
+    Several networks raise NetworksRefused, or the first CoverageError if no network has another error.
+    """
+    if not refused or (left and not strict):
+        return
+    if len(refused) == 1 or _are_uncovered(refused):
+        raise refused[0].error()
+    what = f"{_count(len(refused), left)} refused"
+    step = "Correct them, or omit them from the list" if left else "Correct them"
+    raise NetworksRefused(what, why="\n".join(map(str, refused)), next_step=step)
+
+
+def note_refused(refused: Sequence[RefusedNetwork], note: Callable[[str], None]) -> None:
+    """Pass a line for each refusal to `note`."""
+    for one in refused:
+        note(f"refused: {one}")
+
+
+def refusals_error(refused: Sequence[RefusedNetwork], measured: int) -> HarnessError:
+    """Return the error that ends a command whose other networks have their results; all refusals were shown."""
+    names = ", ".join(one.file for one in refused[:_NAMED])
+    more = f" and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
+    what = f"{_count(len(refused), measured)} refused; the others have their results"
+    if _are_uncovered(refused):
+        step = "Profile them and build the table again, or omit them"
+        return CoverageError(what, why=f"The table lacks layers of {names}{more}", next_step=step)
+    step = "Correct them or omit them; --strict ends the command before anything is measured"
+    return NetworksRefused(what, why=f"{names}{more}", next_step=step)
+
+
+def _are_uncovered(refused: Sequence[RefusedNetwork]) -> bool:
+    return all(one.kind == CoverageError.__name__ for one in refused)
+
+
+def _count(refused: int, left: int) -> str:
+    return f"{refused} of {refused + left} networks {'is' if refused == 1 else 'are'}"
+
+
+def _check_dims(networks: Sequence[Network], dims: Mapping[str, int]) -> None:
+    known = {name for network in networks for name in network.symbols}
+    unknown = sorted(set(dims) - known)
+    if unknown:
+        names = ", ".join(network.name for network in networks)
+        why = f"Symbolic dimensions of {names}: {', '.join(sorted(known)) or 'none'}"
+        step = "Give --dim only for these"
+        raise UsageError(f"No network has a dimension {unknown[0][:80]!r}", why=why[:300], next_step=step)
