@@ -12,17 +12,15 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
+from harness.network.inference import onnx_dtype, opset_imports, value_info
 from harness.network.network import FLOATS, ITEM_BYTES, Network, Node, TensorType
-from harness.network.prepare import onnx_dtype, value_info
+from harness.network.weights import INTEGER_RANGE, is_weight, needs_values
 
 if TYPE_CHECKING:
     import numpy as np
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 MAX_TRAVELLING_ELEMENTS = 1024
-_FLOAT_WEIGHT_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", "Einsum", "LSTM", "GRU", "RNN")
-_INTEGER_WEIGHT_OPS = ("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul", "DequantizeLinear")
-WEIGHT_OPS = frozenset((*_FLOAT_WEIGHT_OPS, *_INTEGER_WEIGHT_OPS))
 _INDEX_READERS = frozenset({"Gather", "GatherElements", "GatherND"})
 _VIEWS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Flatten"})
 _IR_VERSION = 8
@@ -105,6 +103,7 @@ class ModelBuilder:
         self._constants: dict[tuple[int, str], str] = {}
         self._tensor_origin: dict[str, str] = {}
         self._node_origin: dict[str, int] = {}
+        self._domains: dict[str, int] = {}
 
     def type_of(self, name: str) -> TensorType:
         """Return the type of a tensor of this model."""
@@ -164,6 +163,7 @@ class ModelBuilder:
         Returns `bound` and, for every tensor that the nodes write, its name in this model.
         """
         names = dict(bound)
+        self._domains.update(network.domains)
         for node in nodes:
             inputs = [self._bind_input(network, names, name) if name else "" for name in node.inputs]
             for name in node.results:
@@ -201,7 +201,8 @@ class ModelBuilder:
         initializers = [*self._initializers, *(map(_external, self._weights) if external else ())]
         inputs = self._values(spec.name for spec in (self._inputs if external else (*self._inputs, *self._weights)))
         graph = helper.make_graph(self._nodes, "probe", inputs, self._values(outputs), initializers)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=_IR_VERSION)
+        imports = opset_imports({"": self.opset, **self._domains})
+        return helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
 
     def _values(self, names: Iterable[str]) -> list[ValueInfoProto]:
         return [value_info(name, self._types[name]) for name in names]
@@ -222,12 +223,15 @@ class ModelBuilder:
     def _copy_constant(self, network: Network, name: str) -> str:
         constant, readers = network.constants[name], network.readers(name)
         kind, is_float = constant.type, constant.type.dtype in FLOATS
-        is_weight = all(reader.op in WEIGHT_OPS for reader in readers)
-        learnt = is_weight or (is_float and not any(_needs_values(reader) for reader in readers))
+        weight = is_weight(readers, name, kind)
+        learnt = weight or (is_float and not any(needs_values(reader) for reader in readers))
         if constant.value is not None and (kind.elements <= MAX_TRAVELLING_ELEMENTS or not learnt):
             return self._sent(constant.value)
-        if is_weight and is_float:
+        if weight and is_float:
             return self.weight(kind, _fan_in(kind, readers))
+        if weight and kind.dtype in INTEGER_RANGE:
+            low, high = INTEGER_RANGE[kind.dtype]
+            return self._generated(kind, "integers", low=low, high=high)
         # Positive values are valid for any constant: a scale, a variance, a divisor.
         if is_float:
             return self._generated(kind, "uniform", low=0.5, high=1.5)
@@ -255,11 +259,6 @@ def index_bound(network: Network, tensor: str) -> int | None:
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def _needs_values(reader: Node) -> bool:
-    """Return whether a node needs real values, such as variances or scales, to give finite results."""
-    return "Normalization" in reader.op or "Linear" in reader.op or reader.op in ("Resize", "Upsample", "Range")
-
-
 def _fan_in(kind: TensorType, readers: Sequence[Node]) -> int:
     if len(kind.shape) < 2:
         return kind.elements
@@ -271,7 +270,8 @@ def copy_node(node: Node, name: str, inputs: Sequence[str], outputs: Sequence[st
     """Return a node of the file with other names and without free text."""
     from onnx import NodeProto
 
-    copy = NodeProto(op_type=node.op, name=name, input=inputs, output=outputs, attribute=node.proto.attribute)
+    copy = NodeProto(op_type=node.op, domain=node.domain, name=name, input=inputs, output=outputs)
+    copy.attribute.extend(node.proto.attribute)
     for attribute in copy.attribute:  # free text of the file stays on the host
         attribute.ClearField("doc_string")
         if attribute.HasField("t"):

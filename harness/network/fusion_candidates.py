@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.network.assemble import WEIGHT_OPS, copy_node, index_bound
+from harness.network.assemble import copy_node, index_bound
 from harness.network.fusion_rules import COMMUTATIVE, DEFAULT_RULES, FusionRule, match_all, parse_pattern, pattern_of
+from harness.network.inference import opset_imports, value_info
 from harness.network.key import Subgraph, attributes, canonical, layer_key
 from harness.network.network import Constant, Network, Node, TensorType
-from harness.network.prepare import value_info
+from harness.network.weights import WEIGHT_OPS
 
 SHAPES_AS_FOUND = 2
 SHAPES_ADAPTED = 2
@@ -258,7 +259,10 @@ def _retyped(network: Network, nodes: Sequence[Node], changes: Types) -> dict[st
     results = [helper.make_empty_tensor_value_info(name) for node in nodes for name in node.results]
     copies = [copy_node(node, node.name, node.inputs, node.outputs) for node in nodes]
     graph = helper.make_graph(copies, "retyped", values, results, initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", network.opset)])
+    model = helper.make_model(
+        graph,
+        opset_imports=opset_imports(network.opsets),
+    )
     try:
         inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):

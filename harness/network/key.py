@@ -80,6 +80,7 @@ def layer_key(network: Network, graph: Subgraph) -> LayerKey:
         arguments = sorted(arguments) if node.op in _COMMUTATIVE else arguments
         # The axis of softmax has another meaning before opset 13. All other operators kept their meaning.
         operator = f"{node.op}-12" if node.op in _AXIS_CHANGED_AT_13 and network.opset < 13 else node.op
+        operator = f"{node.domain}.{operator}" if node.domain else operator
         values = ";".join(f"{name}={_text(value)}" for name, value in sorted(attributes(network, node).items()))
         parts.append(f"{operator}({','.join(arguments)}){{{values}}}")
     parts.append("->" + ",".join(f"{labels[name]}:{network.types[name]}" for name in graph.outputs))
@@ -115,7 +116,8 @@ def attributes(network: Network, node: Node) -> dict[str, Any]:
     """Return the attributes that affect latency, with defaults, automatic padding and kernel sizes resolved."""
     given = {item.name: attribute_value(item) for item in node.proto.attribute}
     # Before a later opset added an attribute, operators behaved as with its default.
-    values = {**_defaults(node.op, 0), **_defaults(node.op, network.opset), **given}
+    version = network.domains.get(node.domain, network.opset)
+    values = {**_defaults(node.op, node.domain, 0), **_defaults(node.op, node.domain, version), **given}
     values = {name: value for name, value in values.items() if name not in _NO_EFFECT}
     if node.op in _WINDOWED:
         _resolve_window(network, node, values)
@@ -160,11 +162,14 @@ def attribute_value(attribute: AttributeProto) -> Any:
 
 
 @functools.cache
-def _defaults(op: str, opset: int) -> dict[str, Any]:
-    """Return the defaults of an operator's attributes in an opset, or in the newest one for 0."""
+def _defaults(op: str, domain: str, opset: int) -> dict[str, Any]:
+    """Return the defaults of an operator's attributes in an opset, or in the newest one for 0; none if unknown."""
     from onnx import AttributeProto, defs
 
-    known = defs.get_schema(op, opset or defs.onnx_opset_version(), "").attributes.items()
+    version = opset or (defs.onnx_ml_opset_version() if domain else defs.onnx_opset_version())
+    if not defs.has(op, version, domain):
+        return {}
+    known = defs.get_schema(op, version, domain).attributes.items()
     filled = {name: item.default_value for name, item in known if item.default_value.type != AttributeProto.UNDEFINED}
     return {name: attribute_value(value) for name, value in filled.items()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 ITEM_BYTES = {
     **dict.fromkeys(("int8", "uint8", "bool"), 1),
-    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
+    **dict.fromkeys(("float16", "int16", "uint16"), 2),
     **dict.fromkeys(("float32", "int32", "uint32"), 4),
     **dict.fromkeys(("float64", "int64", "uint64"), 8),
 }
-FLOATS = ("float32", "float64", "float16", "bfloat16")
+FLOATS = ("float32", "float64", "float16")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,10 @@ class Constant:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator of the file; `name` is unique within the network, `""` marks an absent optional input."""
+    """One operator of the file; `name` is unique within the network, `""` marks an absent optional input.
+
+    `domain` is `""` for the operators of ONNX.
+    """
 
     index: int
     name: str
@@ -66,6 +69,7 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     proto: NodeProto
+    domain: str = ""
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -83,12 +87,21 @@ class FreeNode:
 
 
 @dataclass(frozen=True)
+class UnmeasuredNode:
+    """A node that is not measured, because the size of what it reads or writes depends on the data."""
+
+    name: str
+    op: str
+
+
+@dataclass(frozen=True)
 class Network:
     """A network that can be cut into layers.
 
     `nodes` are in topological order. Constant, identity and unused nodes are not among them but in `free`. `types`
     has every tensor that a node reads or writes. `symbols` are the names that symbolic dimensions of the inputs have.
     `file` is the reference that the network was read from, as messages show it.
+    `domains` are the versions of operator sets other than ONNX. The `unmeasured` nodes follow the outputs.
     """
 
     name: str
@@ -102,6 +115,13 @@ class Network:
     symbols: frozenset[str]
     sha256: str
     file: str = ""
+    domains: Mapping[str, int] = field(default_factory=dict)
+    unmeasured: tuple[UnmeasuredNode, ...] = ()
+
+    @property
+    def opsets(self) -> dict[str, int]:
+        """Versions of all operator sets by domain; `""` is ONNX."""
+        return {"": self.opset, **self.domains}
 
     @functools.cached_property
     def consumers(self) -> dict[str, list[Node]]:

@@ -1,28 +1,30 @@
-"""Prepare a checked model in one topological pass: bind dimensions, fold constants, infer all types."""
+"""Prepare a checked model in one topological pass: bind dimensions, fold constants, infer all types.
+
+Only what ONNX Runtime folds itself when it loads a file is folded, so that the network that is measured is the network
+of the file. DequantizeLinear stays: a runtime that computes with integers reads the integers behind it.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
-from harness.network.network import FLOATS, ITEM_BYTES, Constant, FreeNode, Network, Node, TensorType
+from harness.network.control_flow import all_nodes, captured, renamed, subgraphs, tensors_read
+from harness.network.inference import Operands, checked, domain_of, operands, output_types, tensor_type, values
+from harness.network.network import Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
 from harness.network.read import ModelFile
+from harness.network.weights import reads_weights, unshared
 
 if TYPE_CHECKING:
-    import numpy as np
-    from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto
+    from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-    Array = np.ndarray[Any, Any]
-
-MAX_TENSOR_BYTES = 1 << 34
 MAX_FOLDED_ELEMENTS = 1 << 16
-MAX_RUN_BYTES = 1 << 30
-"""Largest input, in bytes, of an operator that is run to find the type of its result."""
 SELECTIONS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
 """Operators whose output size depends on values but is never much larger than their input."""
 RANDOM_OPS = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli"})
+NOT_FOLDED = RANDOM_OPS | {"DequantizeLinear"}
+"""Operators that a runtime executes even if all that they read is constant."""
 
 
 def prepare(file: ModelFile, dims: Mapping[str, int]) -> Network:
@@ -38,30 +40,38 @@ class _Preparation:
         self._file = file
         self._graph = file.model.graph
         self._dims = dims
-        self._opset = next(entry.version for entry in file.model.opset_import if entry.domain in ("", "ai.onnx"))
+        opsets = {domain_of(entry): entry.version for entry in file.model.opset_import}
+        used = {domain_of(node) for node in all_nodes(file.model.graph.node)}
+        # ONNX Runtime's own domains have one version; files need not state it.
+        self._opsets = {"": opsets[""], **{domain: opsets.get(domain, 1) for domain in sorted(used - {""})}}
         self._types: dict[str, TensorType] = {}
         self._constants: dict[str, Constant] = {}
+        self._operands = Operands(self._types, self._constants, self._opsets)
         self._aliases: dict[str, str] = {}
         self._free: list[FreeNode] = []
         self._nodes: list[Node] = []
         self._names: set[str] = set()
         self._symbols: frozenset[str] = frozenset()
-        self._read = {tensor for node in self._graph.node for tensor in node.input}
-        self._read |= {value.name for value in self._graph.output}
+        self._read = {*tensors_read(self._graph.node), *(value.name for value in self._graph.output)}
+        self._unmeasured: list[Node] = []
+        self._unknown: dict[str, UnresolvedDimension] = {}
+        """Tensors whose shape depends on the data, or which depend on such a tensor, with the first reason."""
 
     def run(self) -> Network:
         for tensor in self._graph.initializer:
             self._take_initializer(tensor)
         inputs = [value for value in self._graph.input if value.name not in self._constants]
         self._bind(inputs)
-        for index, node in enumerate(self._graph.node):
-            self._visit(index, node)
+        for node in self._graph.node:
+            self._visit(node)
         outputs = tuple(dict.fromkeys(self._aliases.get(value.name, value.name) for value in self._graph.output))
+        outputs = self._without_unknown(outputs)
         self._check_outputs(outputs)
         self._drop_unused(outputs)
+        self._nodes = list(unshared(self._nodes, self._types, outputs))
         return Network(
             name=self._file.name,
-            opset=self._opset,
+            opset=self._opsets[""],
             inputs=tuple(value.name for value in inputs),
             outputs=outputs,
             nodes=tuple(self._nodes),
@@ -70,12 +80,14 @@ class _Preparation:
             free=tuple(self._free),
             symbols=self._symbols,
             sha256=self._file.sha256,
+            domains={domain: version for domain, version in self._opsets.items() if domain},
+            unmeasured=tuple(UnmeasuredNode(node.name, node.op) for node in self._unmeasured),
         )
 
     def _take_initializer(self, tensor: TensorProto) -> None:
         from onnx import TensorProto, numpy_helper
 
-        kind = _tensor_type(tensor.data_type, tuple(tensor.dims), tensor.name)
+        kind = tensor_type(tensor.data_type, tuple(tensor.dims), tensor.name)
         value = None
         if kind.elements <= MAX_FOLDED_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL:
             try:
@@ -109,10 +121,11 @@ class _Preparation:
                     why = f"It has no dimension {unused[:80]}" if unused else ""
                     raise UnresolvedDimension(what, why=why, next_step=f"Give one, for example --dim {names[0][:80]}=1")
                 shape.append(self._dims[bound])
-            self._types[value.name] = _tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name, fewest=1)
+            self._types[value.name] = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name, fewest=1)
         self._symbols = frozenset(known)
 
-    def _visit(self, index: int, proto: NodeProto) -> None:
+    def _visit(self, proto: NodeProto) -> None:
+        index = len(self._nodes) + len(self._free) + len(self._unmeasured)
         node = Node(
             index=index,
             name=self._unique_name(index, proto),
@@ -120,17 +133,70 @@ class _Preparation:
             inputs=tuple(self._aliases.get(name, name) for name in proto.input),
             outputs=tuple(proto.output),
             proto=proto,
+            domain=domain_of(proto),
         )
-        if all(not name or name in self._constants for name in node.inputs) and node.op not in RANDOM_OPS:
-            self._fold(node)
-        elif node.op in ("Shape", "Size"):
+        unknown = next((name for name in node.inputs if name in self._unknown), None)
+        if unknown is not None:
+            self._leave_out(node, self._unknown[unknown])
+        elif any(True for _ in subgraphs(proto)):
+            self._visit_control_flow(node)
+        elif node.op in ("Shape", "Size") and node.inputs[0] in self._types:
             self._fold_shape(node)
+        elif all(not name or name in self._constants for name in node.inputs) and node.op not in NOT_FOLDED:
+            self._fold(node)
         elif reason := self._free_reason(node):
             self._aliases[node.outputs[0]] = node.inputs[0]
             self._free.append(FreeNode(node.name, node.op, reason))
         else:
-            self._types.update(self._infer(node))
-            self._nodes.append(node)
+            self._measure(node)
+
+    def _measure(self, node: Node) -> None:
+        try:
+            types = output_types(node, self._operands)
+        except UnresolvedDimension as error:
+            self._leave_out(node, error)
+            return
+        self._types.update((name, checked(kind, name, fewest=1)) for name, kind in types.items())
+        self._nodes.append(node)
+
+    def _leave_out(self, node: Node, reason: UnresolvedDimension) -> None:
+        self._unmeasured.append(node)
+        self._unknown.update((name, reason) for name in node.results)
+
+    def _visit_control_flow(self, node: Node) -> None:
+        """Replace an If of known condition by its branch, and a Loop or Scan over constants by its results.
+
+        Raises UnsupportedNetwork for others.
+        """
+        condition = self._constants.get(node.inputs[0]) if node.op == "If" else None
+        if condition is not None and condition.value is not None:
+            chosen = "then_branch" if condition.value.all() else "else_branch"
+            branch = next(item.g for item in node.proto.attribute if item.name == chosen)
+            self._free.append(FreeNode(node.name, node.op, "constant"))
+            self._inline(renamed(branch, node.name), node)
+            return
+        outside = captured(node.proto)
+        read = [self._aliases.get(name, name) for name in (*node.proto.input, *outside) if name]
+        if node.op != "If" and all(name in self._constants for name in read):
+            results = self._values(node, outside)
+            if results is not None:
+                self._keep(node, results)
+                return
+        why = "It holds a subgraph, and the latency of control flow depends on the data"
+        step = "Export the network without If, Loop and Scan"
+        raise UnsupportedNetwork(f"Node {node.name[:80]!r} ({node.op}) cannot be measured", why=why, next_step=step)
+
+    def _inline(self, branch: GraphProto, node: Node) -> None:
+        self._read.update((*tensors_read(branch.node), *(value.name for value in branch.output)))
+        for tensor in branch.initializer:
+            self._take_initializer(tensor)
+        for inner in branch.node:
+            self._visit(inner)
+        for result, value in zip(node.outputs, branch.output, strict=False):
+            written = self._aliases.get(value.name, value.name)
+            self._aliases[result] = written
+            if written in self._unknown:
+                self._unknown[result] = self._unknown[written]
 
     def _unique_name(self, index: int, proto: NodeProto) -> str:
         name = proto.name or f"{proto.op_type}_{index}"
@@ -148,7 +214,7 @@ class _Preparation:
         if node.op == "Dropout" and self._is_inference(node):
             return "dropout at inference"
         if node.op == "Cast":
-            (kind,) = self._infer(node).values()
+            (kind,) = output_types(node, self._operands).values()
             return "cast to the same type" if kind == self._types[node.inputs[0]] else ""
         return ""
 
@@ -160,71 +226,43 @@ class _Preparation:
 
     def _fold(self, node: Node) -> None:
         """Make the results of a node constants: with their values if they are small, else with their types alone."""
+        results = None if self._is_large(node) else self._values(node)
+        if results is not None:
+            self._keep(node, results)
+            return
+        try:
+            types = output_types(node, self._operands)
+        except UnresolvedDimension as error:
+            self._leave_out(node, error)
+            return
         self._free.append(FreeNode(node.name, node.op, "constant"))
-        read = [self._constants[name] for name in node.inputs if name]
-        known = all(constant.value is not None for constant in read)
-        results = None
-        if known and not self._is_large(node):
-            results = self._run_alone(node, {name: self._constants[at].value for name, at in _operands(node).items()})
-        if results is None:
-            for name, kind in self._infer(node).items():
-                self._set_constant(name, Constant(kind))
-        else:
-            for name, value in results.items():
-                kind = TensorType(str(value.dtype), value.shape)
-                self._set_constant(name, Constant(_checked(kind, name), value))
+        for name, kind in types.items():
+            self._set_constant(name, Constant(kind))
+
+    def _values(self, node: Node, outside: Iterable[str] = ()) -> dict[str, Any] | None:
+        """Return the results of a node that reads constants; None if one of them is not known.
+
+        `outside` are the tensors that its subgraphs read.
+        """
+        wanted = {**operands(node), **{name: self._aliases.get(name, name) for name in outside}}
+        constants = {name: self._constants[alias].value for name, alias in wanted.items()}
+        if any(value is None for value in constants.values()):
+            return None
+        return values(node, constants, self._operands)
+
+    def _keep(self, node: Node, results: Mapping[str, Any]) -> None:
+        self._free.append(FreeNode(node.name, node.op, "constant"))
+        for name, value in results.items():
+            self._set_constant(name, Constant(checked(TensorType(str(value.dtype), value.shape), name), value))
 
     def _is_large(self, node: Node) -> bool:
         """Return whether a result is too large to keep its values."""
         if node.op == "Constant":
             return False
         try:
-            return any(kind.elements > MAX_FOLDED_ELEMENTS for kind in self._infer(node).values())
+            return any(kind.elements > MAX_FOLDED_ELEMENTS for kind in output_types(node, self._operands).values())
         except UnresolvedDimension:  # its shape depends on the values it reads, which may give any size
             return node.op not in SELECTIONS
-
-    def _run_on_ones(self, node: Node) -> dict[str, TypeProto]:
-        """Run an operator that the standard defines by other operators, which shape inference does not expand."""
-        import numpy
-        from onnx import helper
-
-        if sum(self._types[alias].bytes for alias in node.inputs if alias) > MAX_RUN_BYTES:
-            return {}
-        feeds: dict[str, Any] = {}
-        for name, alias in _operands(node).items():
-            kind, constant = self._types[alias], self._constants.get(alias)
-            if constant is None and kind.dtype not in FLOATS:
-                return {}  # the result's shape may depend on these values
-            value = constant.value if constant else None
-            feeds[name] = numpy.ones(kind.shape, kind.dtype) if value is None else value
-        return {
-            name: helper.make_tensor_type_proto(onnx_dtype(str(value.dtype)), value.shape)
-            for name, value in (self._run_alone(node, feeds) or {}).items()
-        }
-
-    def _run_alone(self, node: Node, feeds: Mapping[str, Any]) -> dict[str, Array] | None:
-        """Return a node's results by ONNX Runtime on the host, which measures nothing; None if it cannot run it."""
-        os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before import; otherwise the wheel sends telemetry
-        import numpy
-        import onnxruntime
-        from onnx import helper
-
-        values = [value_info(name, self._types[alias]) for name, alias in _operands(node).items()]
-        outputs = [helper.make_empty_tensor_value_info(name) for name in node.results]
-        graph = helper.make_graph([node.proto], "node", values, outputs)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)], ir_version=8)
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = 1
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        try:
-            session = onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
-            results = session.run(list(node.results), dict(feeds))
-        except Exception:  # the runtime's exceptions have no narrower common base
-            return None
-        return {name: numpy.asarray(value) for name, value in zip(node.results, results, strict=True)}
 
     def _fold_shape(self, node: Node) -> None:
         import numpy
@@ -238,44 +276,22 @@ class _Preparation:
         self._free.append(FreeNode(node.name, node.op, "constant"))
         self._set_constant(node.outputs[0], Constant(TensorType("int64", value.shape), value))
 
-    def _infer(self, node: Node) -> dict[str, TensorType]:
-        """Return the types of the node's outputs, from the types of its inputs and the values of small constants."""
-        import onnx
-        from onnx import defs, helper, numpy_helper, shape_inference
+    def _without_unknown(self, outputs: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the outputs of the part that is measured: known ones, and what the rest reads of that part.
 
-        types: dict[str, TypeProto] = {}
-        data: dict[str, TensorProto] = {}
-        for name, alias in _operands(node).items():
-            if alias not in self._types:
-                raise InvalidNetwork(f"Node {node.name[:80]!r} reads {name[:80]!r}, which nothing writes")
-            types[name] = value_info(name, self._types[alias]).type
-            constant = self._constants.get(alias)
-            if constant is not None and constant.value is not None:
-                data[name] = numpy_helper.from_array(constant.value)
-        imports = [helper.make_opsetid("", self._opset)]
-        invalid = (shape_inference.InferenceError, onnx.checker.ValidationError)
-        try:
-            schema = defs.get_schema(node.op, self._opset, "")
-            inferred = shape_inference.infer_node_outputs(schema, node.proto, types, data, opset_imports=imports)
-            is_function = schema.has_function or schema.has_context_dependent_function  # type: ignore[attr-defined]
-            if is_function and not all(_is_typed(inferred.get(name)) for name in node.results):
-                inferred = self._run_on_ones(node)
-        except (*invalid, ValueError, TypeError, RuntimeError) as error:
-            why = str(error).strip().splitlines()[0][:300]
-            raise InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) has impossible shapes", why=why) from error
-        found = {name: self._output_type(node, name, inferred.get(name)) for name in node.results}
-        if node.op == "Reshape" and found[node.outputs[0]].elements != self._types[node.inputs[0]].elements:
-            why = f"It reshapes {self._types[node.inputs[0]]} to {found[node.outputs[0]]}"
-            raise InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) has impossible shapes", why=why)
-        return found
-
-    def _output_type(self, node: Node, name: str, found: TypeProto | None) -> TensorType:
-        if found is None or not _is_typed(found):
-            what = f"The shape of tensor {name[:80]!r}, written by node {node.name[:80]!r} ({node.op}), is unknown"
-            why = "It depends on the values of the network's inputs"
-            raise UnresolvedDimension(what, why=why, next_step="Export the network with fixed shapes")
-        shape = tuple(dim.dim_value for dim in found.tensor_type.shape.dim)
-        return _tensor_type(found.tensor_type.elem_type, shape, name, fewest=1)
+        Raises UnresolvedDimension if the rest has operators with weights: then it is no mere post-processing.
+        """
+        if not self._unmeasured:
+            return outputs
+        reason = next(iter(self._unknown.values()))
+        if any(reads_weights(node, self._constants) for node in self._unmeasured):
+            raise reason
+        written = {name for node in self._nodes for name in node.results}
+        read = [name for node in self._unmeasured for name in node.inputs if name in written]
+        kept = tuple(dict.fromkeys((*(name for name in outputs if name not in self._unknown), *read)))
+        if written.isdisjoint(kept):
+            raise reason
+        return kept
 
     def _check_outputs(self, outputs: tuple[str, ...]) -> None:
         for name in outputs:
@@ -295,55 +311,3 @@ class _Preparation:
                 needed.update(name for name in node.inputs if name)
                 kept.append(node)
         self._nodes = kept[::-1]
-
-
-def _tensor_type(elem_type: int, shape: tuple[int, ...], name: str, fewest: int = 0) -> TensorType:
-    """Return the type of an ONNX tensor of at least `fewest` elements; raises as `_checked` does."""
-    from onnx import helper
-
-    try:
-        dtype = str(helper.tensor_dtype_to_np_dtype(elem_type))
-    except (KeyError, ValueError, TypeError):
-        dtype = f"type {elem_type}"
-    return _checked(TensorType(dtype, shape), name, fewest)
-
-
-def _checked(kind: TensorType, name: str, fewest: int = 0) -> TensorType:
-    """Return the type; raises UnsupportedNetwork or InvalidNetwork for one that cannot be measured."""
-    what = f"Tensor {name[:80]!r} cannot be measured"
-    if kind.dtype not in ITEM_BYTES:
-        raise UnsupportedNetwork(what, why=f"Its element type is {kind.dtype}")
-    if any(size < 0 for size in kind.shape):
-        raise InvalidNetwork(what, why=f"Its shape {list(kind.shape)} has a negative dimension")
-    if kind.bytes > MAX_TENSOR_BYTES:
-        why = f"Its shape {list(kind.shape)} takes {kind.bytes:,} bytes; the limit is {MAX_TENSOR_BYTES:,}"
-        raise UnsupportedNetwork(what, why=why)
-    if kind.elements < fewest:
-        raise InvalidNetwork(what, why=f"Its shape {list(kind.shape)} has a dimension of zero")
-    return kind
-
-
-def _is_typed(found: TypeProto | None) -> bool:
-    if found is None or not found.HasField("tensor_type") or not found.tensor_type.HasField("shape"):
-        return False
-    return all(dim.HasField("dim_value") for dim in found.tensor_type.shape.dim)
-
-
-def _operands(node: Node) -> dict[str, str]:
-    """Return the node's inputs: names in the file mapped to the tensors behind aliases, without absent ones."""
-    return {name: alias for name, alias in zip(node.proto.input, node.inputs, strict=True) if name}
-
-
-def value_info(name: str, kind: TensorType) -> ValueInfoProto:
-    """Return the declaration of an input or output of an ONNX graph."""
-    from onnx import helper
-
-    return helper.make_tensor_value_info(name, onnx_dtype(kind.dtype), kind.shape)
-
-
-def onnx_dtype(dtype: str) -> int:
-    """Return ONNX's number for an element type."""
-    import numpy
-    from onnx import helper
-
-    return int(helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)))

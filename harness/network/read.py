@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
 from harness.files import read_file
+from harness.network.control_flow import all_nodes, subgraphs
 from harness.text import printable
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = (2 << 30) - 1
 MIN_OPSET = 7
 MAX_NODES = 200_000
+ML_DOMAIN = "ai.onnx.ml"
+RUNTIME_DOMAINS = frozenset({"com.microsoft", "com.microsoft.nchwc"})
+"""Domains of ONNX Runtime: quantised operators, and those of files that it has optimised."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +197,7 @@ def _check_expansion(name: str, model: ModelProto) -> None:
             if callee in functions and callee not in sizes:
                 sizes[callee] = size(functions[callee].node, calling | {callee})
             total += sizes.get(callee, 1)
+            total += sum(size(graph.node, calling) for graph in subgraphs(node))
         return total
 
     try:
@@ -204,8 +209,9 @@ def _check_expansion(name: str, model: ModelProto) -> None:
 
 
 def _check_operators(name: str, model: ModelProto) -> None:
-    from onnx import AttributeProto, defs
+    from onnx import defs
 
+    stated = {entry.domain: entry.version for entry in model.opset_import}
     versions = sorted({entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")})
     if len(versions) > 1:
         raise InvalidNetwork(f"{name} is not valid ONNX", why=f"It states opset {versions[0]} and opset {versions[-1]}")
@@ -214,15 +220,14 @@ def _check_operators(name: str, model: ModelProto) -> None:
     if not MIN_OPSET <= version <= newest:
         step = f"Convert it to an opset from {MIN_OPSET} to {newest}"
         raise UnsupportedNetwork(f"{name} uses opset {version}", why="This version is not supported", next_step=step)
-    for index, node in enumerate(model.graph.node):
+    for index, node in enumerate(all_nodes(model.graph.node)):
         label = f"Node {node.name[:80]!r} ({node.op_type[:80]})" if node.name else f"Node {index} ({node.op_type[:80]})"
-        if node.domain not in ("", "ai.onnx"):
-            why = f"Its domain {node.domain[:80]!r} is not part of ONNX, so its output shapes are unknown"
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if domain in RUNTIME_DOMAINS:
+            continue
+        if domain not in ("", ML_DOMAIN):
+            why = f"Its domain {node.domain[:80]!r} belongs neither to ONNX nor to ONNX Runtime"
             raise UnsupportedNetwork(f"{label} of {name} is unknown", why=why)
-        if not defs.has(node.op_type, version, ""):
-            raise UnsupportedNetwork(f"{label} of {name} is unknown", why=f"Opset {version} has no such operator")
-        kinds = {attribute.type for attribute in node.attribute}
-        if kinds & {AttributeProto.GRAPH, AttributeProto.GRAPHS}:
-            why = "It holds a subgraph, and the latency of control flow depends on the data"
-            step = "Export the network without If, Loop and Scan"
-            raise UnsupportedNetwork(f"{label} of {name} cannot be measured", why=why, next_step=step)
+        known = version if not domain else stated.get(domain, defs.onnx_ml_opset_version())
+        if not defs.has(node.op_type, known, domain):
+            raise UnsupportedNetwork(f"{label} of {name} is unknown", why=f"Opset {known} has no such operator")

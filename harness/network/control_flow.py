@@ -1,0 +1,73 @@
+"""Subgraphs of If, Loop and Scan: what they read from outside, and copies whose names clash with nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto
+
+SEPARATOR = "/"
+
+
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
+    """Yield the graphs that a node holds."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Yield nodes and the nodes of their subgraphs."""
+    for node in nodes:
+        yield node
+        for graph in subgraphs(node):
+            yield from all_nodes(graph.node)
+
+
+def tensors_read(nodes: Iterable[NodeProto]) -> Iterator[str]:
+    """Yield every tensor that nodes, or nodes of their subgraphs, read; graph outputs count as read."""
+    for node in nodes:
+        yield from node.input
+        for graph in subgraphs(node):
+            yield from tensors_read(graph.node)
+            yield from (value.name for value in graph.output)
+
+
+def captured(node: NodeProto) -> list[str]:
+    """Return the tensors that the subgraphs of a node read from outside, each once."""
+    found: dict[str, None] = {}
+    for graph in subgraphs(node):
+        own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+        own.update(name for inner in graph.node for name in inner.output)
+        read = (*tensors_read(graph.node), *(value.name for value in graph.output))
+        found.update((name, None) for name in read if name and name not in own)
+    return list(found)
+
+
+def renamed(graph: GraphProto, label: str) -> GraphProto:
+    """Return a copy of a branch in which every name that the branch defines starts with `label`."""
+    own = {tensor.name for tensor in graph.initializer}
+    own.update(name for node in graph.node for name in node.output if name)
+    return _renamed(graph, {name: f"{label}{SEPARATOR}{name}" for name in own}, label)
+
+
+def _renamed(graph: GraphProto, names: Mapping[str, str], label: str) -> GraphProto:
+    copy = type(graph)()
+    copy.CopyFrom(graph)
+    for tensor in copy.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for value in copy.output:
+        value.name = names.get(value.name, value.name)
+    for node in copy.node:
+        node.name = f"{label}{SEPARATOR}{node.name}" if node.name else ""
+        for field in (node.input, node.output):
+            field[:] = [names.get(name, name) for name in field]
+        for inner in subgraphs(node):
+            shadowed = {value.name for value in inner.input} | {tensor.name for tensor in inner.initializer}
+            shadowed.update(name for each in inner.node for name in each.output)
+            visible = {name: new for name, new in names.items() if name not in shadowed}
+            inner.CopyFrom(_renamed(inner, visible, label))
+    return copy

@@ -1,0 +1,222 @@
+"""Infer the types of one node's outputs, and compute its outputs if all that it reads is known.
+
+ONNX's shape inference does this for the operators of the standard. It neither expands operators that the standard
+defines by others, nor knows the operators of ONNX Runtime's own domain: those are run once on the host, on ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
+from harness.network.network import FLOATS, ITEM_BYTES, Constant, Node, TensorType
+
+if TYPE_CHECKING:
+    import numpy as np
+    from onnx import NodeProto, OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto
+
+    Array = np.ndarray[Any, Any]
+
+MAX_TENSOR_BYTES = 1 << 34
+MAX_RUN_BYTES = 1 << 30
+"""Largest input, in bytes, of an operator that is run to find the type of its result."""
+_IR_VERSION = 8
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What the nodes of a network can read: the types of tensors, and the constants among them."""
+
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Constant]
+    opsets: Mapping[str, int]
+    """Versions of the operator sets by domain; `""` is ONNX."""
+
+
+def opset_imports(opsets: Mapping[str, int]) -> list[OperatorSetIdProto]:
+    """Return operator sets, versions by domain, as a model imports them."""
+    from onnx import helper
+
+    return [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+
+
+def output_types(node: Node, read: Operands) -> dict[str, TensorType]:
+    """Return the types of a node's outputs, from the types of its inputs and the values of small constants.
+
+    Raises UnresolvedDimension if they depend on values that are not known, InvalidNetwork and UnsupportedNetwork.
+    """
+    inferred = _inferred(node, read)
+    if not all(_is_typed(inferred.get(name)) for name in node.results) and _needs_a_run(node, read):
+        inferred = _run_on_ones(node, read)
+    found = {name: _output_type(node, name, inferred.get(name)) for name in node.results}
+    if node.op == "Reshape" and found[node.outputs[0]].elements != read.types[node.inputs[0]].elements:
+        why = f"It reshapes {read.types[node.inputs[0]]} to {found[node.outputs[0]]}"
+        raise InvalidNetwork(f"{_shown(node)} has impossible shapes", why=why)
+    return found
+
+
+def values(node: Node, feeds: Mapping[str, Any], read: Operands) -> dict[str, Array] | None:
+    """Return a node's results by ONNX Runtime on the host, which measures nothing; None if it cannot run it.
+
+    `feeds` are the values that it reads, by their names in the file.
+    """
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before import; otherwise the wheel sends telemetry
+    import numpy
+    import onnxruntime
+    from onnx import helper
+
+    inputs = [value_info(name, TensorType(str(value.dtype), value.shape)) for name, value in feeds.items()]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.results]
+    graph = helper.make_graph([node.proto], "node", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=opset_imports(read.opsets), ir_version=_IR_VERSION)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        results = session.run(list(node.results), dict(feeds))
+    except Exception:  # the runtime's exceptions have no narrower common base
+        return None
+    return {name: numpy.asarray(value) for name, value in zip(node.results, results, strict=True)}
+
+
+def operands(node: Node) -> dict[str, str]:
+    """Return the node's inputs: names in the file mapped to the tensors behind aliases, without absent ones."""
+    return {name: alias for name, alias in zip(node.proto.input, node.inputs, strict=True) if name}
+
+
+def tensor_type(elem_type: int, shape: tuple[int, ...], name: str, fewest: int = 0) -> TensorType:
+    """Return the type of an ONNX tensor of at least `fewest` elements; raises as `checked` does."""
+    from onnx import TensorProto, helper
+
+    try:
+        dtype = str(helper.tensor_dtype_to_np_dtype(elem_type))
+    except (KeyError, ValueError, TypeError):
+        dtype = f"type {elem_type}"
+    if dtype not in ITEM_BYTES and elem_type in TensorProto.DataType.values():
+        dtype = TensorProto.DataType.Name(elem_type).lower()
+    return checked(TensorType(dtype, shape), name, fewest)
+
+
+def checked(kind: TensorType, name: str, fewest: int = 0) -> TensorType:
+    """Return the type; raises UnsupportedNetwork or InvalidNetwork for one that cannot be measured."""
+    what = f"Tensor {name[:80]!r} cannot be measured"
+    if kind.dtype not in ITEM_BYTES:
+        raise UnsupportedNetwork(what, why=f"Its element type is {kind.dtype}")
+    if any(size < 0 for size in kind.shape):
+        raise InvalidNetwork(what, why=f"Its shape {list(kind.shape)} has a negative dimension")
+    if kind.bytes > MAX_TENSOR_BYTES:
+        why = f"Its shape {list(kind.shape)} takes {kind.bytes:,} bytes; the limit is {MAX_TENSOR_BYTES:,}"
+        raise UnsupportedNetwork(what, why=why)
+    if kind.elements < fewest:
+        raise InvalidNetwork(what, why=f"Its shape {list(kind.shape)} has a dimension of zero")
+    return kind
+
+
+def value_info(name: str, kind: TensorType) -> ValueInfoProto:
+    """Return the declaration of an input or output of an ONNX graph."""
+    from onnx import helper
+
+    return helper.make_tensor_value_info(name, onnx_dtype(kind.dtype), kind.shape)
+
+
+def onnx_dtype(dtype: str) -> int:
+    """Return ONNX's number for an element type."""
+    import numpy
+    from onnx import helper
+
+    return int(helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)))
+
+
+def _inferred(node: Node, read: Operands) -> Mapping[str, TypeProto]:
+    """Return what ONNX's shape inference finds, nothing for an operator that it does not know."""
+    import onnx
+    from onnx import defs, numpy_helper, shape_inference
+
+    types: dict[str, TypeProto] = {}
+    data: dict[str, TensorProto] = {}
+    for name, alias in operands(node).items():
+        if alias not in read.types:
+            raise InvalidNetwork(f"{_shown(node)} reads {name[:80]!r}, which nothing writes")
+        types[name] = value_info(name, read.types[alias]).type
+        constant = read.constants.get(alias)
+        if constant is not None and constant.value is not None:
+            data[name] = numpy_helper.from_array(constant.value)
+    version = read.opsets[node.domain]
+    if not defs.has(node.op, version, node.domain):
+        return {}
+    invalid = (shape_inference.InferenceError, onnx.checker.ValidationError)
+    try:
+        schema = defs.get_schema(node.op, version, node.domain)
+        found: Mapping[str, TypeProto] = shape_inference.infer_node_outputs(
+            schema, node.proto, types, data, opset_imports=opset_imports(read.opsets)
+        )
+    except (*invalid, ValueError, TypeError, RuntimeError) as error:
+        why = str(error).strip().splitlines()[0][:300]
+        raise InvalidNetwork(f"{_shown(node)} has impossible shapes", why=why) from error
+    return found
+
+
+def _needs_a_run(node: Node, read: Operands) -> bool:
+    """Return whether shape inference cannot know the operator's shapes, but a run of it shows them."""
+    from onnx import defs
+
+    if not defs.has(node.op, read.opsets[node.domain], node.domain):
+        return True
+    schema = defs.get_schema(node.op, read.opsets[node.domain], node.domain)
+    return bool(schema.has_function or schema.has_context_dependent_function)  # type: ignore[attr-defined]
+
+
+def _run_on_ones(node: Node, read: Operands) -> dict[str, TypeProto]:
+    import numpy
+    from onnx import helper
+
+    if sum(read.types[alias].bytes for alias in node.inputs if alias) > MAX_RUN_BYTES:
+        return {}
+    feeds: dict[str, Any] = {}
+    for name, alias in operands(node).items():
+        kind, constant = read.types[alias], read.constants.get(alias)
+        if constant is None and _may_be_a_size(node, kind):
+            return {}
+        value = constant.value if constant else None
+        feeds[name] = numpy.ones(kind.shape, kind.dtype) if value is None else value
+    return {
+        name: helper.make_tensor_type_proto(onnx_dtype(str(value.dtype)), value.shape)
+        for name, value in (values(node, feeds, read) or {}).items()
+    }
+
+
+def _may_be_a_size(node: Node, kind: TensorType) -> bool:
+    """Return whether the shape of a result may depend on values of this type."""
+    return kind.dtype not in FLOATS and (not node.domain or kind.dtype in ("int64", "int32"))
+
+
+def _output_type(node: Node, name: str, found: TypeProto | None) -> TensorType:
+    if found is not None and found.WhichOneof("value") not in ("tensor_type", None):
+        kind = str(found.WhichOneof("value")).removesuffix("_type").replace("_", " ")
+        raise UnsupportedNetwork(f"{_shown(node)} cannot be measured", why=f"Its result is no tensor but: {kind}")
+    if found is None or not _is_typed(found):
+        what = f"The shape of tensor {name[:80]!r}, written by {_shown(node)}, is unknown"
+        why = "It depends on the values of the network's inputs"
+        raise UnresolvedDimension(what, why=why, next_step="Export the network with fixed shapes")
+    shape = tuple(dim.dim_value for dim in found.tensor_type.shape.dim)
+    return tensor_type(found.tensor_type.elem_type, shape, name)
+
+
+def _is_typed(found: TypeProto | None) -> bool:
+    if found is None or not found.HasField("tensor_type") or not found.tensor_type.HasField("shape"):
+        return False
+    return all(dim.HasField("dim_value") for dim in found.tensor_type.shape.dim)
+
+
+def _shown(node: Node) -> str:
+    return f"Node {node.name[:80]!r} ({node.op})"
+
+
+def domain_of(proto: NodeProto) -> str:
+    """Return the domain of a node's operator, with one name for that of ONNX."""
+    return "" if proto.domain == "ai.onnx" else str(proto.domain)
