@@ -1,7 +1,8 @@
 """Fusion rules: patterns of operators that a device executes as one, how they match, and how they are learnt.
 
 A pattern looks like `Conv/dense/16(x0);BatchNormalization(0);Relu(1)`: operators in canonical order, each with the
-activations that it reads. `xN` is a tensor from outside, `N` the result of the N-th operator. Constants are left out.
+activations that it reads. `xN` is a tensor from outside, `N` the first result of the N-th operator, `N.1` its second.
+Constants, and operators that only prepare constants, are left out.
 A convolution has its kind and the alignment of its channels, because runtimes decide on these.
 """
 
@@ -20,7 +21,8 @@ SIGNIFICANCE = 0.01
 """Largest p-value at which a rule found by probes holds."""
 _MAX_SWAPPED = 3
 COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Max", "Min", "And", "Or", "Equal"})
-_PATTERN_NODE = re.compile(r"([A-Za-z0-9_/]+)\(([x0-9,]*)\)\Z")
+_PATTERN_NODE = re.compile(r"([A-Za-z0-9_/]+)\(([x0-9,.]*)\)\Z")
+_READ = re.compile(r"x\d+|\d+(\.\d+)?")
 
 
 ReportedGroups = tuple[Network, Sequence[frozenset[int]]]
@@ -73,10 +75,19 @@ def parse_pattern(text: str) -> tuple[PatternNode, ...]:
         if not found:
             raise ValueError(f"{part!r} is not an operator of a fusion pattern")
         reads = tuple(found[2].split(",")) if found[2] else ()
-        if any(not re.fullmatch(r"x\d+|\d+", read) or (read.isdigit() and int(read) >= position) for read in reads):
+        if not all(_READ.fullmatch(read) and (read[0] == "x" or _position(read) < position) for read in reads):
             raise ValueError(f"{part!r} reads something that is not before it")
         nodes.append(PatternNode(found[1], reads))
     return tuple(nodes)
+
+
+def _position(read: str) -> int:
+    """Return which operator of a pattern writes what another reads."""
+    return int(read.partition(".")[0])
+
+
+def _label(position: int, slot: int) -> str:
+    return f"{position}.{slot}" if slot else str(position)
 
 
 def _activations(*chains: str) -> tuple[FusionRule, ...]:
@@ -103,8 +114,8 @@ def pattern_of(network: Network, group: Sequence[Node]) -> str:
     graph = canonical(network, group, [sink.outputs[0]])
     labels: dict[str, str] = {name: f"x{index}" for index, name in enumerate(graph.inputs)}
     parts = []
-    for position, node in enumerate(graph.nodes):
-        labels[node.outputs[0]] = str(position)
+    for position, node in enumerate(node for node in graph.nodes if not network.is_fixed(node)):
+        labels.update((name, _label(position, slot)) for slot, name in enumerate(node.outputs))
         reads = ",".join(labels[name] for name in network.activations(node))
         parts.append(f"{_variant(network, node)}({reads})")
     return ";".join(parts)
@@ -130,6 +141,7 @@ def learn_rules(reported: Sequence[ReportedGroups], source: str) -> tuple[Fusion
     several results, cannot be written as a pattern and are skipped.
     """
     found: set[str] = set()
+    reported = [(network, _without_fixed(network, groups)) for network, groups in reported]
     for network, groups in reported:
         nodes = {node.index: node for node in network.nodes}
         fused = (group for group in groups if len(group) > 1 and _has_one_sink(network, group))
@@ -164,10 +176,15 @@ def _length(pattern: str) -> int:
     return pattern.count(";") + 1
 
 
+def _without_fixed(network: Network, groups: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    fixed = {node.index for node in network.nodes if network.is_fixed(node)}
+    return [group - fixed for group in groups if not group <= fixed]
+
+
 def _has_one_sink(network: Network, group: frozenset[int]) -> bool:
     nodes = [node for node in network.nodes if node.index in group]
-    sinks = [node for node in nodes if any(network.is_read_outside(name, group) for name in node.outputs)]
-    return len(sinks) == 1 and all(len(node.results) == 1 for node in nodes)
+    sinks = [node for node in nodes if any(network.is_read_outside(name, group) for name in node.results)]
+    return len(sinks) == 1 and len(sinks[0].results) == 1
 
 
 def _variant(network: Network, node: Node) -> str:
@@ -202,7 +219,8 @@ class _Matcher:
         taken = set(claimed)
         for sink in self._network.nodes:
             for bound in self._bind(pattern, [(str(len(pattern) - 1), sink.outputs[0])], {}):
-                group = tuple(self._network.producers[bound[label]] for label in bound if not label.startswith("x"))
+                written = [bound[label] for label in bound if not label.startswith("x")]
+                group = tuple({node.index: node for node in map(self._network.producers.__getitem__, written)}.values())
                 indices = {node.index for node in group}
                 if len(indices) == len(pattern) and taken.isdisjoint(indices) and self._is_closed(group, sink):
                     taken |= indices
@@ -225,8 +243,10 @@ class _Matcher:
         if label.startswith("x"):
             yield from self._bind(pattern, rest, bound)
             return
-        node, expected = self._network.producers.get(tensor), pattern[int(label)]
-        if node is None or node.outputs[0] != tensor or expected.op not in (self._variants[node.index], node.op):
+        node, expected = self._network.producers.get(tensor), pattern[_position(label)]
+        if node is None or expected.op not in (self._variants[node.index], node.op):
+            return
+        if _label(_position(label), node.outputs.index(tensor)) != label:
             return
         reads = self._network.activations(node)
         if len(reads) == len(expected.reads):

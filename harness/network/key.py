@@ -47,7 +47,10 @@ class Subgraph:
 
 
 def canonical(network: Network, nodes: Sequence[Node], outputs: Sequence[str]) -> Subgraph:
-    """Return the nodes ordered depth first from the outputs, independent of the exporter's order."""
+    """Return the nodes ordered depth first from the outputs, independent of the exporter's order.
+
+    Nodes before them that do not depend on the network's inputs are part of the subgraph.
+    """
     writer = {tensor: node for node in nodes for tensor in node.outputs if tensor}
     ordered: list[Node] = []
     inputs: list[str] = []
@@ -55,7 +58,7 @@ def canonical(network: Network, nodes: Sequence[Node], outputs: Sequence[str]) -
     done: set[int] = set()
     while stack:
         tensor, expanded = stack.pop()
-        node = writer.get(tensor)
+        node = network.producers.get(tensor) if tensor in network.fixed else writer.get(tensor)
         if node is None:
             if tensor and tensor not in network.constants and tensor not in inputs:
                 inputs.append(tensor)

@@ -27,11 +27,12 @@ class Layer:
 def cut(network: Network, rules: Sequence[FusionRule]) -> tuple[Layer, ...]:
     """Cut a network by fusion rules, longest pattern first; each node that no rule matches is a layer of its own.
 
-    Every node of `network.nodes` is in exactly one layer.
+    Every node of `network.nodes` is in exactly one layer, but for nodes that do not depend on the network's inputs:
+    they are in each layer that reads their results.
     """
     groups = match_all(network, rules)
     claimed = {node.index for group in groups for node in group}
-    groups += [(node,) for node in network.nodes if node.index not in claimed]
+    groups += [(node,) for node in network.nodes if node.index not in claimed and not network.is_fixed(node)]
     layers = (_layer(network, group) for group in groups)
     return tuple(sorted(layers, key=lambda layer: max(node.index for node in layer.graph.nodes)))
 

@@ -145,9 +145,22 @@ class Network:
         """Return whether a tensor is an output of the network or read by a node that is not among `nodes`."""
         return tensor in self.outputs or any(reader.index not in nodes for reader in self.readers(tensor))
 
+    @functools.cached_property
+    def fixed(self) -> frozenset[str]:
+        """The tensors that nodes write and that do not depend on the inputs, such as dequantised weights."""
+        found: set[str] = set()
+        for node in self.nodes:
+            if all(not name or name in self.constants or name in found for name in node.inputs):
+                found.update(node.results)
+        return frozenset(found)
+
+    def is_fixed(self, node: Node) -> bool:
+        """Return whether the results of a node do not depend on the inputs."""
+        return all(name in self.fixed for name in node.results)
+
     def activations(self, node: Node) -> list[str]:
-        """Return the inputs of a node that are neither constant nor absent."""
-        return [name for name in node.inputs if name and name not in self.constants]
+        """Return the inputs of a node that depend on the inputs of the network."""
+        return [name for name in node.inputs if name and name not in self.constants and name not in self.fixed]
 
     def constant_bytes(self, nodes: Iterable[Node]) -> int:
         """Return the size in bytes of the constants that these nodes read, each counted once."""
