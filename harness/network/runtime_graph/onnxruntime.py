@@ -22,7 +22,9 @@ _NCHWC = "com.microsoft.nchwc"
 _GIVEN_NAME = re.compile(r"(?<![A-Za-z0-9])[nt][0-9]+(?![A-Za-z0-9])")
 _CONVERSIONS = frozenset({"Cast", "Transpose", "ReorderInput", "ReorderOutput"})
 """Operators that the runtime inserts to convert a tensor between layouts or types."""
-_ACTIVATIONS = frozenset("Relu Clip LeakyRelu Sigmoid Tanh HardSigmoid HardSwish Elu PRelu QuantizeLinear".split())
+_ACTIVATIONS = frozenset(
+    ["Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "PRelu", "QuantizeLinear"]
+)
 _COMBINATIONS = frozenset({"Add", "Sum", "Mul"})
 
 
