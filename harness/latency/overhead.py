@@ -29,6 +29,9 @@ COLUMNS = ("runs", *TERM_NAMES)
 """The order of coefficients: `runs` is c, `input_bytes` is a, `output_bytes` is b."""
 MEMORY_COLUMNS = ("stored_bytes", "loaded_bytes", "last_bytes", "accesses")
 """Times of the device's own memory, which null probes may not separate from a and b."""
+_MERGED = (*MEMORY_COLUMNS, "auxiliary_input_bytes")
+"""Columns whose time becomes part of a and b where the null probes do not separate them. Only probes that slice their
+input separate what an auxiliary layer reads from a, and a device may refuse all of these."""
 MAX_CONDITION = 100.0
 MODEL_NOISE = 0.01
 """Relative error added to every total's standard error, so that none dominates."""
@@ -74,8 +77,8 @@ class Overhead:
 
     @property
     def confounded(self) -> tuple[str, ...]:
-        """Columns of the device's own memory that its null probes do not separate from a and b."""
-        return tuple(name for name in MEMORY_COLUMNS if name not in self.least_squares)
+        """Columns that a and b contain because the null probes do not separate them."""
+        return tuple(name for name in _MERGED if name not in self.least_squares)
 
     @property
     def a(self) -> Coefficient:
@@ -133,8 +136,8 @@ def fit_overhead(
 
     Intervals are percentiles over refits to redrawn totals, which stay valid where a coefficient is at its bound of
     zero and where long totals scatter more. `drift` is the relative standard error that all totals share. A column of
-    the device's own memory that the null probes cannot separate from a and b is left out, and its time becomes part
-    of them. Raises IllConditionedDesign where the sizes do not separate the other columns.
+    the device's own memory, or of what auxiliary layers read, is left out if the null probes cannot separate it from a
+    and b, and its time becomes part of them. Raises IllConditionedDesign where the sizes do not separate the other columns.
     """
     design = np.array([row_of(terms) for terms, _ in nulls]).reshape(-1, len(COLUMNS))
     total = np.array([measurement.latency_s for _, measurement in nulls])
@@ -185,9 +188,10 @@ def _separable(design: Floats, weight: Floats, used: np.ndarray[Any, Any]) -> tu
     condition = float(singular[0] / max(singular[-1], 1e-300))
     if condition > MAX_CONDITION:
         together = [name for name, share in zip(names, abs(right[-1]), strict=True) if share > 0.3]
-        memory = next((name for name in MEMORY_COLUMNS if name in together), None)
-        if memory is not None:
-            return _separable(design, weight, used[used != COLUMNS.index(memory)])
+        mergeable = _MERGED if "slices" not in names else MEMORY_COLUMNS
+        merged = next((name for name in mergeable if name in together), None)
+        if merged is not None:
+            return _separable(design, weight, used[used != COLUMNS.index(merged)])
         varied, *others = [name for name in together if name != "runs"] or ["input_bytes"]
         sizes = design[:, COLUMNS.index(varied)]
         why = f"{' and '.join(together)} vary together (condition number {condition:.3g})"

@@ -176,6 +176,18 @@ def test_the_condition_number_does_not_depend_on_the_unit_of_size(factor: int) -
     assert other.c.value == pytest.approx(one.c.value, rel=1e-3)
 
 
+def test_a_device_that_refuses_slices_leaves_the_reads_of_auxiliary_layers_in_a() -> None:
+    """Without the probes that slice their input, a holds what auxiliary layers read, and totals stay right."""
+    left = [one for one in design() if not one.slices]
+    fit = fit_overhead(totals(left, 1, 0.0))
+    assert "auxiliary_input_bytes" in fit.confounded and "auxiliary_input_bytes" not in fit.least_squares
+    both = TRUTH["input_bytes"] + TRUTH["auxiliary_input_bytes"]
+    assert fit.a.value == pytest.approx(both, rel=0.05)
+    single = [one for one in left if one.auxiliaries == 1]
+    for one, (_, measured) in zip(single, totals(single, 1, 0.0), strict=True):
+        assert fit.of(row_of(one))[0] == pytest.approx(measured.latency_s, rel=0.02)
+
+
 def refusal(sizes: Sequence[tuple[int, int]]) -> IllConditionedDesign:
     """Return the error for null probes with these input and output sizes and no other terms."""
     nulls = [(OverheadTerms(*size), Measurement(1e-4 + 1e-10 * sum(size), 1e-7, 2e-7, 9, 0, "cpu")) for size in sizes]
