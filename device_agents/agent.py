@@ -19,6 +19,7 @@ import time
 from typing import Any, Callable, Dict, NoReturn, Optional
 
 from device_agents import AGENT_VERSION, fingerprint, wire
+from device_agents.backends import BACKENDS
 from device_agents.lease import Lease, LeaseHeld, evict_stopped, holder_of
 from device_agents.watchdog import Watchdog
 from device_agents.worker_link import Rejected, WorkerLink
@@ -59,6 +60,7 @@ class Agent:
         self._greeted = False
         self._backend = ""
         self._purpose = _PURPOSES[0]
+        self._shared = False
         self._lease: Optional[Lease] = None
         self._worker: Optional[WorkerLink] = None
         self._watchdog = Watchdog(IDLE_S, _GRACE_S, _EXIT_HUNG, self._kill_worker)
@@ -225,8 +227,9 @@ class Agent:
         purpose = frame.fields.get("purpose", _PURPOSES[0])
         if purpose not in _PURPOSES:
             raise Rejected("bad-request", "the purpose of a session must be %s" % " or ".join(_PURPOSES))
+        self._shared = _shares(frame, backend)
         resource = frame.fields.get("resource")
-        holder = _rightful_holder(resource) if isinstance(resource, str) else None
+        holder = _rightful_holder(resource) if isinstance(resource, str) and not self._shared else None
         if holder is not None:  # starting a runtime would disturb the holder's measurement
             raise Rejected("busy", "%s is leased by %s" % (resource, holder), holder=holder)
         try:
@@ -245,7 +248,7 @@ class Agent:
             raise Rejected("bad-request", "lease needs a resource and a holder")
         try:
             lease = Lease(resource)
-            lease.acquire(holder[:200])
+            lease.acquire(holder[:200], self._shared)
         except LeaseHeld as held:
             raise Rejected("busy", str(held), holder=held.holder) from None
         except (ValueError, OSError) as error:
@@ -322,6 +325,16 @@ def _rightful_holder(resource: str) -> Optional[str]:
         return None if holder is None or evict_stopped(resource) else holder
     except ValueError as error:
         raise Rejected("bad-request", "%r cannot be leased: %s" % (resource[:80], error)) from None
+
+
+def _shares(frame: wire.Frame, backend: str) -> bool:
+    """Return whether the host asks for no exclusive use of the device; only virtual devices can be shared."""
+    shared = frame.fields.get("shared", False)
+    if type(shared) is not bool:
+        raise Rejected("bad-request", "shared must be true or false")
+    if shared and backend in BACKENDS and not BACKENDS[backend].virtual:
+        raise Rejected("bad-request", "a device of backend %s cannot be shared" % backend)
+    return shared
 
 
 def _number(frame: wire.Frame, name: str, limits: Any, default: Optional[float] = None) -> float:

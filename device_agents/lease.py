@@ -4,6 +4,8 @@ The lock is an `flock` on one file per resource in a folder that all users of th
 users and controllers exclude each other. The kernel drops the lock when the supervisor ends, however it ends. The file
 holds the last token, its holder, and the time until which it is leased.
 
+A session that shares its resource gets a token in the same way but keeps no lock: any number of them work at once.
+
 A reboot may empty that folder and may set the wall clock back, so the user's cache folder holds a copy of the token.
 """
 
@@ -27,6 +29,8 @@ _MOST = 1 << 62
 _SPARE = 1 / 8
 _GRACE_S = 5.0
 _DYING_S = 2.0
+_TURN_S = 2.0
+"""How long a session that shares the resource waits for others to fetch their tokens, a matter of milliseconds."""
 
 
 class LeaseHeld(Exception):
@@ -61,25 +65,29 @@ class Lease:
         self._record: Dict[str, Any] = {}
         self._file: Optional[int] = None
 
-    def acquire(self, holder: str) -> int:
+    def acquire(self, holder: str, shared: bool = False) -> int:
         """Take the lock and return a new fencing token, larger than all before; raises LeaseHeld.
 
+        A `shared` lease keeps no lock, so that others get theirs meanwhile; only a holder of the lock refuses it.
         Raises OSError if the token cannot be stored, for example on a full disk.
         """
         handle = _open_shared(self._path)
         try:
-            if not _lock(handle) and not (_evict_stopped(handle) and _lock(handle)):
+            locked = (shared and _lock_in_turn(handle)) or _lock(handle)
+            if not locked and not (_evict_stopped(handle) and _lock(handle)):
                 raise LeaseHeld(self.resource, _holder(handle))
             before = max(int(_read(handle).get("token", 0)), _remembered(self.resource))
             token = max(before + 1, int(time.time()))
-            self._record = {"token": token, "holder": holder, "pid": os.getpid()}
+            self._record = {"token": token} if shared else {"token": token, "holder": holder, "pid": os.getpid()}
             _write(handle, self._record)
             os.fsync(handle)
+            _remember(self.resource, token)
         except BaseException:
             os.close(handle)
             raise
-        _remember(self.resource, token)
-        self.token, self._file = token, handle
+        if shared:
+            os.close(handle)
+        self.token, self._file = token, None if shared else handle
         return token
 
     def extend(self, deadline_s: float, ttl_s: float) -> None:
@@ -145,6 +153,17 @@ def _lock(handle: int) -> bool:
             return True
         except OSError:
             time.sleep(pause_s)
+    return False
+
+
+def _lock_in_turn(handle: int) -> bool:
+    """Wait for the lock while others that share the resource fetch their tokens."""
+    deadline = time.monotonic() + _TURN_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.01)
     return False
 
 

@@ -102,10 +102,11 @@ class Bench:
         return Workspace(self.root)
 
     def set_device(self, truth: Truth | None = None, name: str = DEVICE) -> None:
-        """Writes devices.toml with one null device."""
+        """Writes devices.toml with one null device, which is leased like a real one."""
         self.truth = truth or self.truth
         options = "".join(f"{key} = {value!r}\n" for key, value in vars(self.truth).items())
-        self.workspace.devices.write_text(f'[devices.{name}]\nbackend = "null"\n[devices.{name}.options]\n{options}')
+        table = f'[devices.{name}]\nbackend = "null"\nexclusive = true\n'
+        self.workspace.devices.write_text(f"{table}[devices.{name}.options]\n{options}")
 
     def profile(
         self,

@@ -96,7 +96,9 @@ class Sshd:
             **settings,
         }
         options: dict[str, int | float | str] = {"threads": 1} if backend == "onnxruntime" else {}
-        return Device(name=name, backend=backend, options=options, resource=name, transport=Ssh(**values))
+        return Device(
+            name=name, backend=backend, options=options, resource=name, exclusive=True, transport=Ssh(**values)
+        )
 
     def trust(self, port: int) -> None:
         """Lists the host key in known_hosts for this port, too: that of a proxy, for example."""

@@ -101,7 +101,8 @@ class Bench:
         folder = self.folder / name
         folder.mkdir()
         (folder / MODEL).write_bytes((self.folder / MODEL).read_bytes())
-        lines = f'[devices.{name}]\nbackend = "null"\n{self._ssh}[devices.{name}.options]\nnoise = 0.01\nseed = 1\n'
+        lines = f'[devices.{name}]\nbackend = "null"\nexclusive = true\n{self._ssh}'
+        lines += f"[devices.{name}.options]\nnoise = 0.01\nseed = 1\n"
         (folder / "devices.toml").write_text(lines, encoding="utf-8")
         return folder
 

@@ -18,7 +18,8 @@ from device_agents.messages import LoadRequest, Revealed, Sample, Truth
 class Registration:
     """Where a backend's class is, or a function that chooses one, and whether its devices are virtual.
 
-    Virtual devices compute latencies and occupy no cores.
+    Virtual devices compute latencies on a clock of their own and occupy no cores: any number of sessions may measure
+    on one of them at once, and each gets the results that it would get alone.
     """
 
     place: str

@@ -135,6 +135,11 @@ Budget = Annotated[
     typer.Option("--budget", metavar="TIME", help="Limit of the time on the device, such as 90s, 10m or 2h."),
 ]
 
+Wait = Annotated[
+    str | None,
+    typer.Option("--wait", metavar="TIME", help="Wait up to this time for a device in use, such as 90s, 10m or 2h."),
+]
+
 _NUMBER = re.compile(r"[0-9]{1,12}\Z")
 
 
@@ -158,14 +163,19 @@ def parse_names(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(dict.fromkeys(text.split(",")))
 
 
-def parse_budget(text: str | None) -> float | None:
+def parse_budget(text: str | None, flag: str = "--budget") -> float | None:
     """Return a duration in seconds; raises UsageError."""
     if text is None:
         return None
     try:
         return duration_s(text)
     except ValueError as error:
-        raise UsageError(f"--budget {text[:40]} {error}") from error
+        raise UsageError(f"{flag} {text[:40]} {error}") from error
+
+
+def parse_wait(text: str | None) -> float | None:
+    """Return a duration in seconds; raises UsageError."""
+    return parse_budget(text, "--wait")
 
 
 def parse_runs(text: str) -> int | None:

@@ -15,6 +15,7 @@ DEMO_NETWORKS = ("builtin:squeezenet", "builtin:mobilenetv2", "builtin:resnet50"
 
 def demo(
     device: arguments.DeviceName = DEMO_DEVICE,
+    wait: arguments.Wait = None,
     workspace: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
@@ -32,18 +33,20 @@ def demo(
     from harness.report.html import write_report
     from harness.validation.network_validation import validate
 
-    found = find_workspace(workspace)
+    found, wait_s = find_workspace(workspace), arguments.parse_wait(wait) or 0.0
     started_s = time.monotonic()
     with show_progress(device) as observe, stop_on_interrupt() as stop:
         note(f"1/4 profile: every layer of {', '.join(DEMO_NETWORKS)} on {device}, each with an auxiliary layer")
-        measured = profile(DEMO_NETWORKS, device=device, workspace=found, observe=observe, stop=stop)
+        measured = profile(DEMO_NETWORKS, device=device, workspace=found, wait_s=wait_s, observe=observe, stop=stop)
         note(
             f"2/4 lut build: {measured.samples:,} samples of {measured.probes} probes,"
             f" {measured.device_seconds:.1f} s on the device"
         )
         table = build_lut(device, workspace=found)
         note(f"3/4 estimate and validate: {len(table.entries)} entries in {table.path}")
-        result = validate(DEMO_NETWORKS, device=device, workspace=found, naive=True, observe=observe, stop=stop)
+        result = validate(
+            DEMO_NETWORKS, device=device, workspace=found, naive=True, wait_s=wait_s, observe=observe, stop=stop
+        )
     path = found.reports / "demo.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_report(path, table, [estimate_network(load_network(model), table) for model in DEMO_NETWORKS], result)

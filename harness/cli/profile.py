@@ -65,6 +65,7 @@ def profile(
     seed: Seed = 0,
     dry_run: DryRun = False,
     fresh: Fresh = False,
+    wait: arguments.Wait = None,
     *,
     reading: arguments.Reading,
     workspace: arguments.WorkspaceFolder = None,
@@ -81,6 +82,7 @@ def profile(
     """
     found = find_workspace(workspace)
     dims, run_count, budget_s = reading.dims, arguments.parse_runs(runs), arguments.parse_budget(budget)
+    wait_s = arguments.parse_wait(wait)
     if space is not None and (models or dims or dry_run):
         why = "Its layers are chosen as results arrive" if dry_run else "A space file gives all sizes itself"
         raise UsageError("--space excludes networks, --dim and --dry-run", why=why)
@@ -108,9 +110,9 @@ def profile(
         strict=reading.strict,
     )
     if dry_run:
-        show_dry_run(request, found, json)
+        show_dry_run(request, found, json, wait_s=wait_s)
     else:
-        show_profiles([replace(request, device=one.name) for one in devices], found, json)
+        show_profiles([replace(request, device=one.name) for one in devices], found, json, wait_s=wait_s)
 
 
 def _space(reference: str | None, count: int | None, target: float | None) -> SpaceRequest | None:

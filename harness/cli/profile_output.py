@@ -29,7 +29,9 @@ _STOPPED = {
 }
 
 
-def show_profiles(requests: Sequence[ProfileRequest], workspace: Workspace, json: bool) -> None:
+def show_profiles(
+    requests: Sequence[ProfileRequest], workspace: Workspace, json: bool, *, wait_s: float | None = None
+) -> None:
     """Run one request per device and show the results.
 
     Raises the failure of the device; of several failures, the one with the gravest exit code. Refused networks count as
@@ -39,7 +41,7 @@ def show_profiles(requests: Sequence[ProfileRequest], workspace: Workspace, json
 
     outcomes = []
     with _observers(requests) as observer, stop_on_interrupt() as stop:
-        for outcome in profile_devices(requests, workspace, observer=observer, stop=stop):
+        for outcome in profile_devices(requests, workspace, observer=observer, stop=stop, wait_s=wait_s):
             outcomes.append(outcome)
             if len(requests) > 1:
                 failure, attempts = outcome.failure, outcome.attempts
@@ -161,12 +163,13 @@ def _error(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
 
 
-def show_dry_run(request: ProfileRequest, workspace: Workspace, json: bool) -> None:
+def show_dry_run(request: ProfileRequest, workspace: Workspace, json: bool, *, wait_s: float | None = None) -> None:
     """Show the plan of a request and its time."""
+    from harness.measure.busy_device import Patience
     from harness.measure.profiling import dry_run
 
-    with show_progress(request.device) as observe:
-        planned = dry_run(request, workspace, observe)
+    with show_progress(request.device) as observe, stop_on_interrupt() as stop:
+        planned = dry_run(request, workspace, Patience(wait_s or 0.0, observe, stop))
     fewest, most = request.policy.runs or request.policy.min_rounds, request.policy.runs or request.policy.max_rounds
     bound_s = request.policy.budget_s or math.inf
     seconds = [min(bound_s, planned.round_seconds * rounds) for rounds in (fewest, most)]

@@ -43,6 +43,7 @@ def validate(
     lut: arguments.LutFolder = None,
     *,
     extent: Extent,
+    wait: arguments.Wait = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report to this file.")] = None,
     reading: arguments.Reading,
     directory: arguments.WorkspaceFolder = None,
@@ -56,6 +57,7 @@ def validate(
     Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
     """
     workspace, dims = find_workspace(directory), reading.dims
+    wait_s = arguments.parse_wait(wait) or 0.0
 
     from harness.estimation import network_estimate as networks
     from harness.validation import network_validation as validation
@@ -71,6 +73,7 @@ def validate(
             layers=extent.layers,
             strict=reading.strict,
             dims=dims,
+            wait_s=wait_s,
             observe=observe,
             stop=stop,
         )

@@ -11,6 +11,7 @@
     backend = "onnxruntime"      # this is the default; or "openvino", "command"
     groups = ["edge", "shelf-2"] # names under which `harness profile --group` finds it
     golden_ms = [1.9, 2.2]       # band of the golden probe; measured on first contact if not given
+    exclusive = true             # one controller at a time; false is the default of emulated devices
 
     [devices.board.options]
     threads = 1
@@ -25,7 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from device_agents.backends import BACKENDS
 from harness.errors import UnknownDevice
@@ -34,7 +35,7 @@ from harness.strict_model import StrictModel
 from harness.text import SAFE_NAME_RULE, did_you_mean, is_safe_name, printable, safe_name
 
 _RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-_DEVICE_KEYS = ("backend", "options", "resource", "groups", "golden_ms")
+_DEVICE_KEYS = ("backend", "options", "resource", "exclusive", "groups", "golden_ms")
 
 
 def _plain(value: str) -> str:
@@ -58,6 +59,18 @@ def _resource(value: str) -> str:
 def _band(value: tuple[float, float] | None) -> tuple[float, float] | None:
     if value is not None and not 0 < value[0] < value[1]:
         raise ValueError("must be two numbers, the lower one first, above zero")
+    return value
+
+
+def _is_real(checked: Mapping[str, Any]) -> bool:
+    """Whether the device of a backend runs on the cores or the chip of a machine, where others would disturb it."""
+    backend = checked.get("backend", "")
+    return backend not in BACKENDS or not BACKENDS[backend].virtual
+
+
+def _exclusive(value: bool, info: ValidationInfo) -> bool:
+    if not value and _is_real(info.data):
+        raise ValueError("must be true: another measurement would disturb the clock of this backend")
     return value
 
 
@@ -92,12 +105,17 @@ class Ssh(StrictModel):
 
 
 class Device(StrictModel):
-    """One device: its backend, the resource that it occupies, and how to reach it."""
+    """One device: its backend, the resource that it occupies, and how to reach it.
+
+    An `exclusive` device is leased: one controller measures at a time. Emulated devices have a clock of their own and
+    need no lease, unless devices.toml asks for one.
+    """
 
     name: str
     backend: Annotated[str, AfterValidator(_backend)] = "onnxruntime"
     options: Mapping[str, _Option | list[str] | dict[str, _Option]] = Field(default_factory=dict)
     resource: Annotated[str, AfterValidator(_resource)]
+    exclusive: Annotated[bool, AfterValidator(_exclusive)] = Field(default_factory=_is_real)
     groups: Annotated[tuple[Annotated[str, AfterValidator(safe_name)], ...], Field(strict=False)] = ()
     golden_ms: Annotated[tuple[_Milliseconds, _Milliseconds] | None, Field(strict=False), AfterValidator(_band)] = None
     transport: Local | Ssh = Field(default_factory=Local, discriminator="kind")

@@ -218,7 +218,11 @@ def agent_error(device: str, fields: Mapping[str, Any]) -> DeviceError:
     holder = last_part(reply.holder or "an unknown holder", 120)
     version = last_part(reply.agent_version or "unknown", 40)
     kinds: dict[str, tuple[type[DeviceError], str, str]] = {
-        "busy": (DeviceBusy, f"{device} is in use by {holder}", f"Wait until it is free; {look} shows its holder"),
+        "busy": (
+            DeviceBusy,
+            f"{device} is in use by {holder}",
+            f"Wait until it is free, for example with `--wait 10m`; {look} shows its holder",
+        ),
         "lease-lost": (LeaseLost, f"The lease of {device} is lost", RESUME),
         "worker-died": (WorkerDied, f"The worker process on {device} failed", RESUME),
         "worker-silent": (WorkerDied, f"The worker process on {device} failed", RESUME),

@@ -78,6 +78,8 @@ class AgentSession:
         backend = self._device.backend if with_backend else None
         version: dict[str, Any] = {"major": wire.PROTOCOL_MAJOR, "minor": wire.PROTOCOL_MINOR, "purpose": purpose}
         options, resource = dict(self._device.options), self._device.resource
+        if with_backend and not self._device.exclusive:
+            version["shared"] = True
         try:
             request = self._link.send("hello", backend=backend, options=options, resource=resource, **version)
             frame = self._link.wait(request, ("hello",), self._deadlines.start_s)
@@ -95,7 +97,7 @@ class AgentSession:
     def acquire(self, holder: str | None = None) -> int:
         """Take the lease of the device's resource in the name of `holder`, by default this controller.
 
-        Returns the fencing token.
+        A device that is not exclusive gives a lease to every session. Returns the fencing token.
         """
         holder = last_part(holder or controller_name(), 150)
         fields: dict[str, Any] = {"resource": self._device.resource, "ttl_s": self._deadlines.lease_ttl_s}

@@ -5,6 +5,7 @@ Every way to profile goes through `run_request`: the command line, `harness.prof
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import threading
@@ -27,7 +28,8 @@ from harness.fleet.health import check_golden, check_golden_again, check_in_serv
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import FleetStore, now
 from harness.fleet.watch_campaign import measure_watch
-from harness.measure.device_run import DeviceRun
+from harness.measure.busy_device import Announcement
+from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal import PENDING, Journal
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
 from harness.measure.progress import Observer, ignore, notes_of
@@ -73,9 +75,10 @@ def run_request(
     """
     gate, started, waited_from_s = gate or ConnectGate(), now(), time.monotonic()
     bare = ProfileOutcome(request, started, started, 0)
+    announce = Announcement(observe)
     attempts, newest = 0, _newest_campaign(workspace, request.device) if request.fresh else 0
     while True:
-        attempts += 1
+        attempts, left_s = attempts + 1, math.inf
         begun = request.fresh and attempts > 1 and _newest_campaign(workspace, request.device) != newest
         trying = replace(bare, request=replace(request, fresh=False)) if begun else bare
         try:
@@ -83,9 +86,11 @@ def run_request(
             return replace(outcome, request=request, ended=now(), attempts=attempts)
         except DeviceBusy as error:
             allowed_s = max(wait.busy_s, _STALE_LEASE_S if attempts > 1 else 0.0)
-            if time.monotonic() - waited_from_s >= allowed_s or wait.attempts == 1:
+            left_s = waited_from_s + allowed_s - time.monotonic()
+            if left_s <= 0:
                 return _failed(bare, workspace, error, attempts)
             attempts -= 1
+            announce(error, left_s)
         except DeviceError as error:
             if not error.retry_helps or attempts >= wait.attempts:
                 return _failed(bare, workspace, error, attempts)
@@ -93,7 +98,7 @@ def run_request(
         except HarnessError as error:
             return _failed(bare, workspace, error, attempts)
         try:
-            pause(wait.pause_s * random.uniform(0.5, 1.5), stop)  # noqa: S311 - jitter, no secret
+            pause(min(left_s, wait.pause_s * random.uniform(0.5, 1.5)), stop)  # noqa: S311 - jitter, no secret
         except Interrupted as error:
             return _failed(bare, workspace, error, attempts)
 
@@ -116,9 +121,7 @@ def _attempt(
         check_in_service(store, device.name)
         with gate.connecting(device, stop):
             session = open_session(device)
-        with session:
-            session.acquire()
-            run = DeviceRun(session, journal, device.name, observe, stop)
+        with session, leased_run(session, device, journal, observe, stop) as run:
             golden = check_golden(run, store, configured_band(device))
             reached = replace(bare, golden_s=golden.latency_s, fingerprint=dict(session.hello.fingerprint))
             outcome = (

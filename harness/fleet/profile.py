@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from harness.fleet.execution import NO_WAIT, run_request
+from harness.fleet.execution import NO_WAIT, WaitPolicy, run_request
 from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.measure.policy import RepeatPolicy
@@ -16,6 +17,9 @@ from harness.network.model_references import Models, model_references
 from harness.probe.auxiliary import AUTO, AuxiliaryChoice, chosen_kind
 from harness.settings import DEFAULT_DEVICE
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
+
+_POLL_S = 2.0
+"""The pause between two looks at a busy device that a person waits for."""
 
 
 # One keyword for each field of ProfileRequest that concerns networks, and three for the call itself.
@@ -30,14 +34,16 @@ def profile(
     fresh: bool = False,
     strict: bool = False,
     workspace: AnyWorkspace = None,
+    wait_s: float = 0.0,
     observe: Observer = ignore,
     stop: threading.Event | None = None,
 ) -> ProfileResult:
     """Measure every layer of networks on a device; the same call resumes what was interrupted.
 
     `models` is a path, `builtin:NAME`, an `onnx.ModelProto`, or a list of these; empty selects the reference networks.
-    Networks that harness or the device refuses are left out and listed in the result; with `strict`, or if none is
-    left, the refusal is raised. Raises the errors of `harness.errors`; the samples taken until then are kept.
+    A device in use is waited for up to `wait_s` seconds. Networks that harness or the device refuses are left out and
+    listed in the result; with `strict`, or if none is left, the refusal is raised. Raises the errors of
+    `harness.errors`; the samples taken until then are kept.
     """
     request = ProfileRequest(
         device=device,
@@ -49,7 +55,7 @@ def profile(
         fresh=fresh,
         strict=strict,
     )
-    result = profile_request(request, workspace=workspace, observe=observe, stop=stop).result
+    result = profile_request(request, workspace=workspace, wait_s=wait_s, observe=observe, stop=stop).result
     assert result is not None  # noqa: S101 - an outcome without failure has one
     return result
 
@@ -58,11 +64,13 @@ def profile_request(
     request: ProfileRequest,
     *,
     workspace: AnyWorkspace = None,
+    wait_s: float = 0.0,
     observe: Observer = ignore,
     stop: threading.Event | None = None,
 ) -> ProfileOutcome:
     """Run a request and return its outcome; raises the errors of `harness.errors`."""
-    outcome = run_request(request, as_workspace(workspace), stop=stop or threading.Event(), observe=observe)
+    wait, stop = _patience(wait_s), stop or threading.Event()
+    outcome = run_request(request, as_workspace(workspace), stop=stop, wait=wait, observe=observe)
     if outcome.failure is not None:
         raise outcome.failure.error()
     return outcome
@@ -74,12 +82,20 @@ def profile_devices(
     *,
     observer: Callable[[ProfileRequest], Observer],
     stop: threading.Event,
+    wait_s: float | None = None,
 ) -> Iterator[ProfileOutcome]:
     """Yield the outcomes of requests for several devices, measured side by side.
 
-    A single request runs in the calling thread and does not wait for a busy device.
+    A busy device is waited for up to `wait_s` seconds: by default not at all if the request is the only one, which
+    runs in the calling thread, and five minutes if there are several.
     """
     if len(requests) == 1:
-        yield run_request(requests[0], workspace, stop=stop, wait=NO_WAIT, observe=observer(requests[0]))
+        wait = _patience(wait_s or 0.0)
+        yield run_request(requests[0], workspace, stop=stop, wait=wait, observe=observer(requests[0]))
     else:
-        yield from LocalEngine(workspace, observer=observer).run(requests, stop)
+        wait = WaitPolicy() if wait_s is None else WaitPolicy(busy_s=wait_s)
+        yield from LocalEngine(workspace, wait, observer=observer).run(requests, stop)
+
+
+def _patience(wait_s: float) -> WaitPolicy:
+    return replace(NO_WAIT, busy_s=wait_s, pause_s=_POLL_S)

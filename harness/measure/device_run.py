@@ -13,6 +13,7 @@ from harness.device.session import AgentSession, open_session
 from harness.errors import Interrupted
 from harness.measure.journal import Campaign, CampaignKey, Journal
 from harness.measure.progress import Observer, ignore
+from harness.measure.sessions_at_work import at_work
 from harness.probe.probe_plan import ProbePlan
 from harness.workspace import Workspace
 
@@ -22,7 +23,7 @@ class DeviceRun:
     """One session with a leased device, and the journal.
 
     `device` is its name in the journal. `observe` receives progress; setting `stop` ends the run after the current
-    visit.
+    visit. A `shared` device is used by other sessions at the same time; each works on campaigns of its own.
     """
 
     session: AgentSession
@@ -30,6 +31,7 @@ class DeviceRun:
     device: str
     observe: Observer = ignore
     stop: threading.Event = field(default_factory=threading.Event)
+    shared: bool = False
 
     def key(self, plan: ProbePlan, settings: Mapping[str, Any]) -> CampaignKey:
         """Return the key of a campaign of this plan on the device in its present state."""
@@ -37,7 +39,16 @@ class DeviceRun:
 
     def begin(self, plan: ProbePlan, settings: Mapping[str, Any]) -> Campaign:
         """Record a campaign; see `Journal.begin`."""
-        return self.journal.begin(self.key(plan, settings), plan, self.session.hello.clock, self.session.token)
+        key, clock = self.key(plan, settings), self.session.hello.clock
+        return self.journal.begin(key, plan, clock, self.session.token, self.shared)
+
+    def resumable(self, key: CampaignKey) -> Campaign | None:
+        """Return the campaign that this session may continue, if any; see `Journal.resumable`."""
+        return self.journal.resumable(key, self.session.token if self.shared else 0)
+
+    def newest(self, key: CampaignKey, *, finished: bool = False) -> Campaign | None:
+        """Return the newest campaign with this key that this session may use; see `Journal.newest`."""
+        return self.journal.newest(key, self.session.token if self.shared else 0, finished=finished)
 
     def check_stop(self, why: str = "All samples so far are in the journal", next_step: str = "") -> None:
         """Raise Interrupted if a stop was requested."""
@@ -53,6 +64,25 @@ def open_run(
 
     This neither measures the golden probe nor records the health of the device: `harness.profile` does.
     """
-    with open_session(device) as session, Journal(workspace.journal) as journal:
-        session.acquire()
-        yield DeviceRun(session, journal, device.name, observe, stop or threading.Event())
+    with (
+        open_session(device) as session,
+        Journal(workspace.journal) as journal,
+        leased_run(session, device, journal, observe, stop) as run,
+    ):
+        yield run
+
+
+@contextlib.contextmanager
+def leased_run(
+    session: AgentSession,
+    device: Device,
+    journal: Journal,
+    observe: Observer = ignore,
+    stop: threading.Event | None = None,
+) -> Iterator[DeviceRun]:
+    """Yield a run of a session, which takes the lease unless it has it; raises a DeviceError or JournalError."""
+    token = session.token or session.acquire()
+    with contextlib.ExitStack() as ending:
+        if not device.exclusive:
+            ending.enter_context(at_work(journal.path, device.name, token))
+        yield DeviceRun(session, journal, device.name, observe, stop or threading.Event(), not device.exclusive)

@@ -94,7 +94,7 @@ class FusionSearch:
     ) -> dict[tuple[str, ProducerKind], list[ShapeSaving]]:
         plan, planned = plan_pairs(due, self.auxiliary)
         settings = policy.settings("fusion", self.seed)
-        known = None if self.fresh else self.on.journal.newest(self.on.key(plan, settings))
+        known = None if self.fresh else self.on.newest(self.on.key(plan, settings), finished=True)
         campaign = known or self.on.begin(plan, settings)
         if not campaign.complete:
             CampaignRun(self.on, campaign, plan, policy).run()

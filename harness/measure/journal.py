@@ -11,9 +11,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from harness.errors import JournalError, LeaseLost
+from harness.errors import DeviceBusy, JournalError, LeaseLost
 from harness.measure.database import DurableFile
 from harness.measure.schema import SCHEMA
+from harness.measure.sessions_at_work import is_at_work
 from harness.network.fusion_rules import FusionRule
 from harness.network.key import LayerKey
 from harness.probe.chain_plan import ChainProbes
@@ -124,26 +125,30 @@ class Journal(DurableFile):
                 )
             yield
 
-    def begin(self, key: CampaignKey, plan: ProbePlan, clock: str, token: int = 0) -> Campaign:
+    def begin(self, key: CampaignKey, plan: ProbePlan, clock: str, token: int = 0, shared: bool = False) -> Campaign:
         """Record a campaign with its probes and layers, or return the existing one if the key names a job.
 
-        Raises LeaseLost if a lease later than `token` has written to the existing one.
+        Raises LeaseLost if a lease later than `token` has written to the existing one, and DeviceBusy if another
+        session on a `shared` device works on it.
         """
         with self.transaction():
-            found = self.newest(key) if key.settings.get("job") else None
-            number = found.id if found else self._insert(key, plan, clock)
+            found = None
+            if key.settings.get("job"):
+                held = self._alike(key)
+                found = self._claim(held, token, finished=True) if shared else next(iter(held), None)
+            number = found.id if found else self._insert(key, plan, clock, token)
         with self._fenced(number, token):
             return self.campaign(number)
 
-    def _insert(self, key: CampaignKey, plan: ProbePlan, clock: str) -> int:
+    def _insert(self, key: CampaignKey, plan: ProbePlan, clock: str, token: int) -> int:
         visits = {probe: batch.visits for batch in reversed(plan.batches) for probe in batch.probes}
         created = datetime.now(UTC).isoformat(timespec="milliseconds")
         rules = compact_json([asdict(rule) for rule in plan.rules])
         seed = int(key.settings.get("seed", 0))
         cursor = self._db.execute(
             "INSERT INTO campaigns (device, plan, settings, fingerprint, seed, clock, auxiliary, reference, rules,"
-            " created) VALUES (?,?,?,?,?,?,?,?,?,?)",
-            (*key.row, seed, clock, plan.auxiliary, plan.reference, rules, created),
+            " created, token) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            (*key.row, seed, clock, plan.auxiliary, plan.reference, rules, created, token),
         )
         campaign = int(cursor.lastrowid or 0)
         probes = (
@@ -167,15 +172,48 @@ class Journal(DurableFile):
             marks = ",".join("?" * len(owned[0]))
             self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", owned)  # noqa: S608 - our own names
 
-    def resumable(self, key: CampaignKey) -> Campaign | None:
-        """Return the newest campaign with this key that is not finished, or that waits for its golden probe."""
-        held = self._campaigns(f"{SAME_KEY} AND (excluded=? OR settled=0 AND excluded IS NULL)", *key.row, PENDING)
-        return max(held, key=lambda campaign: campaign.id, default=None)
+    def resumable(self, key: CampaignKey, shared_by: int = 0) -> Campaign | None:
+        """Return the newest campaign with this key that is not finished, or that waits for its golden probe.
 
-    def newest(self, key: CampaignKey) -> Campaign | None:
-        """Return the newest campaign with this key, complete or not, unless it was excluded."""
-        held = self._campaigns(f"{SAME_KEY} AND (excluded=? OR excluded IS NULL)", *key.row, PENDING)
-        return held[-1] if held else None
+        `shared_by` is the token of a session whose device others use, too: campaigns that they work on are passed
+        over, and the one returned is this session's until its end.
+        """
+        with self._choosing(shared_by):
+            held = self._campaigns(f"{SAME_KEY} AND (excluded=? OR settled=0 AND excluded IS NULL)", *key.row, PENDING)
+            newest_first = sorted(held, key=lambda campaign: -campaign.id)
+            return self._claim(newest_first, shared_by) if shared_by else next(iter(newest_first), None)
+
+    def newest(self, key: CampaignKey, shared_by: int = 0, *, finished: bool = False) -> Campaign | None:
+        """Return the newest campaign with this key, complete or not, unless it was excluded.
+
+        `shared_by` is as in `resumable`. With `finished`, a complete campaign is returned whoever measured it; the
+        caller must not write to it. Raises DeviceBusy if another session works on the job that the key names.
+        """
+        with self._choosing(shared_by):
+            held = self._alike(key)
+            return self._claim(held, shared_by, finished=finished) if shared_by else next(iter(held), None)
+
+    def _alike(self, key: CampaignKey) -> tuple[Campaign, ...]:
+        """All campaigns with this key that are not excluded, newest first."""
+        return self._campaigns(f"{SAME_KEY} AND (excluded=? OR excluded IS NULL)", *key.row, PENDING)[::-1]
+
+    def _choosing(self, shared_by: int) -> contextlib.AbstractContextManager[object]:
+        """A transaction if the choice of a campaign is recorded, so that no two sessions choose the same."""
+        return self.transaction() if shared_by else contextlib.nullcontext()
+
+    def _claim(self, found: Iterable[Campaign], token: int, *, finished: bool = False) -> Campaign | None:
+        """Give the session `token` the first campaign that no other session works on; needs a transaction."""
+        for one in found:
+            (holder,) = self._db.execute("SELECT token FROM campaigns WHERE id=?", (one.id,)).fetchone()
+            if holder == token or not is_at_work(self.path, one.device, holder):
+                self._db.execute("UPDATE campaigns SET token=max(token, ?) WHERE id=?", (token, one.id))
+                return one
+            if finished and one.is_usable:
+                return one
+            if one.job:
+                what = f"{one.device} is in use: another command measures the job {one.job}"
+                raise DeviceBusy(what, next_step="Wait until it ends")
+        return None
 
     def exclude(self, campaign: int, reason: str | None) -> None:
         """Keep a campaign out of tables and comparisons, or readmit it for None; needs no lease."""

@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.device.inventory import find_device, load_inventory
-from harness.device.session import AgentSession, Visit, open_session
+from harness.device.session import AgentSession, Visit
 from harness.errors import BackendError, CampaignIncomplete, UnsupportedNetwork
+from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
 from harness.measure.cutting import cut_as_probed, cut_as_reported, put_network, with_chains
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
 from harness.measure.journal import Campaign, CampaignKey, Journal
 from harness.measure.policy import RepeatPolicy, unsettled
-from harness.measure.progress import Observer, ignore, notes_of
+from harness.measure.progress import Observer, notes_of
 from harness.measure.request import ProfileRequest
 from harness.measure.summary import summarise
 from harness.network.network import Network
@@ -149,23 +150,24 @@ def _plan(run: DeviceRun, accepted: _Accepted, request: ProfileRequest) -> Probe
 def _earlier(run: DeviceRun, key: CampaignKey, request: ProfileRequest) -> Campaign | None:
     """The campaign that a request continues; None if it starts a new one."""
     if request.name:
-        return run.journal.newest(key)
-    found = None if request.fresh else run.journal.resumable(key)
+        return run.newest(key, finished=True)
+    found = None if request.fresh else run.resumable(key)
     budget_s = request.policy.budget_s
     is_spent = found and found.complete and budget_s is not None and run.journal.spent_s(found.id) >= budget_s
     return None if is_spent else found
 
 
-def dry_run(request: ProfileRequest, workspace: AnyWorkspace = None, observe: Observer = ignore) -> DryRun:
+def dry_run(request: ProfileRequest, workspace: AnyWorkspace = None, patience: Patience | None = None) -> DryRun:
     """Return the plan that a request leads to, and its time, extrapolated from one visit of each whole network."""
+    patience = patience or Patience()
+    observe, stop = patience.observe, patience.stop or threading.Event()
     device = find_device(load_inventory(as_workspace(workspace).devices), request.device)
     found = request.read_networks(notes_of(observe))
     accepted = _Accepted(found.networks, list(found.refused), request.strict, observe)
-    with open_session(device) as session:
-        session.acquire()
+    with lease_when_free(device, patience) as session:
         seconds = _round_seconds(session, accepted)
-        cuts, rules = cut_as_reported(session, accepted.left, observe, threading.Event(), accepted.refuse)
-        cuts = with_chains(session, cuts, observe, threading.Event())
+        cuts, rules = cut_as_reported(session, accepted.left, observe, stop, accepted.refuse)
+        cuts = with_chains(session, cuts, observe, stop)
         kind = request.auxiliary or auxiliary_for(session.hello.clock)
         plan = plan_probes(cuts, rules, kind, _cache_bytes(session))
     return DryRun(plan, tuple(cuts), PROBES_PER_LAYER_RUN * seconds, tuple(accepted.refused))

@@ -153,7 +153,7 @@ class DeviceRounds:
         request, journal = self.request, self.on.journal
         plan = plan_probes(cuts, rules, request.auxiliary or auxiliary_for(self.on.session.hello.clock))
         settings = policy.settings(PURPOSE, request.seed, request.name)
-        campaign = None if request.fresh else journal.newest(self.on.key(plan, settings))
+        campaign = None if request.fresh else self.on.newest(self.on.key(plan, settings))
         self.resumed += campaign is not None
         campaign = campaign or self.on.begin(plan, settings)
         CampaignRun(self.on, campaign, plan, policy, self.excluded).run()

@@ -99,15 +99,17 @@ def validate(
     layers: bool = False,
     strict: bool = False,
     dims: Mapping[str, int] | None = None,
+    wait_s: float = 0.0,
     observe: Observer = ignore,
     stop: threading.Event | None = None,
 ) -> Validation:
     """Measure whole networks on the device, on the table's clock, and compare them with their estimates.
 
     Each network is measured in separate `processes` of the worker. `naive` also times each layer alone, and `layers`
-    also compares with the runtime's own profile; an emulated device is always asked for the true latencies. Networks
-    that harness or the device refuses, or that have layers the table lacks, are left out and listed in the result; with
-    `strict`, or if none is left, the refusal is raised and nothing is measured.
+    also compares with the runtime's own profile; an emulated device is always asked for the true latencies. A device in
+    use is waited for up to `wait_s` seconds. Networks that harness or the device refuses, or that have layers the table
+    lacks, are left out and listed in the result; with `strict`, or if none is left, the refusal is raised and nothing
+    is measured.
     """
     references = model_references(models)
     if not references:
@@ -127,7 +129,7 @@ def validate(
     ]
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
-    wanted = ProcessPlan(_plan(cases), processes, policy, layers, strict)
+    wanted = ProcessPlan(_plan(cases), processes, policy, layers, strict, wait_s)
     measured = measure_processes(table, workspace, wanted, observe, stop or threading.Event())
     by_device = _refused_by_device(cases, measured.refused)
     refused = (*read.refused, *uncovered, *by_device)

@@ -12,11 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.device.inventory import find_device, load_inventory
-from harness.device.session import AgentSession, Truth, open_session
+from harness.device.session import AgentSession, Truth
 from harness.errors import BackendError, LutMismatch
 from harness.lut.table import Lut
+from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun, load_request
-from harness.measure.device_run import DeviceRun
+from harness.measure.device_run import leased_run
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer
@@ -67,7 +68,7 @@ class ProcessPlan:
 
     The first process runs all of `plan`, the others its whole networks. With `layers` the first also asks for the
     runtime's profile; a device with its own clock is always asked, because it runs nothing for that. With `strict`,
-    the device must accept all whole networks.
+    the device must accept all whole networks. Each process waits up to `busy_s` for a device that is in use.
     """
 
     plan: ProbePlan
@@ -75,6 +76,7 @@ class ProcessPlan:
     policy: RepeatPolicy
     layers: bool = False
     strict: bool = False
+    busy_s: float = 0.0
 
 
 def measure_processes(
@@ -87,13 +89,15 @@ def measure_processes(
     device = find_device(load_inventory(workspace.devices), table.device)
     found: list[ProcessSamples] = []
     refused: dict[str, str] = {}
+    patience = Patience(wanted.busy_s, observe, stop)
     with Journal(workspace.journal) as journal:
         for number in range(wanted.processes):
             plan = _without(wanted.plan if number == 0 else _networks_only(wanted.plan), refused)
-            with open_session(device, "validation") as session:
-                session.acquire()
+            with (
+                lease_when_free(device, patience, "validation") as session,
+                leased_run(session, device, journal, observe, stop) as run,
+            ):
                 _check_clock(session, table)
-                run = DeviceRun(session, journal, device.name, observe, stop)
                 if wanted.strict and number == 0:
                     refused |= _refusals(session, plan)
                 if refused.keys() >= _wholes(wanted.plan) or (refused and wanted.strict):

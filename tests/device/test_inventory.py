@@ -62,6 +62,14 @@ def test_emulated_devices_occupy_only_themselves(tmp_path: Path) -> None:
         assert load_inventory(_write(tmp_path, f'[devices.n2]\nbackend = "{backend}"\n'))["n2"].resource == "n2"
 
 
+def test_real_devices_are_exclusive_and_emulated_ones_on_request(tmp_path: Path) -> None:
+    """A device with the clock of its machine is always leased; an emulated one only if devices.toml says so."""
+    assert {name for name, device in load_inventory(None).items() if device.exclusive} == {"cpu01", "cpu-openvino"}
+    for backend, given, exclusive in (("null", "", False), ("null", "exclusive = true\n", True), ("command", "", True)):
+        path = _write(tmp_path, f'[devices.x]\nbackend = "{backend}"\n{given}')
+        assert load_inventory(path)["x"].exclusive is exclusive
+
+
 def test_inventory_cannot_be_changed() -> None:
     """A device and its options cannot be changed."""
     with pytest.raises(TypeError):
@@ -85,6 +93,7 @@ def test_inventory_cannot_be_changed() -> None:
         (BOARD + "[devices.board.options]\nthreads = [1]\n", r"devices\.board\.options\.threads"),
         (BOARD + 'backend = "abacus"\n', r"devices\.board\.backend"),
         (BOARD + 'resource = "../x"\n', r"devices\.board\.resource"),
+        (BOARD + "exclusive = false\n", r"devices\.board\.exclusive must be true: another measurement"),
         ('[devices.x]\nhost = "a"\n', r"devices\.x\.host is unknown for this transport\. Add transport"),
         ('[devices."a/b"]\n', "is not a device name"),
         ('[devices."a\\u001b[31m"]\n', r"devices\.'a\\x1b\[31m' is not a device name"),

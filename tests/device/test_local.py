@@ -21,7 +21,7 @@ from harness.device.local import LocalConnection, start_here
 from harness.device.session import AgentSession, Deadlines, LoadRequest, Visit, open_session
 from harness.errors import BackendError, DeviceBusy, LeaseLost, LinkLost, WorkerDied
 
-NULL = BUILT_IN["null01"]
+NULL = BUILT_IN["null01"].model_copy(update={"exclusive": True})  # leased like a real device
 INPUT = {"name": "x", "shape": [1000], "dtype": "float32", "distribution": "normal", "seed": 1}
 PROBE = LoadRequest("p", b"model", (), (INPUT,), 4)
 

@@ -139,6 +139,19 @@ def test_second_controller_gets_the_name_of_the_first(start_agent: Start) -> Non
     assert second.lease().fields["token"] > first.token
 
 
+def test_a_virtual_device_serves_sessions_that_share_it(start_agent: Start) -> None:
+    """Sessions that share a virtual device lease it at the same time and load probes; real devices refuse it."""
+    version = {"major": wire.PROTOCOL_MAJOR, "minor": wire.PROTOCOL_MINOR, "resource": "bench", "shared": True}
+    shared = [start_agent(), start_agent()]
+    for agent in shared:
+        assert agent.ask("hello", backend="null", options={}, **version).type == "hello"
+    tokens = [agent.lease().fields["token"] for agent in shared]
+    assert tokens[0] < tokens[1]
+    assert [agent.put().type for agent in shared] == ["put", "put"]
+    refused = start_agent().ask("hello", backend="onnxruntime", options={"threads": 1}, **version)
+    assert (refused.fields["code"], "cannot be shared" in refused.fields["message"]) == ("bad-request", True)
+
+
 def test_old_token_is_refused_after_release(start_agent: Start) -> None:
     """A released token is refused, also after the lease was taken again."""
     agent = start_agent().ready()

@@ -145,3 +145,25 @@ def test_link_in_place_of_the_lock_file_is_refused(runtime_folder: Path, tmp_pat
     with pytest.raises(OSError):
         Lease("board").acquire("me")
     assert not (tmp_path / "victim").exists()
+
+
+def test_shared_leases_exclude_nobody_and_their_tokens_grow() -> None:
+    """Sessions that share a resource get tokens at the same time, each larger than the one before."""
+    shared = [Lease("board") for _ in range(3)]
+    tokens = [lease.acquire("one of many", shared=True) for lease in shared]
+    assert tokens == sorted(set(tokens)) and holder_of("board") is None
+    alone = Lease("board")
+    assert alone.acquire("me") > tokens[-1]
+    alone.release()
+    for lease in shared:
+        lease.release()
+
+
+def test_shared_lease_is_refused_by_a_holder() -> None:
+    """A session that asked for the resource alone keeps it."""
+    process, _ = _hold()
+    try:
+        with pytest.raises(LeaseHeld, match="the other process"):
+            Lease("board").acquire("one of many", shared=True)
+    finally:
+        _kill(process)

@@ -95,7 +95,10 @@ class Lab:
     def _start_worker(self, host: str, devices: Sequence[str]) -> None:
         home = self.root / host
         home.mkdir(exist_ok=True)
-        tables = (f'[devices.{name}]\nbackend = "null"\nresource = "{name}"\n' for name in (*HOSTS.values(), "both"))
+        tables = (
+            f'[devices.{name}]\nbackend = "null"\nresource = "{name}"\nexclusive = true\n'
+            for name in (*HOSTS.values(), "both")
+        )
         (home / "devices.toml").write_text("".join(tables))
         words = [self.scheduler, "--device", ",".join(devices), "--workspace", str(home)]
         self._start(host, [sys.executable, "-m", "harness", "worker", *words])

@@ -20,6 +20,7 @@ from processes import agents, runs, workers
 
 SSH = '[devices.board]\ntransport = "ssh"\nhost = "127.0.0.1"\nuser = "u"\nidentity = "key"\n'
 NULL = '[devices.n]\nbackend = "null"\n'
+LEASED = '[devices.leased]\nbackend = "null"\nexclusive = true\n'
 
 SETTINGS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "not TOML": ("devices = [", ("devices.toml",)),
@@ -355,12 +356,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, small_network: Path) -
     return {**result, "visits": _visits(harness)}
 
 
-def _words(network: Path) -> tuple[str | Path, ...]:
-    return "profile", "--device", "null01", network, "--runs", str(RUNS), "--json"
+def _words(network: Path, device: str = "null01") -> tuple[str | Path, ...]:
+    return "profile", "--device", device, network, "--runs", str(RUNS), "--json"
 
 
-def _profile(harness: Harness, network: Path) -> Outcome:
-    return harness(*_words(network))
+def _profile(harness: Harness, network: Path, device: str = "null01") -> Outcome:
+    return harness(*_words(network, device))
 
 
 def _visits(harness: Harness) -> Counter[str]:
@@ -384,9 +385,9 @@ def _samples(harness: Harness) -> set[tuple[Any, ...]]:
     return set()
 
 
-def _start(harness: Harness, network: Path, enough: int = 500) -> subprocess.Popen[str]:
+def _start(harness: Harness, network: Path, enough: int = 500, device: str = "null01") -> subprocess.Popen[str]:
     """A campaign that has committed some samples and is far from its end."""
-    process = harness.start(*_words(network))
+    process = harness.start(*_words(network, device))
     wait_for(lambda: process.poll() is not None or len(_samples(harness)) >= enough, "samples")
     assert process.poll() is None, f"the campaign ended before it could be disturbed: {process.communicate()}"
     return process
@@ -422,11 +423,13 @@ def test_second_controller_finds_the_device_busy(harness: Harness, small_network
     """While one campaign holds a device, another workspace is refused with exit 4, and nothing is measured."""
     (tmp_path / "second").mkdir()
     second = Harness(tmp_path / "second", harness.runtime, harness.home)
-    first = _start(harness, small_network)
+    for each in (harness, second):
+        (each.workspace / "devices.toml").write_text(LEASED)
+    first = _start(harness, small_network, device="leased")
     try:
-        outcome = _profile(second, small_network)
+        outcome = _profile(second, small_network, "leased")
         assert first.poll() is None
-        outcome.assert_refused(4, mentions=("null01",))
+        outcome.assert_refused(4, mentions=("leased", "--wait"))
         assert not _samples(second)
     finally:
         os.killpg(first.pid, signal.SIGKILL)
@@ -435,8 +438,9 @@ def test_second_controller_finds_the_device_busy(harness: Harness, small_network
 
 def test_second_controller_in_the_same_workspace_is_busy(harness: Harness, small_network: Path) -> None:
     """A second campaign in the same workspace is refused with exit 4 and does not disturb the first."""
-    first = _start(harness, small_network)
-    _profile(harness, small_network).assert_refused(4)
+    (harness.workspace / "devices.toml").write_text(LEASED)
+    first = _start(harness, small_network, device="leased")
+    _profile(harness, small_network, "leased").assert_refused(4)
     assert _end(first).assert_ok().json["samples"] > 0
     assert harness.query(f"SELECT count(*) FROM campaigns WHERE {PROFILES}") == [(1,)]
 

@@ -131,7 +131,7 @@ class Rig:
         lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
         options = "".join(f"{key} = {value!r}\n" for key, value in vars(self.bench.truth).items())
         self.bench.workspace.devices.write_text(
-            f'[devices.{DEVICE}]\nbackend = "null"\n{lines}[devices.{DEVICE}.options]\n{options}'
+            f'[devices.{DEVICE}]\nbackend = "null"\nexclusive = true\n{lines}[devices.{DEVICE}.options]\n{options}'
         )
 
     def begin(self, rounds: int = 3) -> None:

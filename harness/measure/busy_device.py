@@ -1,0 +1,65 @@
+"""Waiting for a device that another controller holds."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import dataclass
+
+from harness.device.inventory import Device
+from harness.device.session import AgentSession, Purpose, open_session
+from harness.errors import DeviceBusy, Interrupted
+from harness.measure.progress import Observer, Progress, ignore
+
+_PAUSE_S = 2.0
+
+
+@dataclass
+class Announcement:
+    """Reports once who holds the device, and how long the wait may last."""
+
+    observe: Observer
+    _made: bool = False
+
+    def __call__(self, busy: DeviceBusy, left_s: float) -> None:
+        """Report the holder, the first time."""
+        if not self._made:
+            self._made = True
+            self.observe(Progress("waiting", 0, 0, note=f"{busy.what}; waiting for up to {math.ceil(left_s)} s"))
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait for a busy device in seconds; `observe` hears once of its holder, `stop` ends the wait."""
+
+    busy_s: float = 0.0
+    observe: Observer = ignore
+    stop: threading.Event | None = None
+
+
+def lease_when_free(device: Device, patience: Patience, purpose: Purpose = "measurement") -> AgentSession:
+    """Open a session and lease its device; raises a DeviceError, DeviceBusy after the wait, and Interrupted."""
+    announce = Announcement(patience.observe)
+    stop = patience.stop or threading.Event()
+    ends_s = time.monotonic() + patience.busy_s
+    while True:
+        try:
+            return _leased(device, purpose)
+        except DeviceBusy as busy:
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0:
+                raise
+            announce(busy, left_s)
+        if stop.wait(min(left_s, _PAUSE_S)):
+            raise Interrupted("Stopped on request", why=f"{device.name} was in use, and nothing was measured")
+
+
+def _leased(device: Device, purpose: Purpose) -> AgentSession:
+    session = open_session(device, purpose)
+    try:
+        session.acquire()
+    except BaseException:
+        session.close()
+        raise
+    return session
