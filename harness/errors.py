@@ -33,6 +33,7 @@
     ├── MeasurementError             exit 5    the samples do not give a result
     │   ├── CampaignIncomplete
     │   ├── DeviceQuarantined
+    │   ├── DeviceUnsteady
     │   └── IllConditionedDesign
     ├── CoverageError                exit 6    the table does not have all layers of a network
     ├── RegressionFound              exit 7    something became slower
@@ -209,6 +210,10 @@ class CampaignIncomplete(MeasurementError, retry_helps=True):
 
 class DeviceQuarantined(MeasurementError):
     """The golden probe is outside the device's band, so measurements cannot be trusted."""
+
+
+class DeviceUnsteady(MeasurementError):
+    """The device's speed changed too much during the campaign; its samples are kept and enter no table."""
 
 
 class IllConditionedDesign(MeasurementError, fault="user"):

@@ -21,6 +21,9 @@ DEFAULT_DEVICE = "cpu01"
 """The device of commands and functions that name none."""
 SLOWDOWN_THRESHOLD = 0.01
 """The smallest relative change of a latency that counts as slower or faster."""
+MOST_DRIFT = 0.5
+"""The largest drift of the reference probe in a campaign that enters a table: twice what a processor's golden probe may
+be off, so that only a change of the device's state exceeds it, and no interval would cover what it does to layers."""
 NIGHT_STARTS_AT = "02:30"
 """Local time at which the timer of `harness nightly install` starts."""
 NIGHT_DELAY = "20m"

@@ -20,6 +20,7 @@ from harness.errors import (
     DeviceBusy,
     DeviceError,
     DeviceQuarantined,
+    DeviceUnsteady,
     HarnessError,
     Interrupted,
 )
@@ -34,6 +35,7 @@ from harness.measure.journal import PENDING, Journal
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
 from harness.measure.progress import Observer, ignore, notes_of
 from harness.measure.request import ProfileRequest
+from harness.measure.steadiness import check_steady
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
 from harness.space.exploration import explore_space
@@ -132,6 +134,12 @@ def _attempt(
             except DeviceQuarantined as error:  # the device changed during the campaign
                 _exclude(journal, outcome, error.what)
                 raise
+            try:
+                for number in _profiled(outcome):
+                    check_steady(journal, journal.campaign(number))
+            except DeviceUnsteady as error:
+                _exclude(journal, outcome, error.what)
+                raise
             _exclude(journal, outcome, None)
             return replace(outcome, health=store.health(device.name))
 
@@ -178,11 +186,14 @@ def _explore(bare: ProfileOutcome, run: DeviceRun, space: SearchSpace) -> Profil
 
 def _exclude(journal: Journal, outcome: ProfileOutcome, reason: str | None) -> None:
     """Keep the campaigns of an outcome out of tables and comparisons, or readmit them for None."""
+    for campaign in {*_profiled(outcome), *(() if outcome.watch is None else (outcome.watch,))}:
+        journal.exclude(campaign, reason)
+
+
+def _profiled(outcome: ProfileOutcome) -> set[int]:
+    """The campaigns that tables are built from."""
     explored = outcome.space.campaigns if outcome.space else ()
-    profiled = outcome.result.campaign if outcome.result else None
-    for campaign in {*explored, profiled, outcome.watch}:
-        if campaign is not None:
-            journal.exclude(campaign, reason)
+    return {*explored, *((outcome.result.campaign,) if outcome.result else ())}
 
 
 def _failed(bare: ProfileOutcome, workspace: Workspace, error: HarnessError, attempts: int) -> ProfileOutcome:

@@ -137,7 +137,7 @@ def fit_overhead(
     Intervals are percentiles over refits to redrawn totals, which stay valid where a coefficient is at its bound of
     zero and where long totals scatter more. `drift` is the relative standard error that all totals share. A column of
     the device's own memory, or of what auxiliary layers read, is left out if the null probes cannot separate it from a
-    and b, and its time becomes part of them. Raises IllConditionedDesign where the sizes do not separate the other columns.
+    and b, and its time becomes part of them. Raises IllConditionedDesign where the sizes do not separate the others.
     """
     design = np.array([row_of(terms) for terms, _ in nulls]).reshape(-1, len(COLUMNS))
     total = np.array([measurement.latency_s for _, measurement in nulls])

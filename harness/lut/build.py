@@ -21,7 +21,7 @@ from harness.lut.error_correlations import pack
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import publish
-from harness.measure.journal import Campaign, Journal
+from harness.measure.journal import PENDING, Campaign, Journal
 from harness.measure.summary import summarise
 from harness.network.fusion_rules import FusionRule
 from harness.probe.probe_plan import LayerProbes
@@ -94,7 +94,9 @@ def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str]
     if not complete:
         step = f"Run the same `harness profile --device {device}` again; it resumes"
         what = "complete" if not any(campaign.complete for campaign in campaigns) else "usable for a table"
-        raise CampaignIncomplete(f"No campaign on {device} is {what}", next_step=step)
+        why = next((one.excluded for one in reversed(campaigns) if one.excluded not in (None, PENDING)), None)
+        step = step.replace("; it resumes", "") if why else step
+        raise CampaignIncomplete(f"No campaign on {device} is {what}", why=why or "", next_step=step)
     newest = complete[-1].fingerprint
     for campaign in campaigns:
         changed = [name for name in newest if campaign.fingerprint.get(name) != newest[name]]

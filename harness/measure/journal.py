@@ -322,6 +322,15 @@ class Journal(DurableFile):
                 found.setdefault(probe, []).append(Sample(*values))
         return found
 
+    def samples_of(self, campaign: int, probe: str) -> list[Sample]:
+        """Return the samples of one probe of a campaign in the order they were taken."""
+        query = (
+            "SELECT wall_ns, cpu_ns, device_ns, preemptions FROM samples JOIN series ON series.id=samples.series"
+            " WHERE campaign=? AND probe=? ORDER BY series.id, ordinal"
+        )
+        with self._reading():
+            return [Sample(*row) for row in self._db.execute(query, (campaign, probe))]
+
     def finish_round(self, campaign: int, token: int, batch: int, finished: int) -> None:
         """Record how many whole rounds a batch has; raises as `add` does."""
         with self._fenced(campaign, token):

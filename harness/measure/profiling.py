@@ -20,13 +20,13 @@ from harness.measure.journal import Campaign, CampaignKey, Journal
 from harness.measure.policy import RepeatPolicy, unsettled
 from harness.measure.progress import Observer, notes_of
 from harness.measure.request import ProfileRequest
+from harness.measure.steadiness import drift_of
 from harness.measure.summary import summarise
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe import network_probe
 from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
-from harness.samples import Sample
 from harness.workspace import AnyWorkspace, as_workspace
 
 DEFAULT_CACHE_BYTES = 512 << 10
@@ -237,15 +237,5 @@ def _result(journal: Journal, campaign: Campaign, plan: ProbePlan, policy: Repea
         refused=sum(record.refused is not None for record in probes.values()),
         unsettled=len(short),
         median_runs=statistics.median(len(samples.get(one, ())) for one in probes if one != campaign.reference),
-        drift=_drift(samples.get(campaign.reference, ()), campaign.clock),
+        drift=drift_of(samples.get(campaign.reference, ()), campaign.clock).change,
     )
-
-
-def _drift(taken: Sequence[Sample], clock: str) -> float:
-    """Largest change of the reference probe between thirds of the campaign, as a fraction."""
-    third = len(taken) // 3
-    if third < 3:
-        return 0.0
-    parts = [taken[:third], taken[third : 2 * third], taken[2 * third :]]
-    medians = [summarise(part, clock).latency_s for part in parts]
-    return max(medians) / min(medians) - 1

@@ -208,6 +208,22 @@ def test_device_that_becomes_another_keeps_its_table_until_all_sets_are_measured
     assert len(lab.tables()) == 1
 
 
+def test_a_set_measured_at_changing_speed_enters_no_table(lab: Lab) -> None:
+    """The set fails with the drift as its reason and exit code 5, and the next run of the night measures anew."""
+    band = "golden_ms = [1e-3, 1e3]\n"
+    lab.set_devices("one", one=f"{band}[devices.one.options]\nnoise = 0.01\nslower_after = 400\nslowdown = 3.0\n")
+    plan = lab.plan("a", runs=10)
+    report = lab.run(plan)
+    (one,) = report.devices
+    assert (report.exit_code, statuses(report)) == (5, {"one/a": "failed"})
+    assert "reference probe drifted" in one.sets[0].reason and one.sets[0].reason in one.published.kept_because
+    assert [item.kind for item in report.attention] == ["DeviceUnsteady"] and not lab.tables()
+    assert [(complete, excluded) for _, complete, excluded in lab.campaigns()] == [(True, one.sets[0].reason)]
+    lab.set_devices("one", one=f"{band}[devices.one.options]\nnoise = 0.01\n")
+    assert statuses(lab.run(plan)) == {"one/a": "done"}
+    assert len(lab.tables()) == 1
+
+
 def test_quarantine_in_the_middle_keeps_the_whole_night_out(lab: Lab) -> None:
     """If the golden probe leaves its band, no table has samples of that device's night."""
     plan = lab.plan("a", "b", nightly='order = "listed"')
