@@ -118,6 +118,10 @@ class Sshd:
         script.chmod(0o700)
         self._authorize(f'restrict,command="{script}" ')
 
+    def allow_forwarding(self) -> None:
+        """Lets the user's key open connections through this server, as through a bastion, and nothing else."""
+        self._authorize('restrict,port-forwarding,command="false" ')
+
     def _authorize(self, options: str) -> None:
         self.authorized_keys.write_text(options + self.identity.with_suffix(".pub").read_text())
 

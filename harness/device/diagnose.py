@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 from harness.device.inventory import Device, Ssh
 from harness.device.session import AgentSession, open_session, start_agent
+from harness.device.ssh_target import resolve
 from harness.errors import (
     AuthenticationError,
     BackendError,
@@ -69,9 +71,11 @@ def _link(device: Device) -> Iterator[Check]:
     if not isinstance(settings, Ssh):
         yield Check("reachable", True, "on this machine")
         return
-    yield Check("reachable", True, f"{settings.host}:{settings.port}")
+    target = resolve(device.name, settings)
+    agent = f" in {settings.key_agent}" if settings.key_agent else ""
+    yield Check("reachable", True, target.address)
     yield Check("host key", True, f"listed in {settings.known_hosts}")
-    yield Check("authentication", True, f"{settings.user} with {settings.identity}")
+    yield Check("authentication", True, f"{target.user} with {target.identity or 'the key'}{agent}")
 
 
 def _link_failure(device: Device, error: HarnessError) -> Iterator[Check]:
@@ -82,8 +86,8 @@ def _link_failure(device: Device, error: HarnessError) -> Iterator[Check]:
         yield from _link(device)
         name = "agent"
     elif isinstance(device.transport, Ssh) and name in ("host key", "authentication"):
-        passed = list(_link(device))
-        yield from passed[: [check.name for check in passed].index(name)]
+        passed = [] if resolve(device.name, device.transport).via else list(_link(device))  # a bastion's, perhaps
+        yield from itertools.takewhile(lambda check: check.name != name, passed)
     mend = _start_mend(device) if name == "agent" else error.next_step or _start_mend(device)
     yield Check(name, False, _found(error), mend)
     yield Check("everything else", None, f"not checked, because {name} failed")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.device.inventory import Ssh
+from harness.device.ssh_target import SshTarget
 from harness.errors import ConfigurationError, HostKeyError
 
 if TYPE_CHECKING:
@@ -28,41 +29,36 @@ def known_keys(settings: Ssh) -> paramiko.HostKeys:
     return keys
 
 
-def host_name(settings: Ssh) -> str:
-    """Return the name of the device in known_hosts."""
-    return settings.host if settings.port == 22 else f"[{settings.host}]:{settings.port}"
+def unknown_key(target: SshTarget, key: paramiko.PKey) -> HostKeyError:
+    """Return the error for a device or bastion whose key is not listed, with the line to add."""
+    file = target.settings.known_hosts
+    why = f"{file} lists no key of {target.known_name}"
+    return _error(f"The host key of {target.title} is unknown", why, f"add this line to {file}", target, key)
 
 
-def unknown_key(name: str, settings: Ssh, key: paramiko.PKey) -> HostKeyError:
-    """Return the error for a device whose key is not listed, with the line to add."""
-    why = f"{settings.known_hosts} lists no key of {host_name(settings)}"
-    what, mend = f"The host key of {name} is unknown", f"add this line to {settings.known_hosts}"
-    return _error(what, why, mend, settings, key)
-
-
-def changed_key(name: str, settings: Ssh, key: paramiko.PKey) -> HostKeyError:
-    """Return the error for a device whose key differs from the listed one."""
-    host, file = shlex.quote(host_name(settings)), shlex.quote(str(settings.known_hosts))
-    why = f"{settings.known_hosts} lists another key: the device was set up anew, or the connection is intercepted"
+def changed_key(target: SshTarget, key: paramiko.PKey) -> HostKeyError:
+    """Return the error for a device or bastion whose key differs from the listed one."""
+    host, file = shlex.quote(target.known_name), shlex.quote(str(target.settings.known_hosts))
+    listed = target.settings.known_hosts
+    why = f"{listed} lists another key: the device was set up anew, or the connection is intercepted"
     mend = f"run `ssh-keygen -R {host} -f {file}` and add this line"
-    return _error(f"The host key of {name} has changed", why, mend, settings, key)
+    return _error(f"The host key of {target.title} has changed", why, mend, target, key)
 
 
 @dataclass(frozen=True)
 class RefuseUnknown:
     """paramiko's policy for unknown keys: refuses them like its RejectPolicy, with an error that shows the key."""
 
-    name: str
-    settings: Ssh
+    target: SshTarget
 
     def missing_host_key(self, client: Any, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002
         """Raise HostKeyError."""
-        raise unknown_key(self.name, self.settings, key)
+        raise unknown_key(self.target, key)
 
 
-def _error(what: str, why: str, mend: str, settings: Ssh, key: paramiko.PKey) -> HostKeyError:
+def _error(what: str, why: str, mend: str, target: SshTarget, key: paramiko.PKey) -> HostKeyError:
     kind = next((kind for kind in ("ed25519", "ecdsa", "rsa") if kind in key.get_name()), "ed25519")
-    compare = f"Compare it with `ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub` on the device"
-    line = f"{host_name(settings)} {key.get_name()} {key.get_base64()}"
+    compare = f"Compare it with `ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub` on that machine"
+    line = f"{target.known_name} {key.get_name()} {key.get_base64()}"
     shown = f"{key.get_name()} {key.fingerprint}"  # as OpenSSH prints it
     return HostKeyError(f"{what}: {shown}", why=why, next_step=f"{compare}; if they agree, {mend}: {line}")

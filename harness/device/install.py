@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from harness.device.bundle import Bundle, build_bundle
 from harness.device.inventory import Device, Ssh
-from harness.device.ssh_client import connect, load_identity, time_limit
+from harness.device.ssh_client import SshLink, connect, identity_key, time_limit
+from harness.device.ssh_target import resolve
 from harness.errors import DeviceUnreachable, UsageError
 from harness.text import last_part
 
@@ -46,14 +47,14 @@ def install_agent(device: Device) -> Installation:
 
 def authorized_keys_line(name: str, settings: Ssh) -> str:
     """Return the authorized_keys line with which this key may start this agent and nothing else."""
-    key = load_identity(name, settings)
-    # Within the quotes, sshd knows this escape only.
-    python = settings.python.replace('"', '\\"')
-    command = f"{python} {build_bundle().path}"
-    return f'restrict,command="{command}" {key.get_name()} {key.get_base64()}'
+    with identity_key(resolve(name, settings)) as key:
+        # Within the quotes, sshd knows this escape only.
+        python = settings.python.replace('"', '\\"')
+        command = f"{python} {build_bundle().path}"
+        return f'restrict,command="{command}" {key.get_name()} {key.get_base64()}'
 
 
-def push_agent(name: str, client: paramiko.SSHClient, bundle: Bundle) -> bool:
+def push_agent(name: str, client: SshLink, bundle: Bundle) -> bool:
     """Send the agent unless the device has it, read it back and compare; returns whether it was sent."""
     import paramiko
 

@@ -7,6 +7,9 @@
     host = "board.lab"
     user = "harness"
     identity = "keys/board"      # relative to the folder of devices.toml
+    key_agent = "keys/agent"     # the socket of the key agent that holds it; without this, no agent is asked
+    proxy_jump = "me@gate.lab"   # bastions on the way; or "none"
+    ssh_config = "none"          # the default is ~/.ssh/config, for settings that are not given here
     known_hosts = "known_hosts"  # this is the default
     backend = "onnxruntime"      # this is the default; or "openvino", "command"
     groups = ["edge", "shelf-2"] # names under which `harness profile --group` finds it
@@ -35,6 +38,8 @@ from harness.strict_model import StrictModel
 from harness.text import SAFE_NAME_RULE, did_you_mean, is_safe_name, printable, safe_name
 
 _RESOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+KEY_AGENT_OF_SESSION = Path("SSH_AUTH_SOCK")
+"""In place of a socket: the one that the environment variable names."""
 _DEVICE_KEYS = ("backend", "options", "resource", "exclusive", "groups", "golden_ms")
 
 
@@ -89,14 +94,20 @@ class Local(StrictModel):
 
 
 class Ssh(StrictModel):
-    """The agent runs on another machine and is reached over SSH with an explicit key."""
+    """The agent runs on another machine and is reached over SSH with an explicit key.
+
+    What is None comes from the file `ssh_config`, if that is given, by the alias `host`; see `ssh_target.resolve`.
+    """
 
     kind: Literal["ssh"] = "ssh"
     host: _Word
-    port: Annotated[int, Field(ge=1, le=65535)] = 22
-    user: _Word
-    identity: Path
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    user: _Word | None = None
+    identity: Path | None = None
+    key_agent: Path | None = None
     known_hosts: Path
+    ssh_config: Path | None = None
+    proxy_jump: _Word | None = None
     agent: Literal["forced", "push"] = "forced"
     python: _Word = "python3"
     connect_timeout_s: _Seconds = 10.0
@@ -123,7 +134,7 @@ class Device(StrictModel):
     @property
     def board(self) -> str:
         """Host and resource of the device; devices of one board are measured one after the other."""
-        host = f"{self.transport.host}:{self.transport.port}" if isinstance(self.transport, Ssh) else "local"
+        host = f"{self.transport.host}:{self.transport.port or 22}" if isinstance(self.transport, Ssh) else "local"
         return f"{host}/{self.resource}"
 
 
@@ -200,16 +211,20 @@ def _device(path: Path, name: str, table: Any) -> Device:
 
     known = (*_DEVICE_KEYS, "transport", *_SSH_KEYS)
     device = check_settings(build, table, path, prefix=key, known=lambda _: known)
-    if isinstance(device.transport, Ssh):
+    if isinstance(device.transport, Ssh) and device.transport.identity and not device.transport.key_agent:
         _check_identity(path, f"{key}.identity", device.transport.identity)
     return device
 
 
 def _ssh(path: Path, prefix: str, settings: dict[str, Any]) -> Ssh:
-    settings = {"known_hosts": "known_hosts", **settings}
-    for key in ("identity", "known_hosts"):
+    settings = {"known_hosts": "known_hosts", "ssh_config": "~/.ssh/config", **settings}
+    if settings["ssh_config"] == "none":
+        del settings["ssh_config"]
+    for key in ("identity", "known_hosts", "ssh_config", "key_agent"):
         value = settings.get(key)
-        if isinstance(value, str):
+        if key == "key_agent" and value == str(KEY_AGENT_OF_SESSION):
+            settings[key] = KEY_AGENT_OF_SESSION
+        elif isinstance(value, str):
             try:
                 if "\0" in value:
                     raise RuntimeError("it contains a zero byte")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from harness.device.bundle import build_bundle
 from harness.device.install import push_agent
 from harness.device.inventory import Ssh
-from harness.device.ssh_client import CHANNEL_S, connect, time_limit
+from harness.device.ssh_client import CHANNEL_S, SshLink, connect, time_limit
 from harness.device.transport import CLOSE_S, SEND_STALL_S
 from harness.errors import DeviceUnreachable
 from harness.text import last_part
@@ -28,7 +28,7 @@ _TAIL_BYTES = 2000
 class SshConnection:
     """An agent on a channel of its own SSH connection."""
 
-    def __init__(self, client: paramiko.SSHClient, channel: paramiko.Channel) -> None:
+    def __init__(self, client: SshLink, channel: paramiko.Channel) -> None:
         self._client = client
         self._channel = channel
         self._errors = b""
@@ -102,7 +102,7 @@ def start_over_ssh(name: str, settings: Ssh) -> SshConnection:
         raise
 
 
-def _execute(name: str, client: paramiko.SSHClient, command: str) -> paramiko.Channel:
+def _execute(name: str, client: SshLink, command: str) -> paramiko.Channel:
     import paramiko
 
     transport = client.get_transport()

@@ -43,7 +43,8 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert isinstance(device.transport, Ssh)
     assert device.transport.identity == tmp_path / "keys" / "board"
     assert device.transport.known_hosts == tmp_path / "known_hosts"
-    assert (device.transport.port, device.transport.agent, device.resource) == (22, "forced", "cpu")
+    assert device.transport.ssh_config == Path("~/.ssh/config").expanduser()
+    assert (device.transport.port, device.transport.agent, device.resource) == (None, "forced", "cpu")
 
 
 def test_options_and_resource_are_taken(tmp_path: Path) -> None:
@@ -86,8 +87,9 @@ def test_inventory_cannot_be_changed() -> None:
         (BOARD + BOARD, "not valid TOML.*listed only once"),
         (BOARD + "connect_timeout_s = inf\n", r"devices\.board\.connect_timeout_s"),
         (BOARD.replace("board.lab", "-oProxyCommand=x"), r"devices\.board\.host"),
-        (BOARD.replace('user = "harness"\n', ""), r"devices\.board\.user is missing"),
-        (BOARD.replace('identity = "keys/board"\n', ""), r"devices\.board\.identity is missing"),
+        (BOARD.replace('host = "board.lab"\n', ""), r"devices\.board\.host is missing"),
+        (BOARD + 'proxy_jump = "a gate"\n', r"devices\.board\.proxy_jump"),
+        (BOARD + "key_agent = true\n", r"devices\.board\.key_agent"),
         (BOARD.replace('"ssh"', '"telnet"'), r"devices\.board\.transport is 'telnet'"),
         (BOARD + "[devices.board.options]\nthreads = 2026-01-01\n", r"devices\.board\.options\.threads"),
         (BOARD + "[devices.board.options]\nthreads = [1]\n", r"devices\.board\.options\.threads"),
