@@ -23,6 +23,9 @@ port = 2222
 user = "harness"
 identity = "key"
 known_hosts = "known_hosts"
+key_agent = "SSH_AUTH_SOCK"
+ssh_config = "none"
+proxy_jump = "me@gate:2222,inner"
 agent = "push"
 python = "/usr/bin/python3"
 connect_timeout_s = 5.0
@@ -32,17 +35,25 @@ auth_timeout_s = 20
 [devices.npu02]
 backend = "emulated-npu"
 resource = "npu02"
+exclusive = true
 [devices.npu02.options]
 preset = "edge"
 noise = 0.01
 
 [devices.here]
 transport = "local"
+
+[devices.phone]
+transport = "adb"
+serial = "192.168.1.5:5555"
+adb = "/opt/platform-tools/adb"
+folder = "/data/local/tmp/harness"
 """
 _DEVICE_KEYS = ("backend", "resource", "options", "transport", "agent", "python", "kind", "name", "groups", "golden_ms")
-_SSH_KEYS = ("host", "port", "user", "identity", "known_hosts")
+_SSH_KEYS = ("host", "port", "user", "identity", "known_hosts", "key_agent", "ssh_config", "proxy_jump")
 _TIMEOUT_KEYS = ("connect_timeout_s", "banner_timeout_s", "auth_timeout_s")
-_KEYS = (*_DEVICE_KEYS, *_SSH_KEYS, *_TIMEOUT_KEYS, "extra")
+_ADB_KEYS = ("serial", "adb", "folder")
+_KEYS = (*_DEVICE_KEYS, *_SSH_KEYS, *_ADB_KEYS, *_TIMEOUT_KEYS, "exclusive", "extra")
 _NUMBERS = ("0", "-1", "70000", "65535", "nan", "-inf", "1e400", "1.5", "9" * 5000, "0x" + "f" * 5000, "0o7", "1_000")
 _PLAIN = ("true", "1979-05-27", "07:32:00", '"local"', '"ssh"', '"push"', '"null"', '"command"', '"open"', "'x'", '"."')
 _TRICKY = ('"~/key"', '"~nobody-here/key"', '"a\\u0000b"', '"""\na\n"""', '"' + "k" * 5000 + '"')

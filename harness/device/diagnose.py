@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.device.inventory import Device, Ssh
+from harness.device.inventory import Adb, Device, Local, Ssh
 from harness.device.session import AgentSession, open_session, start_agent
 from harness.device.ssh_target import resolve
 from harness.errors import (
@@ -68,7 +68,10 @@ def _checks(device: Device) -> Iterator[Check]:
 def _link(device: Device) -> Iterator[Check]:
     """Yield the checks that an open connection proves."""
     settings = device.transport
-    if not isinstance(settings, Ssh):
+    if isinstance(settings, Adb):
+        yield Check("reachable", True, f"{settings.serial} over adb")
+        return
+    if isinstance(settings, Local):
         yield Check("reachable", True, "on this machine")
         return
     target = resolve(device.name, settings)
@@ -148,8 +151,8 @@ def _found(error: HarnessError) -> str:
 
 def _start_mend(device: Device) -> str:
     settings = device.transport
-    if not isinstance(settings, Ssh):
+    if isinstance(settings, Local):
         return "Reinstall harness, which contains the local agent"
-    if settings.agent == "push":
+    if isinstance(settings, Adb) or settings.agent == "push":
         return f"Check that {shlex.quote(settings.python)} on the device is Python 3.9 or newer"
     return f"Install the agent with `harness agent install {device.name}` and bind the key to it"

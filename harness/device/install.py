@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.device.bundle import Bundle, build_bundle
-from harness.device.inventory import Device, Ssh
+from harness.device.inventory import Adb, Device, Ssh
 from harness.device.ssh_client import SshLink, connect, identity_key, time_limit
 from harness.device.ssh_target import resolve
 from harness.errors import DeviceUnreachable, UsageError
@@ -37,6 +37,8 @@ class Installation:
 def install_agent(device: Device) -> Installation:
     """Push the agent to an SSH device; the identity must be allowed to use SFTP there."""
     settings = device.transport
+    if isinstance(settings, Adb):
+        raise UsageError(f"{device.name} is reached over adb, which copies the agent at each start if it is missing")
     if not isinstance(settings, Ssh):
         raise UsageError(f"{device.name} runs on this machine and needs no installed agent")
     bundle = build_bundle()

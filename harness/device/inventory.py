@@ -3,7 +3,7 @@
 ::
 
     [devices.board]
-    transport = "ssh"            # or "local"
+    transport = "ssh"            # or "local", "adb"
     host = "board.lab"
     user = "harness"
     identity = "keys/board"      # relative to the folder of devices.toml
@@ -115,6 +115,20 @@ class Ssh(StrictModel):
     auth_timeout_s: _Seconds = 20.0
 
 
+class Adb(StrictModel):
+    """The agent runs on an Android device and is reached with adb, by the device's serial number.
+
+    `folder` on the device holds the agent and its leases; `python` is the interpreter there, or a script that runs one.
+    """
+
+    kind: Literal["adb"] = "adb"
+    serial: _Word
+    adb: _Word = "adb"
+    python: _Word = "python3"
+    folder: Annotated[str, Field(pattern=r"\A/[A-Za-z0-9._/-]{1,200}\z")] = "/data/local/tmp/harness"
+    connect_timeout_s: _Seconds = 30.0
+
+
 class Device(StrictModel):
     """One device: its backend, the resource that it occupies, and how to reach it.
 
@@ -129,16 +143,23 @@ class Device(StrictModel):
     exclusive: Annotated[bool, AfterValidator(_exclusive)] = Field(default_factory=_is_real)
     groups: Annotated[tuple[Annotated[str, AfterValidator(safe_name)], ...], Field(strict=False)] = ()
     golden_ms: Annotated[tuple[_Milliseconds, _Milliseconds] | None, Field(strict=False), AfterValidator(_band)] = None
-    transport: Local | Ssh = Field(default_factory=Local, discriminator="kind")
+    transport: Local | Ssh | Adb = Field(default_factory=Local, discriminator="kind")
 
     @property
     def board(self) -> str:
         """Host and resource of the device; devices of one board are measured one after the other."""
-        host = f"{self.transport.host}:{self.transport.port or 22}" if isinstance(self.transport, Ssh) else "local"
+        host = "local"
+        if isinstance(self.transport, Ssh):
+            host = f"{self.transport.host}:{self.transport.port or 22}"
+        elif isinstance(self.transport, Adb):
+            host = f"adb:{self.transport.serial}"
         return f"{host}/{self.resource}"
 
 
-_SSH_KEYS = tuple(name for name in Ssh.model_fields if name != "kind")
+_TRANSPORTS: Mapping[str, frozenset[str]] = {
+    kind: frozenset(model.model_fields) - {"kind"} for kind, model in (("local", Local), ("ssh", Ssh), ("adb", Adb))
+}
+"""The keys of each transport in devices.toml."""
 
 _BLIND = {"preset": "edge", "reveals": ""}
 BUILT_IN: Mapping[str, Device] = MappingProxyType(
@@ -193,23 +214,26 @@ def _device(path: Path, name: str, table: Any) -> Device:
     if not isinstance(table, dict):
         raise invalid_key(path, key, "is not a table", f"Write [{key}]")
     kind = table.get("transport", "local")
-    if kind not in ("local", "ssh"):
+    if not isinstance(kind, str) or kind not in _TRANSPORTS:
         what = f"is {kind[:80]!r}" if isinstance(kind, str) else "is not a text"
-        raise invalid_key(path, f"{key}.transport", what, 'Use "local" or "ssh"')
+        raise invalid_key(path, f"{key}.transport", what, 'Use "local", "ssh" or "adb"')
     settings = {key: value for key, value in table.items() if key not in (*_DEVICE_KEYS, "transport")}
-    for setting in settings if kind == "local" else ():
-        if setting in _SSH_KEYS:
+    for setting in settings.keys() - _TRANSPORTS[kind]:
+        other = next((one for one, keys in _TRANSPORTS.items() if setting in keys), None)
+        if other is not None:
             what = "is unknown for this transport"
-            raise invalid_key(path, f"{key}.{setting}", what, 'Add transport = "ssh", or remove the key')
+            raise invalid_key(path, f"{key}.{setting}", what, f'Add transport = "{other}", or remove the key')
     fields = {key: table[key] for key in _DEVICE_KEYS if key in table}
     virtual = str(fields.get("backend")) in BACKENDS and BACKENDS[fields["backend"]].virtual
     fields.setdefault("resource", name.lstrip("._-") or "device" if virtual else "cpu")
 
     def build(_: object) -> Device:
-        transport = _ssh(path, key, settings) if kind == "ssh" else Local.model_validate(settings)
+        if kind == "ssh":
+            return Device(name=name, transport=_ssh(path, key, settings), **fields)
+        transport = Adb.model_validate(settings) if kind == "adb" else Local.model_validate(settings)
         return Device(name=name, transport=transport, **fields)
 
-    known = (*_DEVICE_KEYS, "transport", *_SSH_KEYS)
+    known = (*_DEVICE_KEYS, "transport", *sorted(_TRANSPORTS[kind]))
     device = check_settings(build, table, path, prefix=key, known=lambda _: known)
     if isinstance(device.transport, Ssh) and device.transport.identity and not device.transport.key_agent:
         _check_identity(path, f"{key}.identity", device.transport.identity)

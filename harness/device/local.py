@@ -1,4 +1,4 @@
-"""The agent as a subprocess of this machine."""
+"""The agent as a subprocess of this machine, or behind one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from typing import IO
 
 from device_agents.worker_process import import_path, tail_of
@@ -69,7 +70,13 @@ class LocalConnection:
 
 
 def start_here() -> LocalConnection:
-    """Start the agent of this package, with the interpreter that runs harness.
+    """Start the agent of this package, with the interpreter that runs harness."""
+    words = [sys.executable, "-P", "-m", "device_agents"]  # -P: nothing of the current folder is imported
+    return start_process("The local agent", words, {**os.environ, "PYTHONPATH": import_path()})
+
+
+def start_process(what: str, words: Sequence[str], environment: Mapping[str, str] | None = None) -> LocalConnection:
+    """Start a program whose standard input and output are those of an agent; `what` names it in errors.
 
     It has a process session of its own, so that Ctrl-C reaches the controller only.
     """
@@ -77,20 +84,20 @@ def start_here() -> LocalConnection:
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the connection
     except OSError as error:
         step = "Free space in the folder for temporary files, or set TMPDIR to another folder"
-        raise DeviceUnreachable("The local agent cannot be started", why=str(error), next_step=step) from error
+        raise DeviceUnreachable(f"{what} cannot be started", why=str(error), next_step=step) from error
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "device_agents"],  # -P: nothing of the current folder is imported
+            words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             bufsize=0,
-            env={**os.environ, "PYTHONPATH": import_path()},
+            env=environment,
             start_new_session=True,
         )
     except OSError as error:
         errors.close()
-        raise DeviceUnreachable("The local agent cannot be started", why=str(error)) from error
+        raise DeviceUnreachable(f"{what} cannot be started", why=str(error)) from error
     return LocalConnection(process, errors)
 
 

@@ -14,7 +14,8 @@ from typing import Any, Literal, Self
 from device_agents import wire
 from device_agents.messages import LoadRequest, Revealed, Truth
 from harness.device import replies
-from harness.device.inventory import Device, Ssh
+from harness.device.adb import start_over_adb
+from harness.device.inventory import Adb, Device, Ssh
 from harness.device.link import AgentLink, Deadlines
 from harness.device.local import start_here
 from harness.device.replies import RunCheck, Series, Visit, check, read_truth
@@ -211,8 +212,15 @@ def controller_name() -> str:
 
 
 def start_agent(device: Device) -> Connection:
-    """Start the agent of a device, on this machine or over SSH; raises a DeviceError."""
-    return start_over_ssh(device.name, device.transport) if isinstance(device.transport, Ssh) else start_here()
+    """Start the agent of a device, on this machine, over SSH or over adb.
+
+    Raises a DeviceError, or a ConfigurationError if a setting of the transport is wrong.
+    """
+    if isinstance(device.transport, Ssh):
+        return start_over_ssh(device.name, device.transport)
+    if isinstance(device.transport, Adb):
+        return start_over_adb(device.name, device.transport)
+    return start_here()
 
 
 def open_session(device: Device, purpose: Purpose = "measurement") -> AgentSession:
