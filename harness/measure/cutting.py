@@ -11,6 +11,7 @@ from dataclasses import replace
 from harness.device.session import AgentSession, Revealed
 from harness.errors import BackendError, Interrupted, UnsupportedNetwork
 from harness.measure.campaign import load_request
+from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
 from harness.measure.progress import Observer, Progress
 from harness.network.fusion_rules import DEFAULT_RULES, FusionRule, learn_rules
@@ -87,18 +88,25 @@ def _chains_of(session: AgentSession, stop: threading.Event, probe: Probe) -> Ru
     return None if revealed is None else read_runtime_chains(probe.model.names, revealed.format, revealed.content)
 
 
-def cut_as_probed(search: FusionSearch, networks: Sequence[Network]) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
-    """Cut networks by the fusion that probes of neighbouring operators show.
+def refuse_unplaced(run: DeviceRun, networks: Sequence[Network], refuse: Refuse) -> None:
+    """Load each network once and pass those that the device refuses to `refuse`, if it knows where each node runs.
 
-    Raises UnsupportedNetwork if a device that knows where each node runs refuses a network: its probes would only show
-    that layers are missing.
+    Probes of such a network would only show that layers are missing.
     """
-    for number, network in enumerate(networks if "placement" in search.on.session.hello.reveals else ()):
-        _check_stop(search.on.stop)
-        search.on.observe(Progress(f"loading {network.name}", number, len(networks)))
+    for number, network in enumerate(networks if "placement" in run.session.hello.reveals else ()):
+        _check_stop(run.stop)
+        run.observe(Progress(f"loading {network.name}", number, len(networks)))
         probe = network_probe(network)
-        put_network(search.on.session, network, probe)
-        search.on.session.drop([probe.id])
+        try:
+            put_network(run.session, network, probe)
+        except UnsupportedNetwork as error:
+            refuse(network, error)
+        finally:
+            run.session.drop([probe.id])
+
+
+def cut_as_probed(search: FusionSearch, networks: Sequence[Network]) -> tuple[list[CutNetwork], tuple[FusionRule, ...]]:
+    """Cut networks by the fusion that probes of neighbouring operators show."""
     rules = search.run(networks)
     return [_cut_by(network, rules) for network in networks], rules
 

@@ -13,7 +13,7 @@ from harness.device.session import AgentSession, Visit
 from harness.errors import BackendError, CampaignIncomplete, UnsupportedNetwork
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
-from harness.measure.cutting import cut_as_probed, cut_as_reported, put_network, with_chains
+from harness.measure.cutting import cut_as_probed, cut_as_reported, put_network, refuse_unplaced, with_chains
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
 from harness.measure.journal import Campaign, CampaignKey, Journal
@@ -143,7 +143,8 @@ def _plan(run: DeviceRun, accepted: _Accepted, request: ProfileRequest) -> Probe
         cuts, rules = cut_as_reported(run.session, accepted.networks, run.observe, run.stop, accepted.refuse)
         cuts = with_chains(run.session, cuts, run.observe, run.stop)
     else:
-        cuts, rules = cut_as_probed(FusionSearch(run, kind, request.seed, request.fresh), accepted.networks)
+        refuse_unplaced(run, accepted.networks, accepted.refuse)
+        cuts, rules = cut_as_probed(FusionSearch(run, kind, request.seed, request.fresh), accepted.left)
     return plan_probes(cuts, rules, kind, _cache_bytes(run.session))
 
 
