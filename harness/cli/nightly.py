@@ -84,7 +84,8 @@ def run(
     with _stop_on_signal() as stop:
         report = run_night(found, workspace, night=which, stop=stop, notify=note)
     written = _write(report, workspace, markdown, junit)
-    if not any(row.now for device in report.devices for row in device.sets) and not report.stopped:
+    rows = [row for device in report.devices for row in device.sets]
+    if all(row.status == "done" and not row.now for row in rows) and not report.stopped:
         note(f"Nothing is left to measure: the night of {report.night} is complete")
     if json:
         print_json(**report.data, reports=[str(path) for path in written])

@@ -83,6 +83,14 @@ def test_failed_night_exits_with_its_gravest_code(nightly: Run, place: Workspace
     assert nightly("status", "--json").data["nights"][0]["exit_code"] == 3
 
 
+def test_night_without_a_device_is_not_complete(nightly: Run, place: Workspace) -> None:
+    """A night whose only device is out of service is not called complete."""
+    with FleetStore(place.fleet) as store:
+        store.mark("bench", "maintenance", "new heat sink")
+    outcome = nightly("run")
+    assert "skipped" in outcome.stdout and "Nothing is left" not in outcome.stderr, str(outcome)
+
+
 def test_interrupted_night_is_reported(nightly: Run, place: Workspace) -> None:
     """Ctrl-C ends a night with exit 130 and a report, which names the sets that were not reached."""
     path = place.root / "nightly.toml"
