@@ -26,6 +26,7 @@ def demo(
     from dataclasses import asdict
 
     from harness.cli.validate import show_validation
+    from harness.device.inventory import find_device, load_inventory
     from harness.estimation.network_estimate import estimate_network
     from harness.fleet.profile import profile
     from harness.lut.build import build_lut
@@ -34,6 +35,7 @@ def demo(
     from harness.validation.network_validation import validate
 
     found, wait_s = find_workspace(workspace), arguments.parse_wait(wait) or 0.0
+    find_device(load_inventory(found.devices), device)
     started_s = time.monotonic()
     with show_progress(device) as observe, stop_on_interrupt() as stop:
         note(f"1/4 profile: every layer of {', '.join(DEMO_NETWORKS)} on {device}, each with an auxiliary layer")

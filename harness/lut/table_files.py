@@ -105,8 +105,8 @@ def open_table(device: str | None, folder: Path | None, workspace: Workspace | N
     workspace = workspace or find_workspace()
     if folder is not None:
         return read_lut(folder if folder.exists() else workspace.lut / folder, device)
-    name = device or DEFAULT_DEVICE
-    if not (workspace.lut / name).is_dir():
+    name = DEFAULT_DEVICE if device is None else device
+    if not name or not (workspace.lut / name).is_dir():
         find_device(load_inventory(workspace.devices), name)
     return read_lut(latest_lut(workspace.lut, name), name)
 

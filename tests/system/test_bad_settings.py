@@ -155,9 +155,15 @@ def test_unknown_device_is_refused(name: str, harness: Harness, small_network: P
     assert not (harness.workspace / "lut").exists()
 
 
+def test_demo_names_an_unknown_device_before_it_begins(harness: Harness) -> None:
+    """The demo refuses an unknown device without announcing its first step."""
+    outcome = harness("demo", "--device", "nul01").assert_refused(3, mentions=("nul01",))
+    assert "profile" not in outcome.stderr
+
+
 def test_unknown_device_of_tables_is_refused(harness: Harness, small_network: Path) -> None:
     """Commands on tables refuse a device that is neither known nor has a table, without leaving the workspace."""
-    for name in ("nul01", "../../../etc"):
+    for name in ("nul01", "", "../../../etc"):
         harness("estimate", small_network, "--device", name).assert_refused(3)
         harness("lut", "show", "--device", name).assert_refused(3)
         harness("lut", "build", "--device", name).assert_refused(3)
