@@ -150,7 +150,9 @@ def parse_dims(words: Sequence[str] | None) -> dict[str, int]:
         name, separator, value = word.rpartition("=")
         if not separator or not name or not _NUMBER.match(value) or not 0 < int(value) < 1 << 31:
             raise UsageError(
-                f"--dim {word[:80]} is not NAME=N", why="N is a positive number", next_step="--dim batch=1"
+                f"--dim {word[:80]} is not NAME=N",
+                why="N is a whole number from 1 to 2147483647",
+                next_step="Write --dim batch=1",
             )
         if name in dims:
             raise UsageError(f"--dim {name[:80]} is given twice")

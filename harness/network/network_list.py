@@ -129,6 +129,8 @@ def _check_dims(networks: Sequence[Network], dims: Mapping[str, int]) -> None:
     unknown = sorted(set(dims) - known)
     if unknown:
         names = ", ".join(network.name for network in networks)
-        why = f"Symbolic dimensions of {names}: {', '.join(sorted(known)) or 'none'}"
-        step = "Give --dim only for these"
+        why = (
+            f"Symbolic dimensions of {names}: {', '.join(sorted(known))}" if known else f"{names}: all sizes are fixed"
+        )
+        step = "Give --dim only for these" if known else "Omit --dim"
         raise UsageError(f"No network has a dimension {unknown[0][:80]!r}", why=why[:300], next_step=step)

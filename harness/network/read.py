@@ -26,6 +26,7 @@ MAX_NODES = 200_000
 ML_DOMAIN = "ai.onnx.ml"
 RUNTIME_DOMAINS = frozenset({"com.microsoft", "com.microsoft.nchwc"})
 """Domains of ONNX Runtime: quantised operators, and those of files that it has optimised."""
+_EXPORT_AGAIN = "Copy or export the file again"
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,10 @@ def read_model(path: Path) -> ModelFile:
     try:
         content = read_file(path, MAX_FILE_BYTES)
     except (OSError, ValueError) as error:
-        step = "A network of more than 2 GB keeps its weights as external data"
         why = reason_of(error)
-        raise InvalidNetwork(f"{shown} cannot be read", why=why, next_step=step if "larger" in why else "") from error
+        smaller = "Save the network again, with its weights as external data"
+        step = smaller if "larger" in why else "Give the path of an ONNX file, or builtin:NAME"
+        raise InvalidNetwork(f"{shown} cannot be read", why=why, next_step=step) from error
     return parse_model(printable(path.stem, 200), shown, content, path.parent)
 
 
@@ -65,9 +67,10 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
         model = onnx.load_model_from_string(content)
     except DecodeError as error:
         why = "Its content is not a protobuf message, or it is cut short"
-        raise InvalidNetwork(f"{shown} is not an ONNX file", why=why) from error
+        raise InvalidNetwork(f"{shown} is not an ONNX file", why=why, next_step=_EXPORT_AGAIN) from error
     if not model.HasField("graph") or not model.graph.node:
-        raise InvalidNetwork(f"{shown} holds no network", why="Its graph has no nodes")
+        why = "Its graph has no nodes" if content else "The file is empty"
+        raise InvalidNetwork(f"{shown} holds no network", why=why, next_step=_EXPORT_AGAIN)
     for field, value in (part for message in _messages([model]) for part in message.ListFields()):
         texts = value if field.is_repeated else (value,)
         # Protobuf passes other bytes on if a file is damaged.

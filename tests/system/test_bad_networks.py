@@ -727,6 +727,30 @@ def test_one_bad_network_among_good_ones_is_named(unchanged: Harness, small_netw
         found.assert_refused(3, mentions=("culprit",))
 
 
+@pytest.mark.parametrize(
+    ("content", "mentions"),
+    [
+        (None, ("No such file", "next: Give the path")),
+        (b"", ("The file is empty", "next: Copy or export")),
+        (b"no", ("not an ONNX file", "next: Copy or export")),
+    ],
+    ids=["missing", "empty", "text"],
+)
+def test_unreadable_file_has_a_next_step(
+    content: bytes | None, mentions: tuple[str, ...], unchanged: Harness, tmp_path: Path
+) -> None:
+    """The error for a file that is missing, empty or not ONNX says what to do."""
+    if content is not None:
+        (tmp_path / "net.onnx").write_bytes(content)
+    _estimate(unchanged, tmp_path / "net.onnx").assert_refused(3, mentions=("net.onnx", *mentions))
+
+
+def test_dim_of_a_network_of_fixed_sizes_is_omitted(unchanged: Harness, small_network: Path) -> None:
+    """If no network has a symbolic dimension, the error proposes to omit --dim."""
+    words = ("estimate", small_network, "--device", "null01", "--dim", "batch=1")
+    unchanged(*words).assert_refused(2, mentions=("sizes are fixed", "next: Omit --dim"))
+
+
 def test_unknown_builtin_lists_the_known(unchanged: Harness) -> None:
     """A built-in network that does not exist is refused, and those that exist are listed."""
     unchanged("estimate", "builtin:resnet51", "--device", "null01").assert_refused(2, 3, mentions=("resnet50",))
