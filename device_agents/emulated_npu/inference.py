@@ -82,7 +82,8 @@ def _steps(program: Program, machine: Machine, cycle_budget: int | None, most_it
     except BudgetExceeded as error:
         if budget == DEFAULT_BUDGET:
             raise
-        raise BudgetExceeded(f"{error.what}, beyond {cycle_budget} cycles", error.why, _RAISE_BUDGET) from error
+        what = f"the program takes more than {cycle_budget} cycles"
+        raise BudgetExceeded(what, f"{error.what}: {error.why}", _RAISE_BUDGET) from error
     for step in steps:
         what = f"the program is at instruction {step.pc} after {most_items} items"
         why = "it loops without end, or is longer than can be timed: every item of a run is kept"

@@ -106,7 +106,8 @@ def run_on_one_core(loaded: LoadedProgram, wanted: RunOptions, note: Note) -> Co
     """Time a program and, for a network on a float32 machine, compare its values with ONNX Runtime's."""
     source = loaded.source
     if wanted.compare_reorder and source is None:
-        raise UsageError("--compare-reorder needs a network", why="A program file is already compiled")
+        why = "A program file is already compiled"
+        raise UsageError("--compare-reorder needs a network", why=why, next_step="Name an ONNX file")
     timed, timing_s = time_loaded(loaded, wanted.cycle_budget)
     with_values = wanted.values and source is not None and has_values(loaded.machine, note)
     return CoreRun(

@@ -27,7 +27,14 @@ def errors_of_user(next_step: str = "") -> Iterator[None]:
         yield
     except EmulatorError as error:
         kind = UsageError if isinstance(error, ContradictoryOptions) else InputError
-        raise kind(error.what, why=error.why, next_step=error.next_step or next_step) from error
+        what, why, step = map(_sentence, (error.what, error.why, error.next_step or next_step))
+        raise kind(what, why=why, next_step=step) from error
+
+
+def _sentence(text: str) -> str:
+    """Return a text of the emulator with a capital letter, unless it begins with a name such as `nb_bytes`."""
+    first = text.partition(" ")[0]
+    return text[:1].upper() + text[1:] if first.isalpha() else text
 
 
 @contextlib.contextmanager

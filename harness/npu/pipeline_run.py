@@ -78,7 +78,7 @@ def run_pipeline(source: CompiledModel, options: PipelineOptions, note: Note) ->
     Raises UsageError and InputError for options that contradict each other, the machine or the network.
     """
     options.check()
-    with errors_of_user():
+    with errors_of_user("Correct the option"):
         fabric = fabric_of(source.compiled.machine, options.core_storage_bytes)
         groups = form_groups(fabric, "1" if options.groups is None else options.groups, options.cores)
         rule = None if options.partition == "balanced" else _split_rule(options)

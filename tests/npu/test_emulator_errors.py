@@ -14,7 +14,7 @@ from device_agents.emulated_npu.emulator_errors import (
     InvalidMachine,
     InvalidProgram,
 )
-from harness.errors import HarnessError
+from harness.errors import HarnessError, InputError
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
 
 
@@ -32,7 +32,15 @@ def test_errors_of_the_user(error: EmulatorError, exit_code: int) -> None:
     """Contradictory options are usage errors, everything else an input error; a missing next step is filled in."""
     with pytest.raises(HarnessError) as caught, errors_of_user("Do this"):
         raise error
-    assert (caught.value.exit_code, caught.value.what, caught.value.next_step) == (exit_code, error.what, "Do this")
+    what = error.what[0].upper() + error.what[1:]
+    assert (caught.value.exit_code, caught.value.what, caught.value.next_step) == (exit_code, what, "Do this")
+
+
+def test_names_keep_their_letters() -> None:
+    """A message begins with a capital letter, except where it begins with the name of a key or option."""
+    with pytest.raises(InputError) as caught, errors_of_user():
+        raise InvalidMachine("nb_bytes is 0", "it must be above 0")
+    assert (caught.value.what, caught.value.why) == ("nb_bytes is 0", "It must be above 0")
 
 
 @pytest.mark.parametrize(

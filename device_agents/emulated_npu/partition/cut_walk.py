@@ -38,9 +38,9 @@ class SplitRule:
             why = "it must be finite and at least 0, because no score is negative"
             raise InvalidPartition(f"a split threshold of {self.threshold}", why)
         if self.node_limit is not None and self.node_limit < 1:
-            raise InvalidPartition(f"at most {self.node_limit} nodes in a sub-structure", "the limit is at least 1")
+            raise InvalidPartition(f"a limit of {self.node_limit} nodes in a group", "the limit is at least 1")
         if self.period_s is not None and not 0 < self.period_s < math.inf:
-            raise InvalidPartition(f"an input every {self.period_s} s", "a period is above 0 and finite")
+            raise InvalidPartition(f"a period of {self.period_s} s", "a period is above 0 and finite")
 
 
 @dataclass(frozen=True)

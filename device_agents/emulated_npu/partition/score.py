@@ -113,7 +113,8 @@ def _check_weights(coefficients: Mapping[str, float]) -> None:
     weights = {name: value for name, value in coefficients.items() if name.endswith("_weight")}
     for name, weight in weights.items():
         if not 0 <= weight <= 1:
-            raise InvalidPartition(f"{name} is {weight}", "a weight of the split score lies between 0 and 1")
+            what = f"the {name.removesuffix('_weight')} weight is {weight}"
+            raise InvalidPartition(what, "a weight of the split score lies between 0 and 1")
     if not any(weights.values()):
         what = f"all weights are 0: {', '.join(weights)}"
         why = "every score would be 0 and cause no split"

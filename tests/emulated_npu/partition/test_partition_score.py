@@ -105,7 +105,7 @@ def test_no_score_falls_when_a_node_is_added(one: Workload, more: Workload, scor
 @pytest.mark.parametrize("name", ["compute_weight", "routing_weight"])
 def test_a_weight_outside_0_to_1_is_refused(kind: Any, name: str, value: float) -> None:
     """The error names the weight, its value and the bounds, for both scores."""
-    with pytest.raises(InvalidPartition, match=f"{name} is {value}") as caught:
+    with pytest.raises(InvalidPartition, match=f"the {name.removesuffix('_weight')} weight is {value}") as caught:
         kind(**{name: value})
     assert "between 0 and 1" in caught.value.why
 
@@ -137,10 +137,10 @@ def test_a_negative_threshold_is_refused(value: float) -> None:
 
 def test_an_invalid_node_limit_or_period_is_refused() -> None:
     """A node limit of 0 and periods that are not positive and finite are refused."""
-    with pytest.raises(InvalidPartition, match="at most 0 nodes in a sub-structure"):
+    with pytest.raises(InvalidPartition, match="a limit of 0 nodes in a group"):
         SplitRule(ShareScore(), node_limit=0)
     for period_s in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(InvalidPartition, match=f"an input every {period_s} s"):
+        with pytest.raises(InvalidPartition, match=f"a period of {period_s} s"):
             SplitRule(ShareScore(), period_s=period_s)
 
 
