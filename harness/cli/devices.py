@@ -89,7 +89,7 @@ def check(
             print_table((device, "", "found"), [(check.name, words[check.ok], check.found) for check in checks], left=3)
             for one in checks:
                 if one.mend:
-                    print(f"  mend {one.name}: {printable(one.mend)}")
+                    print(f"  to correct {one.name}: {printable(one.mend)}")
     failed = [device for device, checks in found.items() if any(check.ok is False for check in checks)]
     if failed:
         raise DeviceUnreachable(f"{', '.join(failed)} cannot be used", next_step="See the lines marked FAILS")
@@ -149,16 +149,16 @@ def golden(
         print_json(device=device.name, band=asdict(band) if band else None, history=[asdict(one) for one in history])
         return
     if band is None:
-        print(f"{device.name}  golden probe never measured; the first sessions determine its band")
+        print(f"{device.name}  the golden probe has no band yet; the next sessions determine it")
     else:
         bounds = interval_ms((band.low_s, band.high_s))
-        print(f"{device.name}  golden probe within {bounds} ms  {_origin(band)}")
+        print(f"{device.name}  band of the golden probe {bounds} ms  {_origin(band)}")
     print_table(("since", "health", "why"), [(one.since, one.health, one.reason) for one in history], left=3)
 
 
 def _origin(band: Any) -> str:
     sessions = len(band.latencies_s)
-    return f"from {sessions} sessions, {band.learnt}" if sessions else band.learnt
+    return f"from {sessions} session{'s' * (sessions > 1)}, {band.learnt}" if sessions else band.learnt
 
 
 def _health(known: Any) -> str:
