@@ -121,8 +121,8 @@ def show_validation(result: Validation) -> None:
     )
     if result.floor is not None:
         print(
-            f"repeatability from process to process {result.floor:.1%} (median); mean absolute error beyond each"
-            f" network's own {result.mape_beyond_floor:.1%}"
+            f"floor {result.floor:.1%} (median): the difference from process to process;"
+            f" mean absolute error above it {result.mape_beyond_floor:.1%}"
         )
     if result.oracle is not None:
         _show_oracle(result.oracle)
