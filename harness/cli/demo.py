@@ -21,7 +21,7 @@ def demo(
 ) -> None:
     """Profile three networks, build a table, estimate and measure the networks, and write a report.
 
-    Example: harness demo --workspace demo
+    Example: harness demo --device cpu01
     """
     from dataclasses import asdict
 
