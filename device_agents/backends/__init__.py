@@ -19,16 +19,18 @@ class Registration:
     """Where a backend's class is, or a function that chooses one, and whether its devices are virtual.
 
     Virtual devices compute latencies on a clock of their own and occupy no cores: any number of sessions may measure
-    on one of them at once, and each gets the results that it would get alone.
+    on one of them at once, and each gets the results that it would get alone. `threads` says whether
+    the backend has the option `threads`.
     """
 
     place: str
     virtual: bool = False
+    threads: bool = False
 
 
 BACKENDS: Mapping[str, Registration] = {
-    "onnxruntime": Registration("onnxruntime.choice.open_onnxruntime"),
-    "openvino": Registration("openvino.openvino_backend.open_openvino"),
+    "onnxruntime": Registration("onnxruntime.choice.open_onnxruntime", threads=True),
+    "openvino": Registration("openvino.openvino_backend.open_openvino", threads=True),
     "emulated-npu": Registration("emulated_npu.EmulatedNpuBackend", virtual=True),
     "null": Registration("null.NullBackend", virtual=True),
     "command": Registration("command.command_backend.CommandBackend"),

@@ -117,11 +117,27 @@ Dims = Annotated[
 Strict = Annotated[bool, typer.Option("--strict", help="End before anything is measured if a network is refused.")]
 
 
+Batch = Annotated[
+    int | None,
+    typer.Option(
+        "--batch", metavar="N", min=1, max=65536, help="Set the leading dimension of all inputs, also of fixed ones."
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", metavar="N", min=1, max=1024, help="Number of threads, in place of the one in devices.toml."
+    ),
+]
+
+
 @dataclass(frozen=True)
 class Reading:
-    """How a command reads its networks."""
+    """How a command reads its networks, and the threads that it concerns."""
 
     dim: Dims = None
+    batch: Batch = None
+    threads: Threads = None
     strict: Strict = False
 
     @property

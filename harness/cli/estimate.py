@@ -49,13 +49,16 @@ def estimate(
 
     Example: harness estimate builtin:resnet50 model.onnx --device cpu01 --layers
     """
+    from harness.device.overrides import Variant
     from harness.estimation import network_estimate as networks
     from harness.lut.table_files import open_table
     from harness.network.network_list import read_networks, refusals_error
 
     dims = reading.dims
-    table = open_table(choice.device, choice.lut, find_workspace(directory))
-    found = networks.NetworkEstimates.of(read_networks(models, dims, strict=reading.strict, note=note), table)
+    variant = Variant(reading.batch, reading.threads)
+    table = open_table(choice.device, choice.lut, find_workspace(directory), variant)
+    read = read_networks(models, dims, batch=reading.batch, strict=reading.strict, note=note)
+    found = networks.NetworkEstimates.of(read, table)
     if files.csv is not None:
         write_csv(files.csv, [_row(network, layer) for network in found for layer in network.layers])
     if files.html is not None:
@@ -73,7 +76,7 @@ def estimate(
     else:
         _show(found, layers)
     unknown = sum(len(network.unknown) for network in found)
-    uncovered = _uncovered(found, table.device, unknown) if unknown and not allow_partial else None
+    uncovered = _uncovered(found, table.device + variant.options(), unknown) if unknown and not allow_partial else None
     if found.refused_networks:
         if uncovered:
             print_error(uncovered)

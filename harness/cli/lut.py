@@ -48,16 +48,25 @@ def build(
     method: Annotated[
         LatencyMethod, typer.Option("--method", help="Estimator of layer latencies; docs/method.md explains them.")
     ] = DEFAULT_METHOD,
+    batch: Annotated[
+        int | None, typer.Option("--batch", metavar="N", min=1, help="Use the campaigns of `profile --batch N`.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", metavar="N", min=1, help="Use the campaigns of `profile --threads N`.")
+    ] = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
     """Build and publish a table from the measurements of `harness profile`.
 
+    Campaigns with --batch or --threads have tables of their own.
+
     Example: harness lut build --device cpu01
     """
     from harness.lut.build import build_lut
 
-    table = build_lut(device, workspace=find_workspace(directory), method=method, note=note)
+    workspace = find_workspace(directory)
+    table = build_lut(device, workspace=workspace, method=method, batch=batch, threads=threads, note=note)
     if json:
         print_json(
             lut=str(table.path),

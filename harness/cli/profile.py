@@ -83,9 +83,9 @@ def profile(
     found = find_workspace(workspace)
     dims, run_count, budget_s = reading.dims, arguments.parse_runs(runs), arguments.parse_budget(budget)
     wait_s = arguments.parse_wait(wait)
-    if space is not None and (models or dims or dry_run):
+    if space is not None and (models or dims or reading.batch or dry_run):
         why = "Its layers are chosen as results arrive" if dry_run else "A space file gives all sizes itself"
-        raise UsageError("--space excludes networks, --dim and --dry-run", why=why)
+        raise UsageError("--space excludes networks, --dim, --batch and --dry-run", why=why)
     chosen = _space(space, count, target)
 
     from harness.cli.profile_output import show_dry_run, show_profiles
@@ -108,7 +108,11 @@ def profile(
         seed=seed,
         fresh=fresh,
         strict=reading.strict,
+        batch=reading.batch,
+        threads=reading.threads,
     )
+    for one in devices:
+        request.variant.device(one)  # a backend without threads is an error before anything is measured
     if dry_run:
         show_dry_run(request, found, json, wait_s=wait_s)
     else:

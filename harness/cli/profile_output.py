@@ -54,7 +54,7 @@ def show_profiles(
     elif outcomes[0].space is not None:
         _show_space(outcomes[0].space, json)
     elif outcomes[0].result is not None:
-        _show_result(outcomes[0].result, outcomes[0].golden_s, json)
+        _show_result(outcomes[0], outcomes[0].result, json)
     errors = [error for outcome in outcomes if (error := _error_of(outcome)) is not None]
     code = gravest(error.exit_code for error in errors)
     for error in errors:
@@ -122,9 +122,9 @@ def _row(outcome: ProfileOutcome) -> tuple[str, ...]:
     return (result.device, *counts, *seconds, attempts, "resumed" if result.resumed else "")
 
 
-def _show_result(result: ProfileResult, golden_s: float | None, json: bool) -> None:
+def _show_result(outcome: ProfileOutcome, result: ProfileResult, json: bool) -> None:
     if json:
-        print_json(**asdict(result), golden_s=golden_s)
+        print_json(**asdict(result), golden_s=outcome.golden_s)
         return
     print(
         f"{result.device}  campaign {result.campaign}{' (resumed)' if result.resumed else ''}"
@@ -137,7 +137,7 @@ def _show_result(result: ProfileResult, golden_s: float | None, json: bool) -> N
         note(f"{result.unsettled} probes did not reach the target interval; their entries have a wider one")
     if result.drift > 0.05:
         note(f"The reference probe drifted by {result.drift:.1%}: clock, temperature or load changed meanwhile")
-    note(f"Next: harness lut build --device {result.device}")
+    note(f"Next: harness lut build --device {result.device}{outcome.request.variant.options()}")
 
 
 def _show_space(found: SpaceProfile, json: bool) -> None:

@@ -74,6 +74,8 @@ def validate(
             strict=reading.strict,
             dims=dims,
             wait_s=wait_s,
+            batch=reading.batch,
+            threads=reading.threads,
             observe=observe,
             stop=stop,
         )
@@ -84,7 +86,11 @@ def validate(
 
         table = open_table(device, workspace.lut / result.lut if lut is None else lut, workspace)
         refused = {one.file for one in result.refused_networks}
-        left = [network for network in read_networks(models, dims).networks if network.file not in refused]
+        left = [
+            network
+            for network in read_networks(models, dims, batch=reading.batch).networks
+            if network.file not in refused
+        ]
         write_report(html, table, [networks.estimate_network(network, table) for network in left], result)
     if json:
         print_json(**asdict(result))

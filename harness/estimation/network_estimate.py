@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from harness.device.overrides import Variant
 from harness.latency.overhead import row_of
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import open_table
@@ -88,14 +89,18 @@ def estimate(
     workspace: AnyWorkspace = None,
     strict: bool = False,
     dims: Mapping[str, int] | None = None,
+    batch: int | None = None,
+    threads: int | None = None,
 ) -> NetworkEstimates:
     """Estimate networks from the newest table of `device`, or from the table in the folder `lut`.
 
-    `models` is a path, `builtin:NAME`, an `onnx.ModelProto`, or a list of these. Networks that are refused are left out
-    and listed in `refused_networks` of the result; with `strict`, or if none is left, the refusal is raised.
+    `models` is a path, `builtin:NAME`, an `onnx.ModelProto`, or a list of these. `batch` sets the leading dimension of
+    all inputs; the table is the newest one for this batch and these threads. Networks that are refused are left out and
+    listed in `refused_networks` of the result; with `strict`, or if none is left, the refusal is raised.
     """
-    table = open_table(device, None if lut is None else Path(lut), as_workspace(workspace))
-    return NetworkEstimates.of(read_networks(models, dims, strict=strict), table)
+    folder = None if lut is None else Path(lut)
+    table = open_table(device, folder, as_workspace(workspace), Variant(batch, threads))
+    return NetworkEstimates.of(read_networks(models, dims, batch=batch, strict=strict), table)
 
 
 def estimate_network(network: Network, table: Lut) -> NetworkEstimate:

@@ -117,15 +117,15 @@ def _attempt(
     bare: ProfileOutcome, workspace: Workspace, stop: threading.Event, gate: ConnectGate, observe: Observer
 ) -> ProfileOutcome:
     request = bare.request
-    device = find_device(load_inventory(workspace.devices), request.device)
+    device = request.variant.device(find_device(load_inventory(workspace.devices), request.device))
     subject = load_space(request.space.reference) if request.space else request.read_networks(notes_of(observe))
     with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:
         check_in_service(store, device.name)
         with gate.connecting(device, stop):
             session = open_session(device)
-        with session, leased_run(session, device, journal, observe, stop) as run:
-            golden = check_golden(run, store, configured_band(device))
-            reached = replace(bare, golden_s=golden.latency_s, fingerprint=dict(session.hello.fingerprint))
+        with session, leased_run(session, device, journal, observe, stop, request.variant) as run:
+            golden = check_golden(run, store, configured_band(device) if request.threads is None else None)
+            reached = replace(bare, golden_s=golden.latency_s, fingerprint=run.fingerprint)
             outcome = (
                 _explore(reached, run, subject) if isinstance(subject, SearchSpace) else _measure(reached, run, subject)
             )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from harness.device.inventory import Device
+from harness.device.overrides import Variant
 from harness.errors import (
     AuthenticationError,
     DeviceBusy,
@@ -109,13 +110,19 @@ def configured_band(device: Device) -> Band | None:
     return Band(low_ms / 1e3, high_ms / 1e3, CONFIGURED)
 
 
+def band_name(device: str, variant: Variant) -> str:
+    """Return the name under which the store keeps a band: another number of threads has a band of its own."""
+    return device if variant.threads is None else f"{device}/threads={variant.threads}"
+
+
 def _learned_band(run: DeviceRun, store: FleetStore, latency_s: float) -> Band:
     """The band of the device's first sessions, of which the present one may be one."""
-    known = store.band(run.device)
+    name = band_name(run.device, run.variant)
+    known = store.band(name)
     if known is not None and (len(known.latencies_s) >= SESSIONS_TO_LEARN or not known.holds(latency_s)):
         return known
     learned = learn_band((*(known.latencies_s if known else ()), latency_s), run.session.hello.clock)
-    store.set_band(run.device, learned)
+    store.set_band(name, learned)
     return learned
 
 

@@ -30,6 +30,8 @@ def profile(
     policy: RepeatPolicy | None = None,
     auxiliary: AuxiliaryChoice | None = AUTO,
     dims: Mapping[str, int] | None = None,
+    batch: int | None = None,
+    threads: int | None = None,
     seed: int = 0,
     fresh: bool = False,
     strict: bool = False,
@@ -41,9 +43,10 @@ def profile(
     """Measure every layer of networks on a device; the same call resumes what was interrupted.
 
     `models` is a path, `builtin:NAME`, an `onnx.ModelProto`, or a list of these; empty selects the reference networks.
-    A device in use is waited for up to `wait_s` seconds. Networks that harness or the device refuses are left out and
-    listed in the result; with `strict`, or if none is left, the refusal is raised. Raises the errors of
-    `harness.errors`; the samples taken until then are kept.
+    `batch` sets the leading dimension of all inputs, `threads` the number of threads in place of the inventory's;
+    tables for them are built with the same values. A device in use is waited for up to `wait_s` seconds. Networks that
+    harness or the device refuses are left out and listed in the result; with `strict`, or if none is left, the refusal
+    is raised. Raises the errors of `harness.errors`; the samples taken until then are kept.
     """
     request = ProfileRequest(
         device=device,
@@ -51,6 +54,8 @@ def profile(
         policy=policy or RepeatPolicy(),
         auxiliary=chosen_kind(auxiliary),
         dims=dict(dims or {}),
+        batch=batch,
+        threads=threads,
         seed=seed,
         fresh=fresh,
         strict=strict,

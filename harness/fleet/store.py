@@ -127,9 +127,10 @@ class FleetStore(DurableFile):
             self._db.execute("INSERT OR REPLACE INTO bands VALUES (?,?,?,?,?)", values)
 
     def forget_band(self, device: str) -> bool:
-        """Delete the golden band of a device, and return whether there was one."""
+        """Delete the golden bands of a device, for any number of threads, and return whether there was one."""
+        own = "device=?1 OR substr(device, 1, length(?1) + 1) = ?1 || '/'"
         with self.transaction():
-            return self._db.execute("DELETE FROM bands WHERE device=?", (device,)).rowcount > 0
+            return self._db.execute(f"DELETE FROM bands WHERE {own}", (device,)).rowcount > 0  # noqa: S608 - our own text
 
     def record_job(self, name: str, night: str, device: str, status: JobStatus, outcome: Mapping[str, object]) -> None:
         """Record the state of a job of a night."""

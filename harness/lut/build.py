@@ -11,6 +11,7 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.device.inventory import find_device, load_inventory
+from harness.device.overrides import Variant
 from harness.errors import CampaignIncomplete, LutNotFound
 from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.joint import Place
@@ -34,21 +35,25 @@ def build_lut(
     *,
     workspace: AnyWorkspace = None,
     method: LatencyMethod = DEFAULT_METHOD,
+    batch: int | None = None,
+    threads: int | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> Lut:
     """Build and publish a table from all complete campaigns with the newest one's fingerprint.
 
-    For a layer measured several times, the newest campaign counts. Each campaign's own overhead is subtracted from
-    its layers; the table holds the newest one's overhead. `note` receives a line for each campaign left out. Raises
-    LutNotFound without any campaign, CampaignIncomplete without a complete one, and IllConditionedDesign.
+    Only campaigns with this `batch` and these `threads` count, by default those that set neither. For a layer measured
+    several times, the newest campaign counts. Each campaign's own overhead is subtracted from its layers; the table
+    holds the newest one's overhead. `note` receives a line for each campaign left out. Raises LutNotFound without any
+    campaign, CampaignIncomplete without a complete one, and IllConditionedDesign.
     """
-    workspace = as_workspace(workspace)
+    workspace, variant = as_workspace(workspace), Variant(batch, threads)
     if not workspace.journal.exists():
-        raise _nothing_measured(workspace, device)
+        raise _nothing_measured(workspace, device, variant)
     with Journal(workspace.journal) as journal:
-        measured_here = [one for one in journal.campaigns(device) if one.settings["purpose"] == "profile"]
+        held = [one for one in journal.campaigns(device) if one.settings["purpose"] == "profile"]
+        measured_here = [one for one in held if variant.is_of(one.fingerprint)]
         if not measured_here:
-            raise _nothing_measured(workspace, device)
+            raise _nothing_measured(workspace, device, variant)
         campaigns = _comparable(measured_here, device, note)
         sources = [_Source.read(journal, campaign, method) for campaign in _not_superseded(journal, campaigns)]
     newest = campaigns[-1]
@@ -131,11 +136,12 @@ def _not_superseded(journal: Journal, campaigns: Sequence[Campaign]) -> list[Cam
     return kept[::-1]
 
 
-def _nothing_measured(workspace: Workspace, device: str) -> LutNotFound:
+def _nothing_measured(workspace: Workspace, device: str, variant: Variant) -> LutNotFound:
     """Return the error to raise; raises UnknownDevice itself if no inventory lists the name."""
     find_device(load_inventory(workspace.devices), device)
-    step = f"Measure first: harness profile --device {device}"
-    return LutNotFound(f"Nothing was measured on {device} in this workspace", next_step=step)
+    step = f"Measure first: harness profile --device {device}{variant.options()}"
+    asked = f" with{variant.options()}" if variant.facts else ""
+    return LutNotFound(f"Nothing was measured on {device}{asked} in this workspace", next_step=step)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from harness.device.inventory import find_device, load_inventory
+from harness.device.overrides import NO_VARIANT, Variant
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, reason_of
 from harness.files import csv_text, read_file, sync_folder, write_synced
 from harness.latency.method_names import LatencyMethod
@@ -96,38 +97,56 @@ def _rename(aside: Path, folder: Path) -> None:
             raise
 
 
-def open_table(device: str | None, folder: Path | None, workspace: Workspace | None = None) -> Lut:
+def open_table(
+    device: str | None, folder: Path | None, workspace: Workspace | None = None, variant: Variant = NO_VARIANT
+) -> Lut:
     """Return the table in `folder`, which must be of `device`, or else the newest one of `device` (default cpu01).
 
-    `folder` may also be a table's name in the workspace, `<device>/<folder>`. Raises UnknownDevice for a device with
-    neither a table nor a line in the inventory, and the errors of `read_lut`.
+    Without a folder, the table must have been measured with the batch and threads of `variant`; with one, with its
+    threads if it has any. `folder` may also be a table's name in the workspace, `<device>/<folder>`. Raises
+    UnknownDevice for a device with neither a table nor a line in the inventory, and the errors of `read_lut`.
     """
     workspace = workspace or find_workspace()
     if folder is not None:
-        return read_lut(folder if folder.exists() else workspace.lut / folder, device)
+        return _with_threads(read_lut(folder if folder.exists() else workspace.lut / folder, device), variant)
     name = DEFAULT_DEVICE if device is None else device
     if not name or not (workspace.lut / name).is_dir():
         find_device(load_inventory(workspace.devices), name)
-    return read_lut(latest_lut(workspace.lut, name), name)
+    return read_lut(latest_lut(workspace.lut, name, variant), name)
 
 
-def latest_lut(root: Path, device: str) -> Path:
-    """Return the folder of a device's newest table; raises LutNotFound."""
+def _with_threads(table: Lut, variant: Variant) -> Lut:
+    """Return the table; raises LutMismatch if it was measured with another number of threads than is asked for."""
+    measured = table.fingerprint.get("threads")
+    if variant.threads is not None and measured != str(variant.threads):
+        why = f"It was measured with {f'--threads {measured}' if measured else 'the threads of the inventory'}"
+        step = f"Build one: harness lut build --device {table.device}{variant.options()}"
+        raise LutMismatch(f"{table.name} is not for {variant.threads} threads", why=why, next_step=step)
+    return table
+
+
+def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
+    """Return the folder of a device's newest table for this batch and these threads; raises LutNotFound."""
     folder = root / device
     tables = [path for path in folder.iterdir() if (path / MANIFEST).is_file()] if folder.is_dir() else []
     tables = [path for path in tables if not path.name.startswith(".")]
+    made = {path: _made(path) for path in tables}
+    tables = [path for path in tables if (known := made[path][1]) is None or variant.is_of(known)]
     if not tables:
-        step = f"Build one: harness profile --device {device}, then harness lut build --device {device}"
-        raise LutNotFound(f"There is no table for {device} in this workspace", next_step=step)
-    return max(tables, key=lambda path: (path.name[:10], _created(path), path.name))
+        asked = variant.options()
+        step = f"Build one: harness profile --device {device}{asked}, then harness lut build --device {device}{asked}"
+        what = f"There is no table for {device}{f' with{asked}' if asked else ''} in this workspace"
+        raise LutNotFound(what, next_step=step)
+    return max(tables, key=lambda path: (path.name[:10], made[path][0], path.name))
 
 
-def _created(folder: Path) -> str:
-    """Return the time in a table's manifest; empty if it cannot be read, which `read_lut` reports."""
+def _made(folder: Path) -> tuple[str, Mapping[str, str] | None]:
+    """Return time and fingerprint in a table's manifest; neither if it cannot be read, which `read_lut` reports."""
     try:
-        return str(json.loads(_read(folder / MANIFEST))["created"])
+        manifest = json.loads(_read(folder / MANIFEST))
+        return str(manifest["created"]), dict(manifest["fingerprint"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return ""
+        return "", None
 
 
 def read_lut(folder: Path, device: str | None = None) -> Lut:

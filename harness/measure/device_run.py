@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.device.inventory import Device
+from harness.device.overrides import NO_VARIANT, Variant
 from harness.device.session import AgentSession, open_session
 from harness.errors import Interrupted
 from harness.measure.journal import Campaign, CampaignKey, Journal
@@ -22,8 +23,9 @@ from harness.workspace import Workspace
 class DeviceRun:
     """One session with a leased device, and the journal.
 
-    `device` is its name in the journal. `observe` receives progress; setting `stop` ends the run after the current
-    visit. A `shared` device is used by other sessions at the same time; each works on campaigns of its own.
+    `device` is its name in the journal, `variant` what the campaign changes of it. `observe` receives progress; setting
+    `stop` ends the run after the current visit. A `shared` device is used by other sessions at the same time; each
+    works on campaigns of its own.
     """
 
     session: AgentSession
@@ -32,10 +34,16 @@ class DeviceRun:
     observe: Observer = ignore
     stop: threading.Event = field(default_factory=threading.Event)
     shared: bool = False
+    variant: Variant = NO_VARIANT
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """The facts that must agree for two series to be comparable."""
+        return {**self.session.hello.fingerprint, **self.variant.facts}
 
     def key(self, plan: ProbePlan, settings: Mapping[str, Any]) -> CampaignKey:
         """Return the key of a campaign of this plan on the device in its present state."""
-        return CampaignKey(self.device, plan.id, settings, self.session.hello.fingerprint)
+        return CampaignKey(self.device, plan.id, settings, self.fingerprint)
 
     def begin(self, plan: ProbePlan, settings: Mapping[str, Any]) -> Campaign:
         """Record a campaign; see `Journal.begin`."""
@@ -58,16 +66,20 @@ class DeviceRun:
 
 @contextlib.contextmanager
 def open_run(
-    device: Device, workspace: Workspace, observe: Observer = ignore, stop: threading.Event | None = None
+    device: Device,
+    workspace: Workspace,
+    observe: Observer = ignore,
+    stop: threading.Event | None = None,
+    variant: Variant = NO_VARIANT,
 ) -> Iterator[DeviceRun]:
     """Connect to a device, lease it, and open the journal of the workspace; raises a DeviceError or JournalError.
 
     This neither measures the golden probe nor records the health of the device: `harness.profile` does.
     """
     with (
-        open_session(device) as session,
+        open_session(variant.device(device)) as session,
         Journal(workspace.journal) as journal,
-        leased_run(session, device, journal, observe, stop) as run,
+        leased_run(session, device, journal, observe, stop, variant) as run,
     ):
         yield run
 
@@ -79,10 +91,12 @@ def leased_run(
     journal: Journal,
     observe: Observer = ignore,
     stop: threading.Event | None = None,
+    variant: Variant = NO_VARIANT,
 ) -> Iterator[DeviceRun]:
     """Yield a run of a session, which takes the lease unless it has it; raises a DeviceError or JournalError."""
     token = session.token or session.acquire()
     with contextlib.ExitStack() as ending:
         if not device.exclusive:
             ending.enter_context(at_work(journal.path, device.name, token))
-        yield DeviceRun(session, journal, device.name, observe, stop or threading.Event(), not device.exclusive)
+        stop = stop or threading.Event()
+        yield DeviceRun(session, journal, device.name, observe, stop, not device.exclusive, variant)

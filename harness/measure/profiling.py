@@ -162,7 +162,7 @@ def dry_run(request: ProfileRequest, workspace: AnyWorkspace = None, patience: P
     """Return the plan that a request leads to, and its time, extrapolated from one visit of each whole network."""
     patience = patience or Patience()
     observe, stop = patience.observe, patience.stop or threading.Event()
-    device = find_device(load_inventory(as_workspace(workspace).devices), request.device)
+    device = request.variant.device(find_device(load_inventory(as_workspace(workspace).devices), request.device))
     found = request.read_networks(notes_of(observe))
     accepted = _Accepted(found.networks, list(found.refused), request.strict, observe)
     with lease_when_free(device, patience) as session:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from harness.device.overrides import Variant
 from harness.measure.policy import RepeatPolicy
 from harness.network.model_references import BUILTIN_PREFIX, ModelReference
 from harness.network.network import Network
@@ -33,10 +34,11 @@ class ProfileRequest:
     `models` are paths, `builtin:NAME` or networks in memory; an empty tuple selects the reference networks. With
     `space`, layers of that space are measured instead. `auxiliary` None selects the kind that fits the device's clock.
     Requests with the same `name` are one job: running it again continues it. A request without a name resumes an
-    unfinished campaign that measures the same, and otherwise starts a new one; `fresh` always starts a new one.
-    With `strict`, a network that is refused ends the request before anything is measured; otherwise the others are
-    measured. `watch_level` adds the campaign that slowdowns are detected from, planned for comparisons with that
-    probability of a false alarm.
+    unfinished campaign that measures the same, and otherwise starts a new one; `fresh` always starts a new one. `batch`
+    sets the leading dimension of all inputs, `threads` the number of threads that the device uses; both keep the
+    samples apart from those of other campaigns. With `strict`, a network that is refused ends the request before
+    anything is measured; otherwise the others are measured. `watch_level` adds the campaign that slowdowns are detected
+    from, planned for comparisons with that probability of a false alarm.
     """
 
     device: str = DEFAULT_DEVICE
@@ -50,6 +52,8 @@ class ProfileRequest:
     name: str = ""
     watch_level: float | None = None
     strict: bool = False
+    batch: int | None = None
+    threads: int | None = None
 
     def networks(self) -> tuple[Network, ...]:
         """Read the networks that can be used; raises as `read_networks` does."""
@@ -58,7 +62,12 @@ class ProfileRequest:
     def read_networks(self, note: Callable[[str], None] = lambda _: None) -> NetworkList:
         """Read all networks before any is used; `note` and errors are those of `network_list.read_networks`."""
         models = self.models or reference_networks()
-        return read_networks(models, self.dims, strict=self.strict, note=note)
+        return read_networks(models, self.dims, batch=self.batch, strict=self.strict, note=note)
+
+    @property
+    def variant(self) -> Variant:
+        """The batch and the threads of its campaigns."""
+        return Variant(self.batch, self.threads)
 
 
 def reference_networks() -> tuple[str, ...]:

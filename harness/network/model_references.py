@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
 from harness.errors import InvalidNetwork, NetworkError, UsageError
 from harness.network import zoo
+from harness.network.batch import leading_dims, rebatch
+from harness.network.batch_check import check_rows
 from harness.network.network import Network
 from harness.network.prepare import prepare
 from harness.network.read import ModelFile, check_model, parse_model, read_model
@@ -70,19 +72,36 @@ def _reference(model: Model) -> ModelReference:
         raise InvalidNetwork(f"{name} is too large to hold in memory", why=str(error)[:300], next_step=step) from error
 
 
-def load_network(model: Model, dims: Mapping[str, int] | None = None) -> Network:
+def load_network(
+    model: Model,
+    dims: Mapping[str, int] | None = None,
+    batch: int | None = None,
+    note: Callable[[str], None] = lambda _: None,
+) -> Network:
     """Read one network; raises the errors of `read_model` and `prepare`, each with the name of the file.
 
-    Dimensions in `dims` that the network does not have are ignored: they may belong to another network.
+    Dimensions in `dims` that the network does not have are ignored: they may belong to another network. `batch` sets
+    the leading dimension of all inputs, also of fixed ones; `note` receives a line where its rows cannot be compared
+    with those of the network in the file. Raises UnsupportedNetwork for a network that has no such batch.
     """
     reference = _reference(model)
     file = shown(reference)
     try:
-        return replace(prepare(_model_file(reference), dims or {}), file=file)
+        found = _model_file(reference)
+        network = prepare(found, leading_dims(found.model, dims or {}, batch) if batch else dims or {})
+        return replace(_with_batch(network, batch, file, note) if batch else network, file=file)
     except NetworkError as error:
         if error.what.startswith(file):
             raise
         raise type(error)(f"{file}: {error.what}", why=error.why, next_step=error.next_step) from error
+
+
+def _with_batch(network: Network, batch: int, file: str, note: Callable[[str], None]) -> Network:
+    """The network with another batch, checked against the network itself where its shapes were fixed."""
+    found = rebatch(network, batch)
+    if found.network is not network and (reason := check_rows(network, found)):
+        note(f"not checked: {file}: rows with a batch of {batch} were not compared: {reason}")
+    return found.network
 
 
 def shown(reference: ModelReference) -> str:

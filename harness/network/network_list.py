@@ -57,19 +57,21 @@ def read_networks(
     models: Models,
     dims: Mapping[str, int] | None = None,
     *,
+    batch: int | None = None,
     strict: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> NetworkList:
     """Read all networks of a list before any is used.
 
-    `note` receives a line for each refused one. Raises the error of a single network; NetworksRefused if none is left,
-    or with `strict` if any is refused; UsageError for a dimension in `dims` that no network has.
+    `batch` sets the leading dimension of all inputs. `note` receives a line for each refused network. Raises the error
+    of a single network; NetworksRefused if none is left, or with `strict` if any is refused; UsageError for a dimension
+    in `dims` that no network has.
     """
     networks: list[Network] = []
     refused: list[RefusedNetwork] = []
     for reference in model_references(models):
         try:
-            networks.append(load_network(reference, dims))
+            networks.append(load_network(reference, dims, batch, note))
         except NetworkError as error:
             refused.append(RefusedNetwork.of(shown(reference), error))
     check_refused(refused, len(networks), strict=strict)

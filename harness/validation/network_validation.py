@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.device.overrides import Variant
 from harness.device.session import Truth
 from harness.errors import CoverageError, UsageError
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
@@ -100,6 +101,8 @@ def validate(
     strict: bool = False,
     dims: Mapping[str, int] | None = None,
     wait_s: float = 0.0,
+    batch: int | None = None,
+    threads: int | None = None,
     observe: Observer = ignore,
     stop: threading.Event | None = None,
 ) -> Validation:
@@ -117,9 +120,10 @@ def validate(
     if processes < 1:
         raise UsageError(f"{processes} processes cannot measure anything", next_step="Give 1 or more")
     workspace = as_workspace(workspace)
-    table = open_table(device, None if lut is None else Path(lut), workspace)
+    variant = Variant(batch, threads)
+    table = open_table(device, None if lut is None else Path(lut), workspace, variant)
     note = notes_of(observe)
-    read = read_networks(references, dims, strict=strict, note=note)
+    read = read_networks(references, dims, batch=batch, strict=strict, note=note)
     estimates = [(network, estimate_network(network, table)) for network in read.networks]
     uncovered = [_uncovered(network, estimated, table.name) for network, estimated in estimates if estimated.unknown]
     cases = [
@@ -129,7 +133,7 @@ def validate(
     ]
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
-    wanted = ProcessPlan(_plan(cases), processes, policy, layers, strict, wait_s)
+    wanted = ProcessPlan(_plan(cases), processes, policy, layers, strict, wait_s, variant)
     measured = measure_processes(table, workspace, wanted, observe, stop or threading.Event())
     by_device = _refused_by_device(cases, measured.refused)
     refused = (*read.refused, *uncovered, *by_device)

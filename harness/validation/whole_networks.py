@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.device.inventory import find_device, load_inventory
+from harness.device.overrides import NO_VARIANT, Variant
 from harness.device.session import AgentSession, Truth
 from harness.errors import BackendError, LutMismatch
 from harness.lut.table import Lut
@@ -77,6 +78,7 @@ class ProcessPlan:
     layers: bool = False
     strict: bool = False
     busy_s: float = 0.0
+    variant: Variant = NO_VARIANT
 
 
 def measure_processes(
@@ -86,7 +88,7 @@ def measure_processes(
 
     With `strict`, nothing is measured if it refuses one. Raises LutMismatch if the device has another clock.
     """
-    device = find_device(load_inventory(workspace.devices), table.device)
+    device = wanted.variant.device(find_device(load_inventory(workspace.devices), table.device))
     found: list[ProcessSamples] = []
     refused: dict[str, str] = {}
     patience = Patience(wanted.busy_s, observe, stop)
@@ -95,7 +97,7 @@ def measure_processes(
             plan = _without(wanted.plan if number == 0 else _networks_only(wanted.plan), refused)
             with (
                 lease_when_free(device, patience, "validation") as session,
-                leased_run(session, device, journal, observe, stop) as run,
+                leased_run(session, device, journal, observe, stop, wanted.variant) as run,
             ):
                 _check_clock(session, table)
                 if wanted.strict and number == 0:
@@ -108,7 +110,7 @@ def measure_processes(
                 refused |= {one.id: one.refused for one in records if one.refused and one.role == "network"}
                 asks = number == 0 and (wanted.layers or table.clock == "device")
                 truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
-                found.append(ProcessSamples(journal.samples(campaign.id), session.hello.fingerprint, truths))
+                found.append(ProcessSamples(journal.samples(campaign.id), run.fingerprint, truths))
     return MeasuredProcesses(tuple(found), refused)
 
 

@@ -284,4 +284,5 @@ def _named_facts(request: ProfileRequest) -> dict[str, Any]:
         "seed": request.seed,
         "fresh": request.fresh,
         "watch_level": request.watch_level,
+        **request.variant.facts,
     }

@@ -1,0 +1,234 @@
+"""Check by running both that a network with another batch computes, row by row, what the network itself computes.
+
+ONNX Runtime runs both on the host, with the generated weights that a device would use and with random inputs of which
+every row is another. Nothing is measured.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import HarnessError, UnsupportedNetwork
+from harness.network.assemble import ArraySpec, AssembledModel, ModelBuilder, index_bound
+from harness.network.batch import Rebatched, tiled
+from harness.network.network import Network
+from harness.text import byte_size
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+MAX_CHECK_BYTES = 4 << 30
+"""The most memory for tensors of the network with the new batch; above it, nothing is compared."""
+MAX_CHECK_S = 10.0
+"""The longest expected time of the new network's run; above it, nothing is compared."""
+_BLOCK = 1 << 20
+_TOLERANCE = 1e-3
+_LEAST_TOLERANCE = 2e-5
+_ROUNDED = {"float16": 2e-2, "bfloat16": 5e-2}
+_QUANTISED, _DYNAMIC = 5e-2, 0.1
+"""Relative differences of a row: rounding to a step of a quantised tensor; a scale that all rows share."""
+_NEXT = "Export it with a symbolic batch dimension and give --dim, or omit --batch"
+
+
+def check_rows(original: Network, found: Rebatched) -> str:
+    """Compare every row of the network with the new batch with the original network; raises UnsupportedNetwork.
+
+    Returns an empty text, or why nothing was compared.
+    """
+    network = found.network
+    needed = sum(kind.bytes for kind in network.types.values())
+    if needed > MAX_CHECK_BYTES:
+        return f"the tensors of a batch of {found.batch} take {byte_size(needed)}"
+    try:
+        one, many = _Runnable.of(original), _Runnable.of(network)
+        rows = -(-found.batch // found.before) * found.before
+        feeds = {name: _rows(one.specs[name], found.axes[name], rows) for name in found.axes if name in one.specs}
+        feeds |= {name: _array(spec, 0) for name, spec in one.specs.items() if name not in feeds}
+        weights = {name: _array(spec, spec.seed) for name, spec in one.weights.items()}
+        first = one.open(weights)
+        started_s = time.monotonic()
+        want = {0: first(_chunk(feeds, found, 0))}
+        run_s = time.monotonic() - started_s
+        many_s = run_s * rows / found.before
+        if many_s > MAX_CHECK_S:
+            return f"one run takes {run_s:.1f} s on this host"
+        parts = range(found.before, rows, found.before)
+        chosen = parts if 2 * many_s <= MAX_CHECK_S else parts[-1:]
+        want |= {at: first(_chunk(feeds, found, at)) for at in chosen}
+        own = _weights_of(many, found, original, weights)
+        got = many.open(own)({name: _taken(found, name, value, range(found.batch)) for name, value in feeds.items()})
+    except HarnessError as error:  # the assembled model is not valid
+        raise _refusal(found, error.why or error.what) from error
+    except Exception as error:  # the runtime's exceptions have no narrower common base
+        why = " ".join(str(error).split())[:300]
+        raise _refusal(found, f"ONNX Runtime cannot run it: {why}") from error
+    _compare(found, one, want, got)
+    return ""
+
+
+class _Builder(ModelBuilder):
+    """A builder that remembers the names of constants that it leaves to be generated."""
+
+    def __init__(self, opset: int) -> None:
+        super().__init__(opset)
+        self.copied: dict[str, str] = {}
+
+    def _copy_constant(self, network: Network, name: str) -> str:
+        self.copied[name] = super()._copy_constant(network, name)
+        return self.copied[name]
+
+
+class _Runnable:
+    """A network as a device gets it: its model, and its inputs and weights by their names in the network."""
+
+    def __init__(self, model: AssembledModel, bound: Mapping[str, str], copied: Mapping[str, str]) -> None:
+        self.model = model
+        inputs = {spec.name: spec for spec in model.inputs}
+        generated = {spec.name: spec for spec in model.weights}
+        self.names = dict(bound)
+        self.copied = {name: emitted for name, emitted in copied.items() if emitted in generated}
+        self.specs = {name: inputs[emitted] for name, emitted in bound.items()}
+        self.weights = {name: generated[emitted] for name, emitted in self.copied.items()}
+        self.outputs: list[str] = []
+
+    @classmethod
+    def of(cls, network: Network) -> _Runnable:
+        builder = _Builder(network.opset)
+        bound = {name: builder.input(network.types[name], index_bound(network, name)) for name in network.inputs}
+        names = builder.subgraph(network, network.nodes, bound)
+        written = [name for name in network.outputs if name in names and name not in bound]
+        found = cls(builder.build([names[name] for name in written]), bound, builder.copied)
+        found.outputs = written
+        return found
+
+    def open(self, weights: Mapping[str, Array]) -> Any:
+        """Return a function from inputs to outputs, both by their names in the network."""
+        os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before import; otherwise the wheel sends telemetry
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(weights[name]) for name in self.copied]
+        if values:
+            options.add_external_initializers(list(self.copied.values()), values)
+        session = onnxruntime.InferenceSession(self.model.content, options, providers=["CPUExecutionProvider"])
+
+        def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
+            results = session.run(None, {self.names[name]: value for name, value in feeds.items()})
+            return dict(zip(self.outputs, results, strict=True))
+
+        return run
+
+
+def _weights_of(many: _Runnable, found: Rebatched, original: Network, weights: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the constants of the larger network with the values that the original has in the same places."""
+    own: dict[str, Array] = {}
+    for name in many.copied:
+        source, axis = found.tiled.get(name, (name, 0))
+        held = weights.get(source)
+        if held is None:  # the original's value is sent with its model
+            value = original.constants[source].value
+            assert value is not None  # noqa: S101 - only known values are sent
+            held = value
+        own[name] = held if source == name else tiled(held, axis, found.batch)
+    return own
+
+
+def _chunk(feeds: Mapping[str, Array], found: Rebatched, at: int) -> dict[str, Array]:
+    rows = range(at, at + found.before)
+    return {name: _taken(found, name, value, rows) for name, value in feeds.items()}
+
+
+def _taken(found: Rebatched, name: str, value: Array, rows: Sequence[int]) -> Array:
+    import numpy
+
+    return numpy.ascontiguousarray(value.take(list(rows), found.axes[name])) if name in found.axes else value
+
+
+def _rows(spec: ArraySpec, axis: int, rows: int) -> Array:
+    """Return random values for all rows, each row another."""
+    shape = list(spec.shape)
+    shape[axis] = rows
+    return _array(ArraySpec(spec.name, spec.dtype, tuple(shape), 1, spec.distribution, spec.low, spec.high), 1)
+
+
+def _array(spec: ArraySpec, seed: int) -> Array:
+    """Return random values as a device generates them, without its repetition of blocks between rows of inputs."""
+    import numpy
+
+    generator, count = numpy.random.default_rng(seed), math.prod(spec.shape)
+    if spec.distribution == "normal":
+        values: Array = generator.standard_normal(min(count, _BLOCK), numpy.float32) * spec.scale
+    elif spec.distribution == "uniform":
+        values = generator.uniform(spec.low, spec.high, count)
+    else:
+        values = generator.integers(int(spec.low), int(spec.high), count)
+    return numpy.resize(values.astype(spec.dtype), spec.shape)
+
+
+def _compare(
+    found: Rebatched, one: _Runnable, want: Mapping[int, Mapping[str, Array]], got: Mapping[str, Array]
+) -> None:
+    import numpy
+
+    for name in one.outputs:
+        if name not in found.axes:
+            continue
+        axis = found.axes[name]
+        numbers = [row for at in want for row in range(at, at + found.before) if row < found.batch]
+        joined = numpy.concatenate([part[name] for part in want.values()], axis)
+        rows = _by_row(joined, axis, len(want) * found.before)[: len(numbers)]
+        own = _by_row(got[name], axis, found.batch)[numbers]
+        tolerance = min(_tolerance(found.network), max(_spread(rows) / 10, _LEAST_TOLERANCE))
+        for at, expected, actual in zip(numbers, rows, own, strict=True):
+            if not _is_close(expected, actual, tolerance):
+                why = f"Row {at} of output {name[:80]!r} differs from what the network gives for this row alone"
+                raise _refusal(found, f"{why}: its rows are not independent")
+
+
+def _by_row(value: Array, axis: int, rows: int) -> Array:
+    """Return an output as one line per row of the batch."""
+    import numpy
+
+    moved = numpy.moveaxis(value, axis, 0)
+    lines: Array = moved.reshape(rows, -1).astype("float64")
+    return lines
+
+
+def _is_close(expected: Array, actual: Array, tolerance: float) -> bool:
+    import numpy
+
+    finite = numpy.isfinite(expected)
+    if not numpy.array_equal(finite, numpy.isfinite(actual)):
+        return False
+    size = float(numpy.linalg.norm(expected[finite]))
+    return float(numpy.linalg.norm(expected[finite] - actual[finite])) <= tolerance * max(size, 1e-12)
+
+
+def _spread(rows: Array) -> float:
+    """Return how much rows differ from the first, as a fraction; infinite for a single one."""
+    import numpy
+
+    kept = numpy.where(numpy.isfinite(rows), rows, 0.0)
+    sizes = numpy.linalg.norm(kept - kept[:1], axis=1) / max(float(numpy.linalg.norm(kept[0])), 1e-12)
+    return float(sizes[1:].max()) if len(sizes) > 1 else math.inf
+
+
+def _tolerance(network: Network) -> float:
+    operators = {node.op for node in network.nodes}
+    types = {kind.dtype for kind in network.types.values()}
+    rounded = [_ROUNDED[one] for one in types if one in _ROUNDED]
+    if any(one.startswith("DynamicQuantize") for one in operators):
+        return _DYNAMIC
+    quantised = any(one.startswith("Q") or "Linear" in one or "Integer" in one for one in operators)
+    return max([_TOLERANCE, *rounded, *([_QUANTISED] if quantised else [])])
+
+
+def _refusal(found: Rebatched, why: str) -> UnsupportedNetwork:
+    return UnsupportedNetwork(f"A batch of {found.batch} cannot be set", why=why, next_step=_NEXT)
