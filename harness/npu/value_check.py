@@ -17,9 +17,10 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.system_run import run_system
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import DataType
-from harness.errors import HarnessError
+from harness.errors import HarnessError, InputError
 from harness.npu.error_translation import errors_of_compiler
 from harness.npu.loading import CompiledModel, NetworkModel
+from harness.text import printable
 
 Note = Callable[[str], None]
 """Shows a message beside the result."""
@@ -29,13 +30,10 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class ValueCheck:
-    """A functional run; `max_rel_error` is the largest difference from ONNX Runtime over its largest value.
-
-    It is None if ONNX Runtime cannot run the network.
-    """
+    """A functional run; `max_rel_error` is the largest difference from ONNX Runtime over its largest value."""
 
     functional_s: float
-    max_rel_error: float | None
+    max_rel_error: float
 
 
 def has_values(machine: Machine, note: Note) -> bool:
@@ -46,7 +44,10 @@ def has_values(machine: Machine, note: Note) -> bool:
 
 
 def check_values(source: CompiledModel, note: Note) -> ValueCheck:
-    """Run the compiled network and ONNX Runtime; raises HarnessError, a bug, if only one of them has finite values."""
+    """Run the compiled network and ONNX Runtime.
+
+    Raises HarnessError, a bug, if only one of them has finite values; InputError if ONNX Runtime cannot run it.
+    """
     weights, inputs = _arrays(source.model)
     start = time.perf_counter()
     with errors_of_compiler():
@@ -55,8 +56,8 @@ def check_values(source: CompiledModel, note: Note) -> ValueCheck:
     return ValueCheck(functional_s, _difference(source.model, weights, inputs, outputs, note))
 
 
-def system_error(model: NetworkModel, system: CompiledSystem, note: Note) -> float | None:
-    """Return `max_rel_error`, as in `ValueCheck`, of a network on several core groups."""
+def system_error(model: NetworkModel, system: CompiledSystem, note: Note) -> float:
+    """Return `max_rel_error`, as in `ValueCheck`, of a network on several core groups; raises as `check_values`."""
     weights, inputs = _arrays(model)
     with errors_of_compiler():
         outputs = run_system(system, weights, inputs).outputs[0]
@@ -75,21 +76,17 @@ def _difference(
     inputs: Mapping[str, Array],
     outputs: Mapping[str, Array],
     note: Note,
-) -> float | None:
+) -> float:
     gc.collect()  # frames of the run still hold the machine's memories, and the reference needs as much again
     expected = _onnxruntime(model, weights, inputs)
-    if expected is None:
-        note("ONNX Runtime cannot run this network, so there are no values to compare with")
-        return None
     error = max((_relative_error(name, outputs[name], values) for name, values in expected.items()), default=0.0)
     if error > TOLERANCE:
         note(f"The values differ from ONNX Runtime's by {error:.2g} of the largest; at most {TOLERANCE:g} is expected")
     return error
 
 
-def _onnxruntime(
-    model: NetworkModel, weights: Mapping[str, Array], inputs: Mapping[str, Array]
-) -> dict[str, Array] | None:
+def _onnxruntime(model: NetworkModel, weights: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return ONNX Runtime's outputs; raises InputError if it cannot run the network, which then is not checked."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before the import
     import onnxruntime
 
@@ -102,8 +99,10 @@ def _onnxruntime(
     try:
         session = onnxruntime.InferenceSession(model.content, options, providers=["CPUExecutionProvider"])
         found = session.run(None, dict(inputs))
-    except Exception:  # the runtime's exceptions share no narrower base; without it there is no comparison
-        return None
+    except Exception as error:  # the runtime's exceptions share no narrower base
+        what = f"The values of {printable(model.name, 80)} cannot be checked"
+        why = f"ONNX Runtime cannot run the network: {printable(str(error), 200)}"
+        raise InputError(what, why=why, next_step="Pass --no-values to measure its time only") from error
     names = [output.name for output in session.get_outputs()]
     return {name: np.asarray(value) for name, value in zip(names, found, strict=True)}
 

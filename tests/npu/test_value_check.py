@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from device_agents.emulated_npu.machine import load_preset
 from device_agents.emulated_npu.unit_commands import DataType
-from harness.errors import HarnessError
+from harness.errors import HarnessError, InputError
 from harness.network.model_references import load_network
 from harness.npu import value_check
-from harness.npu.loading import compile_network, network_model
+from harness.npu.loading import CompiledModel, compile_network, network_model
 from harness.npu.npu_options import DEFAULT
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -57,16 +58,30 @@ def test_only_float32_machines_have_values() -> None:
     assert len(notes) == 1 and "int8" in notes[0]
 
 
-def test_a_difference_above_the_tolerance_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values that differ from ONNX Runtime's are reported with the tolerance."""
+def _relu() -> CompiledModel:
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2, 4, 4]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], "relu")], "g", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    source = compile_network(network_model(load_network(model)), load_preset("edge"), DEFAULT)
+    return compile_network(network_model(load_network(model)), load_preset("edge"), DEFAULT)
+
+
+def test_a_difference_above_the_tolerance_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values that differ from ONNX Runtime's are reported with the tolerance."""
+    source = _relu()
     notes: list[str] = []
     assert value_check.check_values(source, notes.append).max_rel_error == 0.0 and notes == []
     monkeypatch.setattr(value_check, "_onnxruntime", lambda *_: {"y": np.ones((1, 2, 4, 4), np.float32)})
     error = value_check.check_values(source, notes.append).max_rel_error
-    assert error is not None and error > value_check.TOLERANCE and "at most 0.0001 is expected" in notes[0]
-    monkeypatch.setattr(value_check, "_onnxruntime", lambda *_: None)
-    assert value_check.check_values(source, notes.append).max_rel_error is None and "cannot run" in notes[1]
+    assert error > value_check.TOLERANCE and "at most 0.0001 is expected" in notes[0]
+
+
+def test_a_network_without_a_reference_does_not_pass() -> None:
+    """A network that ONNX Runtime cannot run is an error with its reason and a way to run it without values."""
+    source = _relu()
+    proto = onnx.load_model_from_string(source.model.content)
+    proto.graph.node[0].domain = "of.nobody"
+    proto.opset_import.append(helper.make_opsetid("of.nobody", 1))
+    unknown = replace(source, model=replace(source.model, content=proto.SerializeToString()))
+    with pytest.raises(InputError, match=r"cannot be checked.*of\.nobody.*--no-values") as caught:
+        value_check.check_values(unknown, [].append)
+    assert caught.value.exit_code == 3
