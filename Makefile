@@ -41,6 +41,7 @@ benchmark: $(STAMP)  ## measure the figures of docs/performance.md and docs/emul
 	$(BIN)/python -m benchmarks.performance.timing_engines
 	$(BIN)/python -m benchmarks.emulator.speed
 	$(BIN)/python -m benchmarks.emulator.networks
+	$(BIN)/python -m benchmarks.emulator.conformance
 	$(BIN)/python -m benchmarks.emulator.published
 
 accuracy: $(STAMP)  ## measure and rewrite docs/accuracy.md; needs an idle machine for about an hour

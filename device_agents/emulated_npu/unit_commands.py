@@ -116,6 +116,15 @@ class Activation(enum.IntEnum):
     SCALE = 30  # alpha x + beta
     CELU = 31  # alpha
     THRESHOLDED_RELU = 32  # alpha
+    TAN = 33
+    ASIN = 34
+    ACOS = 35
+    ATAN = 36
+    SINH = 37
+    COSH = 38
+    ASINH = 39
+    ACOSH = 40
+    ATANH = 41
 
 
 class Binary(enum.IntEnum):
@@ -136,8 +145,10 @@ class Binary(enum.IntEnum):
     AND = 12
     OR = 13
     XOR = 14
-    MODULO = 15
+    MODULO = 15  # of integers: the sign of the divisor; of floats: of the dividend
     PRELU = 16  # a where a >= 0, else a b
+    FLOOR_MODULO = 17  # the sign of the divisor
+    TRUNCATED_MODULO = 18  # the sign of the dividend
 
 
 class Reduction(enum.IntEnum):

@@ -182,6 +182,8 @@ _BINARY: Mapping[Binary, Callable[..., Array]] = {
     Binary.OR: np.logical_or,
     Binary.XOR: np.logical_xor,
     Binary.MODULO: np.mod,
+    Binary.FLOOR_MODULO: lambda a, b: a - b * np.floor(a / b),
+    Binary.TRUNCATED_MODULO: np.fmod,
 }
 
 
@@ -298,5 +300,14 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Array, float, float], Any]] = {
     Activation.NOT: lambda x, *_: np.logical_not(x),
     Activation.SIN: lambda x, *_: np.sin(x),
     Activation.COS: lambda x, *_: np.cos(x),
+    Activation.TAN: lambda x, *_: np.tan(x),
+    Activation.ASIN: lambda x, *_: np.arcsin(x),
+    Activation.ACOS: lambda x, *_: np.arccos(x),
+    Activation.ATAN: lambda x, *_: np.arctan(x),
+    Activation.SINH: lambda x, *_: np.sinh(x),
+    Activation.COSH: lambda x, *_: np.cosh(x),
+    Activation.ASINH: lambda x, *_: np.arcsinh(x),
+    Activation.ACOSH: lambda x, *_: np.arccosh(x),
+    Activation.ATANH: lambda x, *_: np.arctanh(x),
     Activation.SCALE: lambda x, a, b: a * x + b,
 }

@@ -103,7 +103,7 @@ def _power(a: Array, b: Array) -> Array:
 
 
 def _modulo(a: Array, b: Array) -> Array:
-    """Return the remainder; as in ONNX it has the sign of the dividend for floats (fmod = 1), else of the divisor."""
+    """Return the remainder, with the sign of the dividend for floats and of the divisor for integers."""
     return np.asarray(np.fmod(a, b) if a.dtype.kind == "f" else np.mod(a, b))
 
 
@@ -119,6 +119,8 @@ _ARITHMETIC: dict[int, _BinaryFunction] = {
     Binary.MINIMUM: np.minimum,
     Binary.MODULO: _modulo,
     Binary.PRELU: lambda a, b: np.where(a >= 0, a, a * b),
+    Binary.FLOOR_MODULO: np.mod,
+    Binary.TRUNCATED_MODULO: np.fmod,
 }
 _COMPARISON: dict[int, _BinaryFunction] = {
     Binary.EQUAL: np.equal,

@@ -7,7 +7,7 @@ division, a square root or a transcendental function occupies it for `special_cy
 Command               Operations
 ====================  ==========================================================================================
 COPY, FILL, WHERE     1 per element
-BINARY                1 per element; DIVIDE and MODULO 1 special, POWER 2 (logarithm, exponential)
+BINARY                1 per element; DIVIDE and remainders 1 special, POWER 2 (logarithm, exponential)
 AFFINE                1 per element (multiply-add)
 MAP                   1 per element if simple, else the specials of the function
 REDUCE                1 per input element, ARGMAX 2; per output MEAN 1 more, L2 1 special more
@@ -50,8 +50,23 @@ _SPECIALS: Mapping[Activation, int] = {
     Activation.MISH: 3,  # softplus, hyperbolic tangent
     Activation.SIN: 1,
     Activation.COS: 1,
+    Activation.TAN: 1,
+    Activation.ASIN: 1,
+    Activation.ACOS: 1,
+    Activation.ATAN: 1,
+    Activation.SINH: 1,
+    Activation.COSH: 1,
+    Activation.ASINH: 1,
+    Activation.ACOSH: 1,
+    Activation.ATANH: 1,
 }
-_BINARY_SPECIALS: Mapping[int, int] = {Binary.DIVIDE: 1, Binary.MODULO: 1, Binary.POWER: 2}
+_BINARY_SPECIALS: Mapping[int, int] = {
+    Binary.DIVIDE: 1,
+    Binary.MODULO: 1,
+    Binary.FLOOR_MODULO: 1,
+    Binary.TRUNCATED_MODULO: 1,
+    Binary.POWER: 2,
+}
 _NO_EPILOGUE = (Function.COPY, Function.FILL, Function.MAP, Function.REDUCE, Function.SOFTMAX)
 
 

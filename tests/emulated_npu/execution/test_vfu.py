@@ -65,6 +65,15 @@ ACTIVATIONS: list[tuple[Activation, tuple[float, float], str, dict[str, Any]]] =
     (Activation.MISH, (0, 0), "Mish", {}),
     (Activation.SIN, (0, 0), "Sin", {}),
     (Activation.COS, (0, 0), "Cos", {}),
+    (Activation.TAN, (0, 0), "Tan", {}),
+    (Activation.ASIN, (0, 0), "Asin", {}),
+    (Activation.ACOS, (0, 0), "Acos", {}),
+    (Activation.ATAN, (0, 0), "Atan", {}),
+    (Activation.SINH, (0, 0), "Sinh", {}),
+    (Activation.COSH, (0, 0), "Cosh", {}),
+    (Activation.ASINH, (0, 0), "Asinh", {}),
+    (Activation.ACOSH, (0, 0), "Acosh", {}),
+    (Activation.ATANH, (0, 0), "Atanh", {}),
     (Activation.CELU, (0.6, 0), "Celu", {"alpha": 0.6}),
     (Activation.THRESHOLDED_RELU, (0.4, 0), "ThresholdedRelu", {"alpha": 0.4}),
 ]
@@ -182,6 +191,11 @@ def test_remainder_of_floats() -> None:
     a, b = normal((50,), 5, 9), normal((50,), 6)
     ours = result(Function.BINARY, (50,), a, b, settings=Settings(mode=Binary.MODULO))
     close(ours, of_onnx("Mod", a, b, attributes={"fmod": 1}))
+    truncated = result(Function.BINARY, (50,), a, b, settings=Settings(mode=Binary.TRUNCATED_MODULO))
+    np.testing.assert_array_equal(truncated, ours)
+    floored = result(Function.BINARY, (50,), a, b, settings=Settings(mode=Binary.FLOOR_MODULO))
+    assert np.all((floored == 0) | (np.sign(floored) == np.sign(b)))
+    close(floored, np.where((ours != 0) & (np.sign(ours) != np.sign(b)), ours + b, ours))
 
 
 @settings(max_examples=40, deadline=None)

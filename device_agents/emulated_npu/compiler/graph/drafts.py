@@ -212,6 +212,8 @@ class Builder:
         if has != wanted:
             why = f"{list(view.shape)} has {has} elements, and {list(shape)} would have {wanted}"
             raise unsupported(self.node, why)
+        if not has:
+            raise unsupported(self.node, f"It reads a tensor without elements, of shape {list(view.shape)}")
 
     def expanded(self, view: View, shape: Sequence[int], what: str) -> View:
         """Return the view broadcast to `shape`; raises UnsupportedOperator if that is impossible."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from device_agents.emulated_npu.compiler.graph import limits, views
 from device_agents.emulated_npu.compiler.graph.constants import part_of, scale_shift
@@ -20,9 +21,9 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     constant_value,
 )
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
-from device_agents.emulated_npu.compiler.graph.operators import OPERATORS
+from device_agents.emulated_npu.compiler.graph.model_reader import parse_model
+from device_agents.emulated_npu.compiler.graph.operators import IN_PART, OPERATORS
 from device_agents.emulated_npu.compiler.graph.orders import ordered
-from device_agents.emulated_npu.compiler.graph.parsed_model import parse_model
 from device_agents.emulated_npu.compiler.graph.patterns import recognise
 from device_agents.emulated_npu.unit_commands import Function
 
@@ -36,7 +37,7 @@ def import_model(model: bytes | ModelProto) -> Graph:
     without data list them in `sources`, and `compute` takes their arrays in that order.
     Raises UnsupportedOperator for a node that cannot be compiled, InvalidModel for a model that is not valid.
     """
-    source = recognise(parse_model(model, frozenset(OPERATORS)))
+    source = recognise(parse_model(model, _is_whole))
     build, free = Builder(source), list(source.free)
     for node in source.nodes:
         build.begin(node)
@@ -44,6 +45,13 @@ def import_model(model: bytes | ModelProto) -> Graph:
         free.extend(build.finish_node())
     _write_outputs(build, free)
     return _Finish(build).graph(fold(build), free)
+
+
+def _is_whole(node: NodeProto) -> bool:
+    """Return whether a handler compiles the node; others become the functions that define them."""
+    if node.domain not in ("", "ai.onnx") or node.op_type not in OPERATORS:
+        return False
+    return node.op_type not in IN_PART or IN_PART[node.op_type](node)
 
 
 def _write_outputs(build: Builder, free: list[str]) -> None:
@@ -56,11 +64,26 @@ def _write_outputs(build: Builder, free: list[str]) -> None:
         value = build.values[view.value]
         if value.name == name and value.is_output and views.is_whole(view, value.shape):
             continue
-        node = build.source.producers.get(name, replace(NO_NODE, name=name, outputs=(name,)))
+        node = build.source.producers.get(name, replace(NO_NODE, op="Identity", name=name, outputs=(name,)))
         build.begin(node)
         build.place(view, build.output_value(name))
         if all(part in free for part in node.names) and not build.finish_node():
             free[:] = [other for other in free if other not in node.names]
+
+
+def _of_model(
+    layers: tuple[HardwareLayer, ...], free: list[str], origins: Mapping[str, str]
+) -> tuple[tuple[HardwareLayer, ...], tuple[str, ...]]:
+    """Name the model's nodes instead of the nodes of functions: in the last layer of each, or as free."""
+    if not origins:
+        return layers, tuple(free)
+    last = {origins.get(name, name): layer.index for layer in layers for name in layer.nodes}
+    named = []
+    for layer in layers:
+        nodes = dict.fromkeys(origins.get(name, name) for name in layer.nodes)
+        named.append(replace(layer, nodes=tuple(name for name in nodes if last[name] == layer.index)))
+    unlisted = dict.fromkeys(origins.get(name, name) for name in free)
+    return tuple(named), tuple(name for name in unlisted if name not in last)
 
 
 class _Finish:
@@ -73,6 +96,7 @@ class _Finish:
     def graph(self, drafts: list[Draft], free: list[str]) -> Graph:
         """Return the finished graph."""
         layers = tuple(self._layer(index, draft) for index, draft in enumerate(drafts))
+        layers, free_nodes = _of_model(layers, free, self._build.source.origins)
         used = {view.value for layer in layers for view in (*layer.reads, layer.output)}
         source = self._build.source
         used.update(source.inputs, source.outputs)
@@ -83,7 +107,7 @@ class _Finish:
             layers=layers,
             inputs=source.inputs,
             outputs=source.outputs,
-            free_nodes=tuple(free),
+            free_nodes=free_nodes,
             node_count=source.node_count,
         )
 
@@ -107,6 +131,8 @@ class _Finish:
         limits.check_window(draft)
         for value in operands:
             limits.check_value(draft, value)
+        for view in (output, *inputs):
+            limits.check_elements(draft, view.shape)
         return limits.within_rank(draft, inputs, output)
 
     def _resolved(self, view: View) -> View:

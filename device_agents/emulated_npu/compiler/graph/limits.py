@@ -35,12 +35,17 @@ def within_rank(draft: Draft, inputs: Sequence[View], output: View) -> tuple[tup
 
 def check_value(draft: Draft, value: Value) -> None:
     """Raise UnsupportedOperator if a value of a layer is empty, or has too many axes to move."""
-    if any(size < 1 for size in value.shape):
-        raise unsupported(draft.node, f"It reads or writes a tensor without elements, of shape {list(value.shape)}")
+    check_elements(draft, value.shape)
     shown = value.is_output or value.kind == "input"  # the host accesses those with all their axes
     axes = len(value.shape) if shown else sum(size != 1 for size in value.shape)
     if axes > MAX_RANK:
         raise unsupported(draft.node, f"It takes a tensor with more than {MAX_RANK} axes ({axes})")
+
+
+def check_elements(draft: Draft, shape: Sequence[int]) -> None:
+    """Raise UnsupportedOperator for a shape without elements."""
+    if any(size < 1 for size in shape):
+        raise unsupported(draft.node, f"It reads or writes a tensor without elements, of shape {list(shape)}")
 
 
 def check_types(draft: Draft, operands: Sequence[Value]) -> None:

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto
+from onnx import TensorProto, helper
+from reference_graph import run_graph
 from small_models import Array, functions, imported, model, node, values
 
+from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 
 UNARY = {
@@ -54,6 +56,31 @@ def test_functions_of_a_positive_variable(op: str) -> None:
     """Functions with a restricted domain match ONNX Runtime: roots, logarithms and reciprocals."""
     x = values((3, 5), low=0.5, high=4)
     imported(model([node(op, "x", "y")], {"x": x}), {"x": x})
+
+
+@pytest.mark.parametrize("op", ["Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Atanh", "Acosh"])
+def test_trigonometry(op: str) -> None:
+    """Trigonometric and hyperbolic functions and their inverses match ONNX Runtime."""
+    x = values((3, 5), low=1, high=3) if op == "Acosh" else values((3, 5), low=-0.95, high=0.95)
+    assert functions(imported(model([node(op, "x", "y")], {"x": x}, opset=22), {"x": x})) == ["MAP"]
+
+
+@pytest.mark.parametrize("flags", [{}, {"detect_negative": 0}, {"detect_positive": 0}], ids=str)
+def test_infinities_and_what_is_not_a_number(flags: dict[str, int]) -> None:
+    """IsInf finds infinities of the wanted signs, IsNaN what is not a number."""
+    x = np.array([1, np.inf, -np.inf, np.nan, 0], np.float32)
+    imported(model([node("IsInf", "x", "y", **flags)], {"x": x}), {"x": x})
+    imported(model([node("IsNaN", "x", "y")], {"x": x}), {"x": x})
+
+
+@pytest.mark.parametrize("fmod", [0, 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_remainders(fmod: int, dtype: Any) -> None:
+    """The remainder has the sign of the divisor, with fmod that of the dividend, for floats and integers."""
+    a, b = np.array([7, -7, 9, -9, 4], dtype), np.array([2, 2, -4, -4, 4], dtype)
+    graph = import_model(model([node("Mod", "a b", "y", fmod=fmod)], {"a": a, "b": b}, opset=13))
+    found = run_graph(graph, {"a": a, "b": b}, {})["y"]
+    np.testing.assert_array_equal(found, [1, -1, 1, -1, 0] if fmod else [1, 1, -3, -1, 0])
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
@@ -307,6 +334,8 @@ def test_normalisations() -> None:
     imported(model([node("LayerNormalization", "x s", "y", axis=-2)], {"x": x}, layer), {"x": x})
     imported(model([node("InstanceNormalization", "x s b", "y")], {"x": x}, channels), {"x": x})
     imported(model([node("BatchNormalization", "x s b m v", "y")], {"x": x}, batch), {"x": x})
+    imported(model([node("BatchNormalization", "x s b m v", "y")], {"x": x, **batch}), {"x": x, **batch})
+    imported(model([node("MeanVarianceNormalization", "x", "y")], {"x": x}), {"x": x})
     imported(model([node("GroupNormalization", "x s b", "y", num_groups=2)], {"x": x}, channels, opset=21), {"x": x})
     imported(model([node("RMSNormalization", "x s", "y", axis=-2)], {"x": x}, layer, opset=23), {"x": x})
 
@@ -342,10 +371,11 @@ def test_reductions(op: str, keep: int, axes: list[int] | None) -> None:
 
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
 def test_places_of_extremes(op: str) -> None:
-    """ArgMax and ArgMin return the first of several equal elements."""
+    """ArgMax and ArgMin return the first or the last of several equal elements."""
     x = np.round(values((3, 6, 2)))
     for keep in (0, 1):
         imported(model([node(op, "x", "y", axis=1, keepdims=keep)], {"x": x}), {"x": x})
+        imported(model([node(op, "x", "y", axis=1, keepdims=keep, select_last_index=1)], {"x": x}), {"x": x})
 
 
 MOVES: list[tuple[str, str, dict[str, Any], dict[str, list[int]]]] = [
@@ -396,6 +426,56 @@ def test_gather_by_computed_indices() -> None:
     ]
     feeds = {"x": values((2, 4, 3)), "i": indices}
     imported(model([node("Gather", "x i", "y", axis=1)], feeds), feeds)
+
+
+ELEMENTS: list[tuple[str, dict[str, Any], list[Any]]] = [
+    ("GatherElements", {"axis": 1}, [[[0, 1, 2, -1], [3, -4, 0, 0]]]),
+    ("GatherElements", {"axis": 2}, [[[0, 3], [1, 1], [-1, -4]], [[0, 0], [2, 1], [3, 3]]]),
+    ("GatherND", {}, [[[1, 2], [0, -3]], [[-1, 0], [1, 1]]]),
+    ("GatherND", {}, [[0, 1, 2], [1, -1, -4]]),
+    ("GatherND", {"batch_dims": 1}, [[[1, 2], [0, -3]], [[-1, 0], [1, 1]]]),
+]
+
+
+@pytest.mark.parametrize(("op", "attributes", "indices"), ELEMENTS)
+def test_gather_of_elements_and_of_rows(op: str, attributes: dict[str, Any], indices: list[Any]) -> None:
+    """Constant and computed indices along one axis or several pick what ONNX Runtime picks, also from the end."""
+    x, picked = values((2, 4, 4)), np.array(indices, np.int64)
+    nodes = [node("Relu", "x0", "x"), node(op, "x i", "y", **attributes)]
+    imported(model(nodes, {"x0": x}, {"i": picked}), {"x0": x})
+    imported(model(nodes, {"x0": x, "i": picked}), {"x0": x, "i": picked})
+
+
+def test_scattering_to_constant_places() -> None:
+    """ScatterElements and ScatterND write computed updates; reductions combine constant ones."""
+    x, feeds = values((4, 3)), {"x": values((4, 3)), "u": values((2, 3), 1)}
+    along, rows = np.array([[0, -1, 2], [1, 0, 3]], np.int64), np.array([[2], [-4]], np.int64)
+    imported(model([node("ScatterElements", "x i u", "y")], feeds, {"i": along}, opset=18), feeds)
+    imported(model([node("ScatterND", "x i u", "y")], feeds, {"i": rows}, opset=18), feeds)
+    for reduction in ("add", "mul", "max", "min"):
+        constants = {"i": np.array([[2], [2]], np.int64), "u": feeds["u"]}
+        proto = model([node("ScatterND", "x i u", "y", reduction=reduction)], {"x": x}, constants, opset=18)
+        imported(proto, {"x": x})
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_one_hot_codes(axis: int) -> None:
+    """OneHot takes computed indices, also negative ones and ones outside; Hardmax finds the largest element."""
+    indices = np.array([[1, -1], [0, 7]], np.int64)
+    constants = {"depth": np.array(3, np.int64), "values": np.array([-1, 5], np.float32)}
+    imported(model([node("OneHot", "i depth values", "y", axis=axis)], {"i": indices}, constants), {"i": indices})
+    x = np.round(values((3, 4, 2)))
+    for opset in (11, 13):
+        imported(model([node("Hardmax", "x", "y", axis=axis % 3)], {"x": x}, opset=opset), {"x": x})
+
+
+@pytest.mark.parametrize("condition", [[True, False, True], [True, True, False, True]])
+def test_compression_by_a_constant_condition(condition: list[bool]) -> None:
+    """Compress keeps the elements whose condition is true, as a slice or by a gather."""
+    x, constants = values((2, 4)), {"c": np.array(condition)}
+    proto = model([node("Compress", "x c", "y", axis=1)], {"x": x}, constants)
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, sum(condition)]))
+    imported(proto, {"x": x})
 
 
 def test_gather_of_one_element_is_a_view() -> None:

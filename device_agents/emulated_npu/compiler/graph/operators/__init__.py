@@ -5,8 +5,10 @@ To add a family, write its module and add its name to `_FAMILIES`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
+
+from onnx import NodeProto
 
 from device_agents.emulated_npu.compiler.graph.drafts import Handler
 
@@ -18,6 +20,7 @@ _FAMILIES = (
     "normalisation",
     "reduction",
     "movement",
+    "indexing",
     "padding",
     "resize",
 )
@@ -26,3 +29,5 @@ OPERATORS: Mapping[str, Handler] = {
     for family in _FAMILIES
     for operator, handler in import_module(f"{__name__}.{family}").HANDLERS.items()
 }
+IN_PART: Mapping[str, Callable[[NodeProto], bool]] = {"LayerNormalization": lambda node: not any(node.output[1:])}
+"""Operators with handlers that compile only some nodes; ONNX's functions define the others."""

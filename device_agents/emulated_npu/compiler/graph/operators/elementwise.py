@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from device_agents.emulated_npu.compiler.graph import views
-from device_agents.emulated_npu.compiler.graph.constants import FLOATS, converted, scalar_of
+from device_agents.emulated_npu.compiler.graph.constants import FLOATS, converted, known, scalar_of
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode
 from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function
 
 _INTEGER_BOUNDS = {
@@ -35,11 +37,12 @@ class _Unary:
 
 
 _ACTIVATIONS = ["Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Mish"]
-_FUNCTIONS = ["Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Floor", "Ceil", "Round", "Sign", "Not", "Sin", "Cos"]
+_FUNCTIONS = ["Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Floor", "Ceil", "Round", "Sign", "Not"]
+_TRIGONOMETRY = ["Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"]
 """Operators without parameters, by the names of `Activation`."""
 
 _UNARY: Mapping[str, Handler] = {
-    **{operator: _Unary(Activation[operator.upper()]) for operator in (*_ACTIVATIONS, *_FUNCTIONS)},
+    **{operator: _Unary(Activation[operator.upper()]) for operator in (*_ACTIVATIONS, *_FUNCTIONS, *_TRIGONOMETRY)},
     "LeakyRelu": _Unary(Activation.LEAKY_RELU, ("alpha", 0.01)),
     "HardSigmoid": _Unary(Activation.HARD_SIGMOID, ("alpha", 0.2), ("beta", 0.5)),
     "HardSwish": _Unary(Activation.HARD_SWISH),
@@ -162,11 +165,37 @@ def _as_type(build: Builder, tensor: str, dtype: DataType) -> View:
     return target
 
 
-def _modulo_or_prelu(build: Builder, node: OnnxNode) -> None:
-    if node.attribute("fmod", 0):
-        raise unsupported(node, "The sign of its result is that of the dividend (fmod)")
-    mode = Binary.MODULO if node.op == "Mod" else Binary.PRELU
-    build.binary(mode, build.view(node.inputs[0]), build.view(node.inputs[1]), build.result())
+def _modulo(build: Builder, node: OnnxNode) -> None:
+    """Add a Mod: with `fmod` its sign is that of the dividend, else that of the divisor."""
+    first, second = (build.view(name) for name in node.inputs)
+    floor = Binary.FLOOR_MODULO if build.dtype(first) in FLOATS else Binary.MODULO
+    build.binary(Binary.TRUNCATED_MODULO if node.attribute("fmod", 0) else floor, first, second, build.result())
+
+
+def _prelu(build: Builder, node: OnnxNode) -> None:
+    build.binary(Binary.PRELU, build.view(node.inputs[0]), build.view(node.inputs[1]), build.result())
+
+
+def _is_nan(build: Builder, node: OnnxNode) -> None:
+    """Add an IsNaN: only what is not a number differs from itself."""
+    source = build.view(node.inputs[0])
+    same = build.temporary("same", source.shape, DataType.BOOL)
+    build.binary(Binary.EQUAL, source, source, same)
+    build.map(same, build.result(), Activation.NOT)
+
+
+def _is_infinite(build: Builder, node: OnnxNode) -> None:
+    """Add an IsInf of both signs, or of one."""
+    source = build.view(node.inputs[0])
+    dtype = build.dtype(source)
+    positive, negative = node.attribute("detect_positive", 1), node.attribute("detect_negative", 1)
+    if positive and negative:
+        magnitude = build.temporary("magnitude", source.shape, dtype)
+        build.map(source, magnitude, Activation.ABS)
+        source = magnitude
+    wanted = (float("inf") if positive else float("-inf")) if positive or negative else float("nan")
+    constant = known(f"{node.outputs[0]}.infinity", np.array(wanted), dtype)
+    build.binary(Binary.EQUAL, source, build.constant_view(constant), build.result())
 
 
 def _where(build: Builder, node: OnnxNode) -> None:
@@ -186,8 +215,10 @@ _OTHERS: dict[str, Any] = {
     "Gelu": _gelu,
     "Clip": clip,
     "Pow": power,
-    "Mod": _modulo_or_prelu,
-    "PRelu": _modulo_or_prelu,
+    "Mod": _modulo,
+    "PRelu": _prelu,
+    "IsNaN": _is_nan,
+    "IsInf": _is_infinite,
     "Where": _where,
     "Cast": _cast,
     "CastLike": _cast,

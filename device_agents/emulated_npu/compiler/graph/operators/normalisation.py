@@ -12,6 +12,8 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
 
+_SMALLEST_DEVIATION = 1e-9
+
 
 def axes_mask(axes: Sequence[int], rank: int) -> int:
     """Return a mask with a bit for every axis; negative axes count from the end."""
@@ -22,12 +24,39 @@ def _batch(build: Builder, node: OnnxNode) -> None:
     """Add a BatchNormalization at inference: one step along channels, in a layer of its own until folding."""
     if node.attribute("training_mode", 0) or any(node.outputs[1:]) or not node.attribute("spatial", 1):
         raise unsupported(node, "It is in training mode, or normalises each element separately")
-    parameters = [build.parameter(name, "parameter") for name in node.inputs[1:5]]
     channels = build.type(node.inputs[0]).shape[1:2]
-    if any(parameter.shape != channels for parameter in parameters):
+    if any(build.type(name).shape != channels for name in node.inputs[1:5]):
         raise unsupported(node, f"Its parameters do not have the shape {list(channels)}")
+    if any(build.constant(name) is None for name in node.inputs[1:5]):
+        _computed_batch(build, node)
+        return
+    parameters = [build.parameter(name, "parameter") for name in node.inputs[1:5]]
     draft = build.layer(Function.AFFINE, [build.view(node.inputs[0])], build.result())
     draft.steps.append(batch_normalisation_step(parameters, node.attribute("epsilon", 1e-5)))
+
+
+def _computed_batch(build: Builder, node: OnnxNode) -> None:
+    """Add a BatchNormalization by parameters that the network computes."""
+    source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
+    shape = (kind.shape[1], *[1] * (len(kind.shape) - 2))
+    scale, bias, mean, variance = (build.divided(build.view(name), shape) for name in node.inputs[1:5])
+    total, root = (build.temporary(name, shape, kind.dtype) for name in ("total", "root"))
+    centred, quotient, scaled = (
+        build.temporary(name, kind.shape, kind.dtype) for name in ("centred", "quotient", "scaled")
+    )
+    build.map(variance, total, Activation.SCALE, 1.0, node.attribute("epsilon", 1e-5))
+    build.map(total, root, Activation.SQRT)
+    build.binary(Binary.SUBTRACT, source, mean, centred)
+    build.binary(Binary.DIVIDE, centred, root, quotient)
+    build.binary(Binary.MULTIPLY, quotient, scale, scaled)
+    build.binary(Binary.ADD, scaled, bias, build.result())
+
+
+def _mean_variance(build: Builder, node: OnnxNode) -> None:
+    """Add a MeanVarianceNormalization, which divides by the deviation plus a billionth."""
+    source = build.view(node.inputs[0])
+    axes = node.attribute("axes", (0, 2, 3))
+    normalize(build, source, build.result(), axes, _SMALLEST_DEVIATION**2, ())
 
 
 def normalize(
@@ -132,6 +161,7 @@ HANDLERS: Mapping[str, Handler] = {
     "LayerNormalization": _layer,
     RECOGNISED: _recognised,
     "InstanceNormalization": _instance,
+    "MeanVarianceNormalization": _mean_variance,
     "GroupNormalization": _group,
     "RMSNormalization": _root_mean_square,
     "Softmax": _softmax(0),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.constants import known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode
+from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function, Reduction, Settings
 
 _REDUCTIONS = {
     "ReduceSum": Reduction.SUM,
@@ -77,15 +80,23 @@ def _log_sum_exp(build: Builder, node: OnnxNode) -> None:
 
 
 def _argmax(build: Builder, node: OnnxNode) -> None:
-    if node.attribute("select_last_index", 0):
-        raise unsupported(node, "It returns the last of several equal elements")
+    """Add an ArgMax or ArgMin; the last of several equal elements is the first in reverse."""
     source = build.view(node.inputs[0])
-    axes = (node.attribute("axis", 0) % len(source.axes),)
+    axis = node.attribute("axis", 0) % len(source.axes)
+    axes, size = (axis,), source.shape[axis]
+    last = node.attribute("select_last_index", 0)
+    if last:
+        source = views.sliced(source, axis, size - 1, size, -1)
     if node.op == "ArgMin":
         negated = build.temporary("negated", source.shape, build.dtype(source))
         build.map(source, negated, Activation.NEGATE)
         source = negated
-    _reduced(build, source, _kept(build, source, axes), axes, Reduction.ARGMAX)
+    output = _kept(build, source, axes)
+    place = build.temporary("place", output.shape, DataType.INT64) if last else output
+    _reduced(build, source, place, axes, Reduction.ARGMAX)
+    if last:
+        end = build.constant_view(known(f"{node.outputs[0]}.end", np.array(size - 1), DataType.INT64))
+        build.binary(Binary.SUBTRACT, end, place, output)
 
 
 HANDLERS: Mapping[str, Handler] = {

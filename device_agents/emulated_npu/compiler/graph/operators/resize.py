@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from device_agents.emulated_npu.unit_commands import Function
 _COORDINATES = frozenset(
     {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn"}
 )
+_WHOLE = 1e-3
+"""How far a scaled size may be from a whole number: scales are float32."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,20 @@ def _axes(build: Builder, node: OnnxNode, source: View) -> list[_Axis]:
     rank, target = len(source.axes), build.type(node.outputs[0]).shape
     places = [axis % rank for axis in node.attribute("axes") or range(rank)]
     scales = _scales(build, node, [(source.shape[place], target[place]) for place in places])
+    if _text(node, "coordinate_transformation_mode", "half_pixel") == "align_corners":
+        _check_whole(node, [source.shape[place] for place in places], scales)
     return [
         _Axis(place, source.shape[place], target[place], scale)
         for place, scale in zip(places, scales, strict=True)
         if target[place] != source.shape[place] or scale != 1
     ]
+
+
+def _check_whole(node: OnnxNode, sizes: Sequence[int], scales: Sequence[float]) -> None:
+    """Raise UnsupportedOperator for scales to a fraction of an element: ONNX and its runtimes disagree."""
+    for size, scale in zip(sizes, scales, strict=True):
+        if abs(size * scale - round(size * scale)) > _WHOLE:
+            raise unsupported(node, f"With align_corners the scale {scale:g} of {size} elements has no last element")
 
 
 def _scales(build: Builder, node: OnnxNode, sizes: list[tuple[int, int]]) -> list[float]:

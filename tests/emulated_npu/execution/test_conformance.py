@@ -1,0 +1,71 @@
+"""ONNX's own conformance cases on the emulated NPU: no crash, no wrong value, and refusals that the page lists."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from conformance import ConformanceCase, float32_variants
+from conformance_on_npu import documented, outcome, refusal
+
+from device_agents.emulated_npu.machine import find_machine
+
+STRIDE = 8
+"""Every so many of the variants are compiled and executed in the suite, all of them by `make test-long`."""
+
+PAGE = (Path(__file__).parents[3] / "docs" / "emulator.md").read_text(encoding="utf-8")
+_COUNTS = re.search(r"^\| both \| (\d+) \| (\d+) \| 0 \| (\d+) \|$", PAGE, re.MULTILINE)
+
+
+def test_the_compiler_takes_the_documented_number_of_cases() -> None:
+    """The compiler takes at least as many variants as the page says; refusals name what the page lists."""
+    assert _COUNTS is not None
+    variants = list(float32_variants())
+    refusals = [found for case in variants if (found := refusal(case)) is not None]
+    listed = set(documented(PAGE))
+    assert [each for each in refusals if (each.reason, each.named) not in listed] == []
+    count, right, refused = map(int, _COUNTS.groups())
+    assert count == len(variants) == right + refused
+    assert len(refusals) <= refused
+    assert 2 * right > count
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("test_mod_float32_mixed_sign_fmod_0", "right"),
+        ("test_mod_float_edge_cases_fmod_0_float32_constants", "right"),
+        ("test_spacetodepth_crd_mode_example", "right"),
+        ("test_castlike_FLOAT_to_DOUBLE", "right"),  # the second input has no elements
+        ("test_attention_4d_gqa_with_past_and_present_expanded", "right"),
+        ("test_attention_4d_gqa_with_past_and_present", "right"),
+        ("test_reshape_allowzero_reordered", "refused"),
+        ("test_resize_downsample_scales_linear_align_corners_constants", "refused"),
+    ],
+)
+def test_cases_that_need_care(name: str, kind: str) -> None:
+    """Signs of remainders, both orders of SpaceToDepth, tensors without elements, functions, ambiguous corners."""
+    (case,) = (case for case in float32_variants() if case.name == name)
+    assert outcome(case, find_machine("edge")).kind == kind
+
+
+def test_values_of_a_sample() -> None:
+    """Every eighth variant that is not refused has ONNX's values, and a time."""
+    assert _wrong(list(float32_variants())[::STRIDE]) == {}
+
+
+@pytest.mark.long
+def test_values_of_all_cases() -> None:
+    """Every variant that is not refused has ONNX's values, and a time."""
+    assert _wrong(list(float32_variants())) == {}
+
+
+def _wrong(variants: list[ConformanceCase]) -> dict[str, str]:
+    """Execute variants; return the outputs with wrong values by variant."""
+    machine = find_machine("edge")
+    found = [outcome(case, machine) for case in variants]
+    kinds = Counter(each.kind for each in found)
+    assert kinds["right"] > kinds["refused"]
+    return {each.name: each.named for each in found if each.kind == "wrong"}
