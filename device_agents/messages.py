@@ -47,6 +47,18 @@ class Revealed:
 
 
 @dataclass(frozen=True)
+class LoadReport:
+    """How a probe was loaded: the seconds that its session or compilation took, and its nodes that run on the CPU.
+
+    `compile_s` is None where the runtime is not asked; it contains neither weights nor the first runs. `on_cpu` names
+    nodes of the sent model that the device was to run, as far as the runtime keeps their names.
+    """
+
+    compile_s: Optional[float] = None
+    on_cpu: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class TrueOverhead:
     """Latency of host preprocessing, driver and transfers alone: a, b and c without noise."""
 

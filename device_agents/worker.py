@@ -18,12 +18,14 @@ from dataclasses import asdict
 from typing import Any, Dict, Iterator, List, Optional
 
 from device_agents import fingerprint, wire
-from device_agents.backends import Backend, HasOracle, Refused, create
+from device_agents.backends import Backend, HasOracle, Refused, ReportsLoading, create
 from device_agents.messages import LoadRequest, Revealed
 from device_agents.shortage import disk_trouble, is_memory
 
 ORACLE = "oracle"
 _FLUSH_S = 0.5
+_MOST_ON_CPU, _LONGEST_NAME = 200, 100
+"""Of the names of nodes in one header."""
 _FILE_BYTES = 4 << 30
 _OPEN_FILES = 1024
 CPU_S = 3600 * (os.cpu_count() or 1)
@@ -76,11 +78,7 @@ class Worker:
             reveals = [*self._backend.reveals, *([ORACLE] if isinstance(self._backend, HasOracle) else [])]
             self._writer.write("ready", frame.id, fingerprint=facts, clock=self._backend.clock, reveals=reveals)
         elif frame.type == "put":
-            revealed = self._load(frame)
-            if revealed is None:
-                self._writer.write("put", frame.id)
-            else:
-                self._writer.write("put", frame.id, revealed.content, format=revealed.format)
+            self._put(frame)
         elif frame.type == "drop":
             for probe in frame.fields["probes"]:
                 self._backend.unload(probe)
@@ -93,6 +91,15 @@ class Worker:
             self._send_truth(frame)
         elif frame.type != "cancel":  # a cancel that arrives after its run has no effect
             raise ValueError("unknown request")
+
+    def _put(self, frame: wire.Frame) -> None:
+        revealed = self._load(frame)
+        fields: Dict[str, Any] = {} if revealed is None else {"format": revealed.format}
+        if isinstance(self._backend, ReportsLoading):
+            report = self._backend.load_report(frame.fields["probe"])
+            on_cpu = [name[:_LONGEST_NAME] for name in report.on_cpu[:_MOST_ON_CPU]]
+            fields.update(compile_s=report.compile_s, on_cpu=on_cpu)
+        self._writer.write("put", frame.id, b"" if revealed is None else revealed.content, **fields)
 
     def _load(self, frame: wire.Frame) -> Optional[Revealed]:
         """Load a probe. A worker that runs out of memory ends, so that the next one tries with empty memory.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Dict, Mapping, Optional, Protocol, Tuple, runtime_checkable
 
-from device_agents.messages import LoadRequest, Revealed, Sample, Truth
+from device_agents.messages import LoadReport, LoadRequest, Revealed, Sample, Truth
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,14 @@ class HasOracle(Protocol):
 
     def oracle(self, probe: str) -> Truth:
         """Return the true latencies of a loaded probe."""
+
+
+@runtime_checkable
+class ReportsLoading(Protocol):
+    """A backend that also reports how it loaded a probe."""
+
+    def load_report(self, probe: str) -> LoadReport:
+        """Return how a loaded probe was loaded."""
 
 
 def create(name: str, options: Dict[str, Any]) -> Backend:

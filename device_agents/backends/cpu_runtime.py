@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import numpy as np
 
 from device_agents import arrays
-from device_agents.messages import LoadRequest, Sample
+from device_agents.messages import LoadReport, LoadRequest, Sample
 
 _FEWEST_RUNS, _MOST_RUNS = 30, 100
 _PROFILING_S = 4.0
@@ -18,11 +18,12 @@ _PROFILING_S = 4.0
 
 @dataclass(frozen=True)
 class LoadedProbe:
-    """A probe ready to `run`: its request, and the runtime's object that runs it."""
+    """A probe ready to `run`: its request, the runtime's object that runs it, and how it was loaded."""
 
     request: LoadRequest
     engine: Any
     run: Callable[[], Any]
+    report: LoadReport
 
 
 class CpuRuntime:
@@ -43,6 +44,10 @@ class CpuRuntime:
     def unload(self, probe: str) -> None:
         """Drop the probe."""
         self._loaded.pop(probe, None)
+
+    def load_report(self, probe: str) -> LoadReport:
+        """Return how long compilation took, and what runs on the CPU."""
+        return self._loaded[probe].report
 
     def run(self, probe: str) -> Sample:
         """Run once, from input arrays to output arrays."""

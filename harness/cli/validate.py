@@ -13,10 +13,11 @@ from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
 from harness.settings import DEFAULT_DEVICE
-from harness.text import clock_name, milliseconds
+from harness.text import clock_name, milliseconds, printable
 from harness.workspace import find_workspace
 
 WORST_LAYERS = 5
+NAMED_ON_CPU = 10
 
 if TYPE_CHECKING:
     from harness.validation.network_validation import Validation
@@ -132,6 +133,13 @@ def show_validation(result: Validation) -> None:
         )
     if result.oracle is not None:
         _show_oracle(result.oracle)
+    compiled = [f"{one.name} {one.compile_s:.2g} s" for one in result.networks if one.compile_s is not None]
+    if compiled:
+        print(f"compiled before the first run, which no latency contains: {'  '.join(compiled)}")
+    for one in result.networks:
+        if one.on_cpu:
+            shown = ", ".join(one.on_cpu[:NAMED_ON_CPU]) + (", …" if len(one.on_cpu) > NAMED_ON_CPU else "")
+            note(printable(f"{one.name}: {len(one.on_cpu)} nodes run on the CPU: {shown}"))
     if result.fingerprint_changes:
         note(f"The device has changed since the table was measured: {', '.join(result.fingerprint_changes)}")
 

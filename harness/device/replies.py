@@ -75,9 +75,11 @@ class StatusReply(StrictModel):
 
 
 class PutReply(StrictModel):
-    """Answer to put; `format` is that of the runtime graph in the payload, if any."""
+    """Answer to put; `format` is that of the runtime graph in the payload, if any. For the others see `LoadReport`."""
 
     format: _Word | None = None
+    compile_s: _Seconds | None = None
+    on_cpu: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=200)] = Field(default_factory=list)
 
 
 class _TrueOverheadReply(StrictModel):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from device_agents import wire
-from device_agents.messages import LoadRequest, Revealed, Truth
+from device_agents.messages import LoadReport, LoadRequest, Revealed, Truth
 from harness.device import replies
 from harness.device.adb import start_over_adb
 from harness.device.inventory import Adb, Device, Ssh
@@ -28,6 +28,7 @@ __all__ = [
     "AgentHello",
     "AgentSession",
     "Deadlines",
+    "LoadReport",
     "LoadRequest",
     "Revealed",
     "Series",
@@ -53,7 +54,10 @@ class AgentHello:
 
 
 class AgentSession:
-    """A session with an agent; closing it ends the agent and frees the lease."""
+    """A session with an agent; closing it ends the agent and frees the lease.
+
+    `load_reports` has for each probe that was loaded how that went.
+    """
 
     hello: AgentHello
     token: int
@@ -64,6 +68,7 @@ class AgentSession:
         self._deadlines = deadlines or Deadlines()
         self._link = AgentLink(connection, device.name, self._deadlines)
         self.token = 0
+        self.load_reports: dict[str, LoadReport] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -123,6 +128,7 @@ class AgentSession:
         reply = check(replies.PutReply, frame.fields, self._name)
         if (reply.format is None) != (not frame.payload) or (frame.payload and not request.reveal):
             raise ProtocolError(f"{self._name} revealed a graph without being asked, or an empty one")
+        self.load_reports[request.probe] = LoadReport(reply.compile_s, tuple(reply.on_cpu))
         return Revealed(reply.format, frame.payload) if reply.format is not None else None
 
     def oracle(self, probe: str) -> Truth:

@@ -44,7 +44,9 @@ class NetworkValidation:
     `naive_s` is the sum of its layers each timed alone in a warm loop, with neither auxiliary layer nor overhead
     subtracted, None unless requested. `wall_s` is the wall time, whatever the clock. `processes_s` are the medians of
     separate processes and `repeatability` is their standard deviation as a fraction, None for one process;
-    `error_beyond_floor` is the excess of the absolute error over it.
+    `error_beyond_floor` is the excess of the absolute error over it. `compile_s` is the median time in which processes
+    compiled the network, which is no part of a run, None where the device does not report it. `on_cpu` names nodes that
+    run on the CPU although the device is another one.
     """
 
     name: str
@@ -60,6 +62,8 @@ class NetworkValidation:
     error_beyond_floor: float
     naive_s: float | None
     naive_error: float | None
+    compile_s: float | None = None
+    on_cpu: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -270,4 +274,19 @@ def _compare(case: _Case, processes: Sequence[ProcessSamples], clock: str) -> Ne
         error_beyond_floor=max(0.0, abs(error) - (measured.repeatability or 0.0)),
         naive_s=naive_s,
         naive_error=None if naive_s is None else naive_s / measured.latency_s - 1,
+        compile_s=_compile_s(case, processes),
+        on_cpu=_on_cpu(case, processes[0]),
     )
+
+
+def _compile_s(case: _Case, processes: Sequence[ProcessSamples]) -> float | None:
+    reports = [one.load_reports[case.whole.id] for one in processes if case.whole.id in one.load_reports]
+    return statistics.median(found) if (found := [one.compile_s for one in reports if one.compile_s]) else None
+
+
+def _on_cpu(case: _Case, process: ProcessSamples) -> tuple[str, ...]:
+    """The nodes that the device left to the CPU, by the names of the network."""
+    report = process.load_reports.get(case.whole.id)
+    names = {node.index: node.name for node in case.network.nodes}
+    emitted = case.whole.model.names.nodes
+    return tuple(names[emitted[node]] if node in emitted else node for node in report.on_cpu) if report else ()

@@ -9,11 +9,11 @@ from __future__ import annotations
 import statistics
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from harness.device.inventory import find_device, load_inventory
 from harness.device.overrides import NO_VARIANT, Variant
-from harness.device.session import AgentSession, Truth
+from harness.device.session import AgentSession, LoadReport, Truth
 from harness.errors import BackendError, LutMismatch
 from harness.lut.table import Lut
 from harness.measure.busy_device import Patience, lease_when_free
@@ -33,11 +33,15 @@ _SMALL_SAMPLE = (0.7979, 0.8862, 0.9213, 0.9400, 0.9515, 0.9594, 0.9650, 0.9693,
 
 @dataclass(frozen=True)
 class ProcessSamples:
-    """All samples of one process by probe, the device's fingerprint, and the truth by probe if it reports one."""
+    """All samples of one process by probe, the device's fingerprint, and the truth by probe if it reports one.
+
+    `load_reports` has how each probe was loaded.
+    """
 
     samples: Mapping[str, Sequence[Sample]]
     fingerprint: Mapping[str, str]
     truths: Mapping[str, Truth]
+    load_reports: Mapping[str, LoadReport] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,8 @@ def measure_processes(
                 refused |= {one.id: one.refused for one in records if one.refused and one.role == "network"}
                 asks = number == 0 and (wanted.layers or table.clock == "device")
                 truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
-                found.append(ProcessSamples(journal.samples(campaign.id), run.fingerprint, truths))
+                reports = dict(session.load_reports)
+                found.append(ProcessSamples(journal.samples(campaign.id), run.fingerprint, truths, reports))
     return MeasuredProcesses(tuple(found), refused)
 
 

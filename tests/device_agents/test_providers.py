@@ -14,11 +14,11 @@ import pytest
 from load_requests import request_of
 from nullbench import build_network
 
-from device_agents.backends import HasOracle, Refused, create
+from device_agents.backends import HasOracle, Refused, ReportsLoading, create
 from device_agents.backends.onnxruntime import providers
 from device_agents.backends.onnxruntime.providers import Provider, read_provider
 from device_agents.backends.option_reader import OptionReader
-from harness import profile
+from harness import RepeatPolicy, build_lut, profile, validate
 from harness.errors import UnsupportedNetwork
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.model_references import load_network
@@ -152,6 +152,9 @@ def test_allowed_fallback_is_measured_on_the_wall_clock(
     assert (backend.clock, backend.reveals, isinstance(backend, HasOracle)) == ("wall", ("placement",), False)
     assert sample.wall_ns > 0 and sample.cpu_ns is None and sample.device_ns is None
     assert set(runs) == {"run_with_iobinding" if memory else "run"}
+    assert isinstance(backend, ReportsLoading)
+    report = backend.load_report("p")
+    assert (report.compile_s or 0) > 0 and {"n1"} < set(report.on_cpu) <= set(model.names.nodes)
     assert len(runs) == 3  # once to see what falls back, once to warm up, once timed
 
 
@@ -186,3 +189,20 @@ def test_profile_names_fallen_nodes_as_the_network_does(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedNetwork, match=r"chain\.onnx: The device cannot run it") as refused:
         profile([str(path)], device="azure", workspace=Workspace(tmp_path))
     assert all(name in refused.value.why for name in ("conv0", "conv2", "pool", "classifier", "allow_fallback = true"))
+
+
+@needs_azure
+def test_validate_lists_what_runs_on_the_cpu(tmp_path: Path) -> None:
+    """With fallback, the main job runs on the wall clock, and compile time and fallen nodes are reported apart."""
+    path = str(build_network(tmp_path / "chain.onnx", widths=(8, 32, 32), edge=14))
+    text = (
+        '[devices.azure]\ngolden_ms = [1e-3, 1e3]\n[devices.azure.options]\nprovider = "Azure"\nallow_fallback = true\n'
+    )
+    (tmp_path / "devices.toml").write_text(text)
+    place, policy = Workspace(tmp_path), RepeatPolicy(runs=2)
+    profile([path], device="azure", workspace=place, policy=policy)
+    build_lut("azure", workspace=place)
+    result = validate([path], device="azure", workspace=place, policy=policy, processes=1)
+    (network,) = result.networks
+    assert result.clock == "wall" and network.compile_s is not None and network.compile_s > 0
+    assert {"pool", "classifier"} < set(network.on_cpu)

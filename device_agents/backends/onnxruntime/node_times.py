@@ -40,6 +40,17 @@ def nodes_on(content: bytes, provider: str) -> List[str]:
     return list(found)
 
 
+def named_after(sent: bytes, names: Sequence[str]) -> Tuple[str, ...]:
+    """Return the nodes of the sent model that executed nodes are named after, as far as their names show it.
+
+    Raises ValueError if `sent` is not a model.
+    """
+    known = read_nodes(sent)
+    writers = {output: node.name for node in known for output in node.outputs if output}
+    anchors = (_anchor(GraphNode(name, "", (), ()), writers, {node.name for node in known}) for name in names)
+    return tuple(dict.fromkeys(node for found in anchors for node in found))
+
+
 def stands_for(sent: bytes, executed: bytes, names: Sequence[str]) -> List[Tuple[str, ...]]:
     """Return for each executed node, in order of execution, the nodes of the sent model that it computes.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -16,7 +17,7 @@ from device_agents.backends.onnxruntime.node_times import WARMUP_RUNS, NodeTimes
 from device_agents.backends.onnxruntime.providers import CPU
 from device_agents.backends.onnxruntime.session_settings import SessionSettings
 from device_agents.backends.runtime_profile import makespan_s, truth_of, undisturbed_mean
-from device_agents.messages import LoadRequest, Revealed, Sample, TrueLayer, Truth
+from device_agents.messages import LoadReport, LoadRequest, Revealed, Sample, TrueLayer, Truth
 
 _EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
 _EXTERNAL_FROM_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
@@ -96,12 +97,14 @@ class OnnxRuntimeBackend(CpuRuntime):
             values = [onnxruntime.OrtValue.ortvalue_from_numpy(arrays.make(spec)) for spec in request.weights]
             if values:
                 options.add_external_initializers([spec["name"] for spec in request.weights], values)
+            started = time.perf_counter()
             session = onnxruntime.InferenceSession(request.model, options, providers=[CPU])
+            report = LoadReport(time.perf_counter() - started)
             run = partial(session.run, None, feeds)
             run()
         except Exception as error:  # the runtime's exceptions share no narrower base
             raise Refused(str(error)) from error
-        return LoadedProbe(request, session, run)
+        return LoadedProbe(request, session, run, report)
 
     def _open_revealing(self, request: LoadRequest, options: Any) -> Tuple[LoadedProbe, bytes]:
         """Open a session; returns it with the runtime's optimized graph."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -18,13 +20,23 @@ from device_agents import arrays
 from device_agents.backends import Refused
 from device_agents.backends.cpu_runtime import CpuRuntime, LoadedProbe
 from device_agents.backends.onnx_bytes import chain_model, with_weights
-from device_agents.backends.onnxruntime.node_times import nodes_on
+from device_agents.backends.onnxruntime.node_times import named_after, nodes_on
 from device_agents.backends.onnxruntime.providers import CPU
 from device_agents.backends.onnxruntime.session_settings import SessionSettings
-from device_agents.messages import LoadRequest, Revealed
+from device_agents.messages import LoadReport, LoadRequest, Revealed
 
 _MOST_NAMED = 20
 _SHOWN_OPTIONS = 300
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A session that ran once, how to run it, the seconds that opening took, and its nodes on the CPU."""
+
+    session: Any
+    run: Callable[[], Any]
+    compile_s: float
+    on_cpu: List[str]
 
 
 class ProviderBackend(CpuRuntime):
@@ -62,29 +74,30 @@ class ProviderBackend(CpuRuntime):
             weights = {spec["name"]: arrays.make(spec) for spec in request.weights}
             model = with_weights(request.model, weights)
             feeds = {spec["name"]: self._input(spec, index) for index, spec in enumerate(request.inputs)}
-            run, engine, on_cpu = self._open(model, feeds, None)
+            opened = self._open(model, feeds, None)
+            on_cpu = opened.on_cpu
             if on_cpu and not self._provider.allow_fallback:
-                del run, engine
+                del opened
                 # The highest levels rename nodes after they have been assigned.
-                raise self._fell_back(self._open(model, feeds, "basic")[2] or on_cpu)
-            run()
+                raise self._fell_back(self._open(model, feeds, "basic").on_cpu or on_cpu)
+            opened.run()
+            report = LoadReport(opened.compile_s, named_after(request.model, on_cpu))
         except Refused:
             raise
         except Exception as error:  # the runtime's exceptions share no narrower base
             raise Refused(str(error)) from error
-        self._loaded[request.probe] = LoadedProbe(request, engine, run)
+        self._loaded[request.probe] = LoadedProbe(request, opened.session, opened.run, report)
         return None
 
-    def _open(
-        self, model: bytes, feeds: Dict[str, "np.ndarray[Any, Any]"], level: Optional[str]
-    ) -> Tuple[Callable[[], Any], Any, List[str]]:
-        """Open a session and run it once; returns how to run it, the session, and its nodes on the CPU."""
+    def _open(self, model: bytes, feeds: Dict[str, "np.ndarray[Any, Any]"], level: Optional[str]) -> "_Opened":
+        """Open a session and run it once, with a record of where its nodes run."""
         options = self._settings.session_options(level)
         options.enable_profiling = True
         options.profile_file_prefix = os.path.join(os.getcwd(), "placement")
+        started = time.perf_counter()
         session = self._session(model, options)
+        compile_s = time.perf_counter() - started
         run = self._runner(session, feeds)
-        path = ""
         try:
             run()
         finally:
@@ -92,7 +105,7 @@ class ProviderBackend(CpuRuntime):
             with open(path, "rb") as content:
                 profile = content.read()
             os.unlink(path)
-        return run, session, nodes_on(profile, CPU)
+        return _Opened(session, run, compile_s, nodes_on(profile, CPU))
 
     def _session(self, model: bytes, options: Any) -> Any:
         providers = [(self._provider.name, dict(self._provider.options))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from device_agents import arrays
@@ -13,7 +14,7 @@ from device_agents.backends.openvino.counters import Counters
 from device_agents.backends.openvino.executed_graph import ExecutedNode, encode, executed_nodes
 from device_agents.backends.option_reader import OptionReader
 from device_agents.backends.runtime_profile import makespan_s, truth_of, undisturbed_mean
-from device_agents.messages import LoadRequest, Revealed, TrueLayer, Truth
+from device_agents.messages import LoadReport, LoadRequest, Revealed, TrueLayer, Truth
 
 
 def _runtime() -> Any:
@@ -82,7 +83,9 @@ class OpenVinoDevice(CpuRuntime):
         try:
             model = with_weights(request.model, {spec["name"]: arrays.make(spec) for spec in request.weights})
             wanted = {**self._settings, **settings}
+            started = time.perf_counter()
             compiled = self._core.compile_model(self._core.read_model(model), self._device, wanted)
+            report = LoadReport(time.perf_counter() - started)
             del model
             inference = compiled.create_infer_request()
             for index, spec in enumerate(request.inputs):
@@ -90,7 +93,7 @@ class OpenVinoDevice(CpuRuntime):
             inference.infer()
         except Exception as error:  # the runtime raises RuntimeError, its bindings anything
             raise Refused(str(error)) from error
-        return LoadedProbe(request, inference, inference.infer)
+        return LoadedProbe(request, inference, inference.infer, report)
 
 
 class OpenVinoBackend(OpenVinoDevice):
