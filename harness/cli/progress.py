@@ -27,7 +27,8 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
         if stop.is_set():
             raise Interrupted("Interrupted twice", next_step="Run the same command again to resume")
         stop.set()
-        note("Stopping after the current probe; press Ctrl-C again to stop at once")
+        with contextlib.suppress(RuntimeError):  # the signal came while the program itself was writing to stderr
+            note("Stopping after the current probe; press Ctrl-C again to stop at once")
 
     before = signal.signal(signal.SIGINT, ask)
     try:
