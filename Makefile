@@ -19,6 +19,8 @@ demo: $(STAMP)  ## measure three networks on the emulated NPU; prints a table an
 
 # Test processes run side by side; with one BLAS thread each they do not compete for cores.
 test test-long: export OPENBLAS_NUM_THREADS = 1
+# They share compiled modules, whatever the environment says of bytecode.
+test test-long: export PYTHONDONTWRITEBYTECODE =
 
 test: $(STAMP)  ## run the test suite; under ten minutes on two cores
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile

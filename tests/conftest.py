@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,18 @@ settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
 
+@pytest.fixture(scope="session")
+def runtime_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """New runtime folders; `mktemp` would list those of all tests before for each."""
+    root = tmp_path_factory.mktemp("leases")
+    return (root / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def runtime_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def runtime_folder(runtime_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A runtime folder of this test's own."""
-    folder = tmp_path_factory.mktemp("leases")
+    folder = next(runtime_folders)
+    folder.mkdir(mode=0o700)
     monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", str(folder))
     return folder
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from itertools import product
+from math import prod
 
 from hypothesis import strategies as st
 
@@ -56,14 +58,30 @@ def compute(target: int, source: int, size: int = 16, layer: int = 0) -> Command
     return Command(Function.MAP, Operand(view, target), Operand(view, source), layer=layer)
 
 
-@st.composite
-def operands(draw: st.DrawFn, space: Space) -> Operand:
-    """Draw a dense, interleaved, broadcast or reversed view at one of a few addresses."""
-    dtype = draw(st.sampled_from((DataType.INT8, DataType.INT32)))
-    rank = draw(st.integers(0, 3))
-    dims = tuple(draw(st.integers(1, 3)) for _ in range(rank))
-    strides = tuple(draw(st.sampled_from((0, 1, 4, 8, 12, 24, -4, -8, 48))) for _ in range(rank))
-    return Operand(Descriptor(space, dtype, dims, strides), 200 + draw(st.integers(0, 60)))
+_RANKS, _MOST_DIM, _ADDRESSES = 4, 3, 61
+_STRIDES = (0, 1, 4, 8, 12, 24, -4, -8, 48)
+_TYPES = (DataType.INT8, DataType.INT32)
+
+
+@cache
+def operands(space: Space) -> st.SearchStrategy[Operand]:
+    """Draw a dense, interleaved, broadcast or reversed view at one of a few addresses.
+
+    The parts are digits of one integer, because drawing each of them takes several times as long.
+    """
+    radices = (_RANKS, len(_TYPES), _ADDRESSES, *((_MOST_DIM, len(_STRIDES)) * (_RANKS - 1)))
+    return st.integers(0, prod(radices) - 1).map(partial(_operand, space, radices))
+
+
+def _operand(space: Space, radices: Sequence[int], number: int) -> Operand:
+    digits = []
+    for radix in radices:
+        number, digit = divmod(number, radix)
+        digits.append(digit)
+    rank, dtype, address, *shape = digits
+    dims = tuple(1 + digit for digit in shape[: 2 * rank : 2])
+    strides = tuple(_STRIDES[digit] for digit in shape[1 : 2 * rank : 2])
+    return Operand(Descriptor(space, _TYPES[dtype], dims, strides), 200 + address)
 
 
 @st.composite

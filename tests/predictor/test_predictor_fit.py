@@ -12,9 +12,11 @@ import v100_convolutions
 from scipy.stats import binomtest
 
 from harness.errors import LutCorrupt, UsageError
+from harness.predictor.features.layer_arrays import layer_arrays
 from harness.predictor.features.layer_features import TrainingExample, matrix_product
 from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
 from harness.predictor.predictor import Predictor
+from harness.predictor.roofline.tiling_search import find_tiling
 from harness.predictor.stored_parameters import METADATA_KEY
 from harness.predictor.uncertainty.coverage import Coverage
 from harness.predictor.uncertainty.intervals import LEVEL
@@ -24,6 +26,12 @@ from harness.predictor.uncertainty.intervals import LEVEL
 def machine() -> Predictor:
     """Return a predictor trained on 100 layers of three operators of the synthetic machine."""
     return fit_predictor(tiled_machine.measured(100, seed=1))
+
+
+@pytest.fixture
+def known_tiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings in this test do not search for the tiling, which takes most of their time."""
+    monkeypatch.setattr("harness.predictor.fit.find_tiling", lambda *_: tiled_machine.TILING)
 
 
 def within(predictor: Predictor, samples: list[TrainingExample], share: float) -> float:
@@ -89,15 +97,26 @@ def test_files_that_are_no_predictor_are_refused(machine: Predictor) -> None:
         Predictor(model.SerializeToString())
 
 
-def test_training_is_deterministic_and_repeats_count_once(machine: Predictor) -> None:
+@pytest.mark.usefixtures("known_tiling")
+def test_training_is_deterministic_and_repeats_count_once() -> None:
     """Each example twice gives the same bytes as each example once."""
-    assert fit_predictor(tiled_machine.measured(100, seed=1) * 2).model == machine.model
+    samples = tiled_machine.measured(100, seed=1)
+    assert fit_predictor(samples * 2).model == fit_predictor(samples).model
 
 
-def test_networks_are_held_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_are_found_from_the_data(machine: Predictor) -> None:
+    """The search finds twelve units and their square tiles among a thousand units and thirty tiles, every time."""
+    tiling = machine.tiling
+    assert tiling.units in (6, 12)  # two tiles a unit on 6 units are one tile a unit on 12
+    assert any(rows == columns == tiled_machine.TILE for rows, columns, _ in tiling.tiles)
+    samples = tiled_machine.measured(100, seed=1)
+    arrays = layer_arrays([sample.layer for sample in samples])
+    assert find_tiling(arrays, np.array([sample.latency_s for sample in samples]), seed=0) == tiling
+
+
+@pytest.mark.usefixtures("known_tiling")
+def test_networks_are_held_out_whole() -> None:
     """Errors common to a network's layers widen intervals and give a share of common variance."""
-    # Intervals do not depend on the search for the tiling, which takes most of a training.
-    monkeypatch.setattr("harness.predictor.fit.find_tiling", lambda *_: tiled_machine.TILING)
     measured = tiled_machine.measured(60, seed=1)
     drift = [1.3, 0.7, 1.0]  # the factor of each network's layers that no feature explains
     samples = [

@@ -18,6 +18,7 @@ from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore
 from harness.measure.request import ProfileRequest, SpaceRequest
+from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.space.committee import learn_trees
 from harness.space.exploration import SpaceProfile, explore_space
 from harness.space.space import load_space
@@ -62,8 +63,12 @@ def _profile(
         return explore_space(run, load_space(space), request, learn=learn_trees)
 
 
-def test_rounds_are_campaigns_and_their_layers_end_in_the_table(bench: Bench, space: str) -> None:
+def test_rounds_are_campaigns_and_their_layers_end_in_the_table(
+    bench: Bench, space: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every measured layer has an entry in the table, with the latency of its weights."""
+    # Entries do not depend on the search for the predictor's tiling, which takes most of the time of a build.
+    monkeypatch.setattr("harness.predictor.fit.find_tiling", lambda *_: DeviceTiling(1, 1, 1))
     found = _profile(bench, space)
     assert found.result.measured == 44 and len(found.campaigns) == len(found.result.rounds) == 2
     table = bench.build()

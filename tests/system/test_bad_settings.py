@@ -392,10 +392,21 @@ def _samples(harness: Harness) -> set[tuple[Any, ...]]:
     return set()
 
 
+def _committed(harness: Harness) -> int:
+    """The number of samples, many times faster than the samples themselves."""
+    with contextlib.suppress(Exception):
+        ((count,),) = harness.query(
+            "SELECT count(*) FROM series JOIN samples ON series.id = samples.series"
+            f" WHERE campaign IN (SELECT id FROM campaigns WHERE {PROFILES})"
+        )
+        return int(count)
+    return 0
+
+
 def _start(harness: Harness, network: Path, enough: int = 500, device: str = "null01") -> subprocess.Popen[str]:
     """A campaign that has committed some samples and is far from its end."""
     process = harness.start(*_words(network, device))
-    wait_for(lambda: process.poll() is not None or len(_samples(harness)) >= enough, "samples")
+    wait_for(lambda: process.poll() is not None or _committed(harness) >= enough, "samples")
     assert process.poll() is None, f"the campaign ended before it could be disturbed: {process.communicate()}"
     return process
 
@@ -518,7 +529,7 @@ def test_controller_killed_at_random_moments_is_resumed(
     for enough in (0, 1, 100, 1000, 2000):
         process = harness.start(*_words(small_network))
         journal = harness.workspace / ".harness" / "journal.sqlite"
-        wait_for(lambda: journal.exists() and len(_samples(harness)) >= enough, "samples")  # noqa: B023
+        wait_for(lambda: journal.exists() and _committed(harness) >= enough, "samples")  # noqa: B023
         process.kill()
         process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == -signal.SIGKILL, "the campaign ended before it could be killed"

@@ -1,4 +1,4 @@
-"""The tiling of a device, its search, and the fit of the roofline."""
+"""The tiling of a device, and the fit of the roofline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from harness.predictor.features.layer_arrays import layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, matrix_product
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline_fit import Roofline, fit_roofline
-from harness.predictor.roofline.tiling_search import find_tiling
 
 EXACT = tiled_machine.TILING
 
@@ -72,15 +71,6 @@ def test_an_unknown_operator_gets_the_constants_of_the_device(roofline: Roofline
     layer = replace(matrix_product(rows=40, depth=256, columns=256), operator="Gemm")
     latency = roofline.terms(layer_arrays([layer])).latency[0]
     assert np.exp(latency) == pytest.approx(tiled_machine.latency_s(layer), rel=0.5)
-
-
-def test_units_are_found_from_the_data() -> None:
-    """The search finds twelve units and their square tiles among a thousand units and thirty tiles."""
-    samples = tiled_machine.measured(100, seed=4)
-    arrays = layer_arrays([sample.layer for sample in samples])
-    tiling = find_tiling(arrays, np.array([sample.latency_s for sample in samples]), seed=0)
-    assert tiling.units in (6, 12)  # two tiles a unit on 6 units are one tile a unit on 12
-    assert any(rows == columns == tiled_machine.TILE for rows, columns, _ in tiling.tiles)
 
 
 def test_a_class_never_seen_leans_on_coarser_ones() -> None:
