@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _SHAPE_OPERANDS = {"Reshape": 1, "Expand": 1, "Resize": 3}
 """Operators with a shape as a constant operand, and its position."""
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+_SCALED = frozenset({"DynamicQuantizeLinear"})
+"""Operators whose results, but for the first, are one scale and one zero point for all rows."""
 _STATE_AXES = {4: 0, 5: 1, 6: 1}
 """Operands of recurrent operators that hold the batch, sequence lengths and initial states, and their batch axes."""
 _NEXT = "Export it with a symbolic batch dimension and give --dim, or omit --batch"
@@ -87,12 +89,15 @@ class _Batching:
     constants: dict[str, Constant] = field(default_factory=dict)
     axes: dict[str, int] = field(default_factory=dict)
     tiled: dict[str, tuple[str, int]] = field(default_factory=dict)
+    visited: dict[str, Node] = field(default_factory=dict)
 
     def run(self, inputs: Mapping[str, int]) -> Rebatched:
         self.types, self.constants = dict(self.network.types), dict(self.network.constants)
         for name in inputs:
             self._grow(name, 0)
-        nodes = tuple(self._visit(node) for node in self.network.nodes)
+        for node in self.network.nodes:
+            self.visited[node.name] = self._visit(node)
+        nodes = tuple(self.visited.values())
         for name in self.network.outputs:
             if name not in self.axes and name not in self.constants:
                 raise _refusal(self.batch, f"Output {name[:80]!r} has no axis that grows with the batch")
@@ -105,11 +110,15 @@ class _Batching:
             return node
         node = self._with_shape(self._with_states(node) if node.op in _RECURRENT else node)
         found = self._infer(node)
-        if found is None and (wider := self._with_constants(node)) is not node:
-            node, found = wider, self._infer(wider)
+        if found is None or None in found.values():
+            held = len(self.tiled)
+            wider = self._with_constants(node)
+            known = None if len(self.tiled) == held else self._infer(wider)
+            if known is not None and (found is None or None not in known.values()):
+                node, found = wider, known
         if found is None:
             raise self._refuse(node, "does not accept the batch")
-        for name in node.results:
+        for name in node.results[:1] if node.op in _SCALED else node.results:
             self._follow(node, name, found[name])
         return node
 
@@ -146,7 +155,9 @@ class _Batching:
         for at, axis in _STATE_AXES.items():
             name = node.inputs[at] if at < len(node.inputs) else ""
             if name in self.constants:
-                node = self._replaced(node, at, self._tile(name, 0 if layout else axis))
+                axis = 0 if layout else axis
+                if self.constants[name].type.shape[axis] == self.before:
+                    node = self._replaced(node, at, self._tile(name, axis))
             elif name and self.axes.get(name) != (0 if layout else axis):
                 raise self._refuse(node, f"reads a state, {name[:80]!r}, whose leading axis is not the batch")
         return node
@@ -180,23 +191,37 @@ class _Batching:
         return axis if axis in holds else next(iter(holds), None)
 
     def _with_constants(self, node: Node) -> Node:
-        """Widen the constants that a node reads beside a batch, such as a class token."""
-        axis, rank = next((self.axes[name], len(self.types[name].shape)) for name in node.inputs if name in self.axes)
+        """Widen the constants that a node reads beside a batch, such as a class token or a mask of windows."""
+        batched = next(name for name in node.inputs if name in self.axes)
+        axis, old = self.axes[batched], self.network.types[batched].shape
         for at, name in enumerate(node.inputs):
-            held = self.constants.get(name)
-            if held is not None and len(held.type.shape) == rank and held.type.shape[axis] == self.before:
+            source = self._dequantised(name)
+            held = self.constants.get(source.inputs[0] if source else name)
+            if held is None or len(held.type.shape) != len(old) or held.type.shape[axis] != old[axis]:
+                continue
+            if source:
+                self.visited[source.name] = self._replaced(source, 0, self._tile(source.inputs[0], axis))
+                self._grow(name, axis)
+            else:
                 node = self._replaced(node, at, self._tile(name, axis))
         return node
 
+    def _dequantised(self, name: str) -> Node | None:
+        """Return the node that makes a float of a quantised constant, with one scale and for one reader alone."""
+        source = self.network.producers.get(name)
+        if source is None or source.op != "DequantizeLinear" or name in self.axes:
+            return None
+        alone = len(self.network.readers(name)) == 1 and self.types[source.inputs[1]].elements == 1
+        return source if alone and source.inputs[0] in self.constants else None
+
     def _tile(self, name: str, axis: int) -> str:
-        """Return the name of a constant that repeats another one along an axis up to the new batch."""
+        """Return the name of a constant that repeats another one along an axis as often as the batch grows."""
         held, made = self.constants[name], f"{name} for batch {self.batch} along {axis}"
-        if held.type.shape[axis] == self.before:
-            value = None if held.value is None else tiled(held.value, axis, self.batch)
-            self._add_constant(made, value, held.type.resized(axis, self.batch))
-            self.tiled[made] = (name, axis)
-            return made
-        return name
+        size = held.type.shape[axis] * self.batch // self.before
+        value = None if held.value is None else tiled(held.value, axis, size)
+        self._add_constant(made, value, held.type.resized(axis, size))
+        self.tiled[made] = (name, axis)
+        return made
 
     def _add_constant(self, name: str, value: np.ndarray[Any, Any] | None, kind: TensorType | None = None) -> None:
         kind = kind or (TensorType(str(value.dtype), value.shape) if value is not None else None)

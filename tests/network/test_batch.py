@@ -251,3 +251,30 @@ def test_a_check_that_would_take_too_much_is_skipped_with_its_reason(
         assert path in notes[-1] and reason in notes[-1]
     load_network(path, None, BATCH, notes.append)
     assert len(notes) == 2
+    alike = model_of([node("Mul", "x zero", "y")], {"x": (1, 4)}, constants={"zero": np.zeros(1, np.float32)})
+    load_network(saved(alike, tmp_path), None, BATCH, notes.append)
+    assert path in notes[-1] and "all rows give the same" in notes[-1]
+
+
+def test_quantised_class_tokens_and_masks_of_windows_grow_with_the_batch(tmp_path: Path) -> None:
+    """A constant behind DequantizeLinear, and one that repeats with each row's windows, are widened."""
+    nodes = [
+        node("DequantizeLinear", "token scale zero", "t"),
+        node("Concat", "t x", "joined", axis=1),
+        node("Reshape", "joined windows", "w"),
+        node("Add", "w mask", "m"),
+        node("Reshape", "m back", "y"),
+    ]
+    constants = {
+        "token": np.arange(8, dtype=np.uint8).reshape(1, 1, 8),
+        "scale": np.array(0.1, np.float32),
+        "zero": np.array(3, np.uint8),
+        "windows": shape(3, 2, 8),
+        "mask": normal(3, 2, 8),
+        "back": shape(1, 6, 8),
+    }
+    model = model_of(nodes, {"x": (1, 5, 8)}, ["y"], constants)
+    network = load_network(saved(model, tmp_path), None, BATCH)
+    values = normal(BATCH, 5, 8)
+    expected = np.concatenate([run_plain(model, {"x": values[at : at + 1]}, ["y"])["y"] for at in range(BATCH)])
+    np.testing.assert_allclose(run_network(network, [values])[0], expected, rtol=1e-5, atol=1e-5)

@@ -130,14 +130,18 @@ def test_validation_never_feeds_a_table(bench: Bench) -> None:
 
 
 def test_a_network_with_unknown_layers_is_refused_before_it_is_measured(bench: Bench) -> None:
-    """A network with unknown layers is named, and nothing runs on the device."""
+    """Alone or with `strict`, it is named and nothing runs on the device; otherwise the others are measured."""
     bench.profile(policy=RepeatPolicy(runs=3))
     bench.build()
     other = build_network(bench.root / "other.onnx", widths=(8, 40))
-    with pytest.raises(CoverageError, match="other"):
-        checked(bench, bench.model, other)
+    for models, strict in (([other], False), ([bench.model, other], True)):
+        with pytest.raises(CoverageError, match=str(other)):
+            checked(bench, *models, strict=strict)
     with Journal(bench.workspace.journal) as journal:
         assert len(journal.campaigns(DEVICE)) == 1
+    result = checked(bench, bench.model, other)
+    assert [one.name for one in result.networks] == [bench.model.stem]
+    assert [(one.file, one.kind) for one in result.refused_networks] == [(str(other), "CoverageError")]
 
 
 def test_a_device_changed_since_its_table_is_reported(bench: Bench) -> None:
