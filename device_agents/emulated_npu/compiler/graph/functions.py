@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TypeProto, helper, inliner
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    TypeProto,
+    checker,
+    helper,
+    inliner,
+)
 
 from device_agents.emulated_npu.compiler.graph.parsed_model import ValueType
 from device_agents.emulated_npu.compiler.graph.type_inference import schema_of, type_proto
@@ -48,7 +58,7 @@ class Functions:
         try:
             self._add_function(alone, node, types)
             inlined = inliner.inline_local_functions(alone)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, checker.ValidationError) as error:
             what = f"Node {node.name[:80]!r} ({node.op_type[:80]}) does not fit the function that defines it"
             raise InvalidModel(what, str(error).strip()[:200]) from error
         outer = {name for name in (*node.input, *node.output) if name}
@@ -62,7 +72,7 @@ class Functions:
     def _add_function(self, alone: ModelProto, node: NodeProto, types: Mapping[str, ValueType]) -> None:
         """Add the function of the only node of a model to the model."""
         if (node.domain, node.op_type) in self._own:
-            alone.functions.extend(self._own.values())
+            alone.functions.append(self._own[node.domain, node.op_type])  # its calls of others are expanded later
             return
         (called,) = alone.graph.node
         schema = schema_of(node, self._opsets)

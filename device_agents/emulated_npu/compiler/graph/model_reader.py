@@ -31,6 +31,8 @@ _OF_SHAPES = frozenset({"Shape", "Size"})
 _DEFAULT_DOMAIN = ("", "ai.onnx")
 _DEEPEST = 16
 """The most functions and branches inside each other."""
+_MOST_NODES = 20_000
+"""The most nodes that stand for others: a small file can have functions that call each other very often."""
 
 IsWhole = Callable[[NodeProto], bool]
 """Returns whether a node is compiled as it is; other nodes are replaced by the functions that define them."""
@@ -109,6 +111,7 @@ class _ModelReader:
         self._free: list[str] = []
         self._origins: dict[str, str] = {}
         self._values: dict[str, Array | None] = {}
+        self._of_large: set[str] = set()
 
     def source(self, names: Sequence[str]) -> ParsedModel:
         """Return the model; `names` are those of its nodes."""
@@ -160,8 +163,9 @@ class _ModelReader:
 
     def _visit_all(self, nodes: Sequence[NodeProto], whole: OnnxNode, depth: int) -> None:
         """Visit the nodes that stand for another node; `origins` has the node of the model that they belong to."""
-        if depth >= _DEEPEST:
-            raise InvalidModel(f"Node {shown(whole)} has more than {_DEEPEST} functions inside each other")
+        if depth >= _DEEPEST or len(self._origins) + len(nodes) > _MOST_NODES:
+            why = f"Its functions are more than {_DEEPEST} deep, or make more than {_MOST_NODES:,} nodes"
+            raise InvalidModel(f"Node {shown(whole)} cannot be compiled", why, "Export the network without functions")
         if not nodes:
             self._free.append(whole.name)
         origin = self._origins.get(whole.name, whole.name)
@@ -195,9 +199,9 @@ class _ModelReader:
         add_node_types(node, self._opsets, self._types, present)
 
     def _value(self, tensor: str) -> Array | None:
-        """Return the values of a small constant, None for all other tensors."""
+        """Return the values of a small constant that follows from small ones, None for all other tensors."""
         constant = self._constants.get(tensor)
-        if constant is None or math.prod(constant.shape) > SMALL_ELEMENTS:
+        if constant is None or tensor in self._of_large:
             return None
         if tensor not in self._values:
             value = self._values[tensor] = constants.value_of(constant)
@@ -206,6 +210,8 @@ class _ModelReader:
         return self._values[tensor]
 
     def _set(self, constant: LazyConstant) -> None:
+        if math.prod(constant.shape) > SMALL_ELEMENTS:
+            self._of_large.add(constant.name)
         self._constants[constant.name] = constant
         self._types.known[constant.name] = ValueType(constant.shape, constant.dtype)
 
@@ -233,6 +239,8 @@ class _ModelReader:
             if array is not None:
                 self._set(constants.known(name, np.asarray(array), kind.dtype))
             else:
+                if not self._of_large.isdisjoint(parent.name for parent in parents):
+                    self._of_large.add(name)
                 function = constants.evaluated_node(node, self._opsets[""], index)
                 self._set(constants.derived(name, kind.shape, kind.dtype, parents, function))
             if kept.part_of:

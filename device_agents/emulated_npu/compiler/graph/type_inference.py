@@ -103,10 +103,12 @@ def opsets_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 
 def _without_weights(proto: ModelProto) -> ModelProto:
-    """Return the model without the data of large initializers, because shape inference copies the whole model."""
+    """Return the model without the data of large initializers, because shape inference copies the whole model.
+
+    It has no functions of its own either: inference would enter them once for each call, however deep they are.
+    """
     light = ModelProto(ir_version=proto.ir_version)
     light.opset_import.extend(proto.opset_import)
-    light.functions.extend(proto.functions)
     graph = light.graph
     graph.name = proto.graph.name or "network"
     for field_name in ("node", "input", "output", "value_info"):

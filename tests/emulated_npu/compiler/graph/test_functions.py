@@ -81,3 +81,31 @@ def test_a_shape_that_depends_on_values_is_refused() -> None:
     proto = model([node("Reshape", "x k", "t"), node("Shape", "t", "y")], feeds)
     with pytest.raises(InvalidModel, match=r"'t'.*Shape"):
         import_model(proto)
+
+
+def _calling(own: dict[str, list[str]]) -> onnx.ModelProto:
+    """Return a model that calls the first function; each one calls the functions that it lists, and adds nothing."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    proto = model([node(next(iter(own)), "x", "y", domain="own")], {"x": values((2, 3))})
+    proto.opset_import.append(imports[1])
+    for name, called in own.items():
+        body = [node(each, "x", f"t{place}", domain="own") for place, each in enumerate(called)]
+        body.append(node("Relu", "t0" if called else "x", "y"))
+        proto.functions.append(helper.make_function("own", name, ["x"], ["y"], body, imports))
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ({"again": ["again"]}, "does not fit the function"),
+        ({f"f{place}": [f"f{place + 1}"] for place in range(20)} | {"f20": []}, "functions are more than"),
+        ({f"f{place}": [f"f{place + 1}"] * 60 for place in range(5)} | {"f5": []}, "functions are more than"),
+    ],
+    ids=["recursive", "deep", "wide"],
+)
+def test_functions_without_end_are_refused(own: dict[str, list[str]], words: str) -> None:
+    """Functions that call themselves, or others too deeply or too often, end with an error and not with the memory."""
+    with pytest.raises(InvalidModel) as caught:
+        import_model(_calling(own))
+    assert words in f"{caught.value.what} {caught.value.why}"

@@ -208,6 +208,19 @@ def test_convolutions(case: tuple[dict[str, Any], Array, Array], bias: bool) -> 
     assert len(graph.layers) == 1 or not within
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("constant", [(), ("w",), ("b",)], ids=str)
+def test_convolutions_by_computed_weights(groups: int, constant: tuple[str, ...]) -> None:
+    """Weights or a bias that the network computes make a matrix product of the windows, with padding and strides."""
+    feeds = {"x": values((1, 4, 6, 5)), "w": values((4, 4 // groups, 3, 2), 1), "b": values((4,), 2)}
+    attributes = {"group": groups, "strides": [2, 1], "dilations": [1, 2], "pads": [1, 0, 0, 2]}
+    constants = {name: feeds.pop(name) for name in constant}
+    imported(model([node("Conv", "x w b", "y", **attributes)], feeds, constants), feeds)
+    if "b" in feeds and "w" in feeds:
+        inputs = {name: feeds[name] for name in ("x", "w")}
+        imported(model([node("Conv", "x w", "y", **attributes)], inputs), inputs)
+
+
 @given(st.data(), st.sampled_from(("MaxPool", "AveragePool")), st.integers(1, 3))
 @settings(max_examples=80, deadline=None)
 def test_pooling(data: st.DataObject, op: str, count: int) -> None:
