@@ -39,7 +39,7 @@ from harness.workspace import Workspace, find_workspace
 SCHEMA_VERSION = 2
 ENTRIES, MANIFEST, CORRELATION, PREDICTOR = "entries.csv", "manifest.json", "correlation.bin", "predictor.onnx"
 MAX_FILE_BYTES = 1 << 28
-MAX_PATTERN = 4000
+MAX_PATTERN = 1 << 18
 """Characters of a fusion rule."""
 MAX_ENTRIES = 10_000
 """The matrix of their correlations has this many rows and columns."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
@@ -51,10 +51,11 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class EmittedNames:
-    """The tensors, and the indices of the nodes, of the network by their names in an assembled model."""
+    """The tensors and constants, and the indices of the nodes, of a network by their names in an assembled model."""
 
     tensors: Mapping[str, str]
     nodes: Mapping[str, int]
+    constants: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class ModelBuilder:
         self._constants: dict[tuple[int, str], str] = {}
         self._tensor_origin: dict[str, str] = {}
         self._node_origin: dict[str, int] = {}
+        self._constant_origin: dict[str, str] = {}
         self._domains: dict[str, int] = {}
 
     def type_of(self, name: str) -> TensorType:
@@ -136,6 +138,10 @@ class ModelBuilder:
         """Add a weight that the device generates, normally distributed with the scale of He et al. 2015."""
         return self._generated(kind, "normal", scale=math.sqrt(2 / max(1, fan_in)))
 
+    def integers(self, kind: TensorType, low: int, high: int) -> str:
+        """Add a constant of uniformly distributed integers from `low` to below `high` that the device generates."""
+        return self._generated(kind, "integers", low=low, high=high)
+
     def _generated(self, kind: TensorType, distribution: str, **parameters: float) -> str:
         seed = len(self._weights)
         name = f"w{seed}"
@@ -148,6 +154,12 @@ class ModelBuilder:
         import numpy
 
         return self._sent(numpy.array(values, "int64"))
+
+    def scalar(self, value: float, dtype: str) -> str:
+        """Add a constant of rank 0 that is sent with the model."""
+        import numpy
+
+        return self._sent(numpy.array(value, dtype))
 
     def _sent(self, value: np.ndarray[Any, Any]) -> str:
         from onnx import numpy_helper
@@ -192,7 +204,7 @@ class ModelBuilder:
             weights=tuple(self._weights),
             inputs=tuple(self._inputs),
             outputs=tuple(self._types[name] for name in outputs),
-            names=EmittedNames(self._tensor_origin, self._node_origin),
+            names=EmittedNames(self._tensor_origin, self._node_origin, self._constant_origin),
         )
 
     def _model(self, outputs: Sequence[str], *, external: bool) -> ModelProto:
@@ -218,6 +230,7 @@ class ModelBuilder:
         source = (id(network), name)
         if source not in self._constants:
             self._constants[source] = self._copy_constant(network, name)
+            self._constant_origin[self._constants[source]] = name
         return self._constants[source]
 
     def _copy_constant(self, network: Network, name: str) -> str:
@@ -230,8 +243,7 @@ class ModelBuilder:
         if weight and is_float:
             return self.weight(kind, _fan_in(kind, readers))
         if weight and kind.dtype in INTEGER_RANGE:
-            low, high = INTEGER_RANGE[kind.dtype]
-            return self._generated(kind, "integers", low=low, high=high)
+            return self.integers(kind, *INTEGER_RANGE[kind.dtype])
         # Positive values are valid for any constant: a scale, a variance, a divisor.
         if is_float:
             return self._generated(kind, "uniform", low=0.5, high=1.5)

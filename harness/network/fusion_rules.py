@@ -4,10 +4,14 @@ A pattern looks like `Conv/dense/16(x0);BatchNormalization(0);Relu(1)`: operator
 activations that it reads. `xN` is a tensor from outside, `N` the first result of the N-th operator, `N.1` its second.
 Constants, and operators that only prepare constants, are left out.
 A convolution has its kind and the alignment of its channels, because runtimes decide on these.
+
+What a runtime fuses can depend on more than a pattern shows: on the operators around it, or on its place in the
+network. A rule can therefore also list the groups of one network: `network 1f2e3d4c5b6a7988: 0 1 2; 5 6`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +26,7 @@ SIGNIFICANCE = 0.01
 _MAX_SWAPPED = 3
 COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Max", "Min", "And", "Or", "Equal"})
 _PATTERN_NODE = re.compile(r"([A-Za-z0-9_/]+)\(([x0-9,.]*)\)\Z")
+_EXACT = re.compile(r"network [0-9a-f]{16}: \d+( \d+)+(; \d+( \d+)+)*\Z")
 _READ = re.compile(r"x\d+|\d+(\.\d+)?")
 
 
@@ -63,8 +68,20 @@ class FusionRule:
 
     @property
     def nodes(self) -> tuple[PatternNode, ...]:
-        """The parsed pattern; raises ValueError if it is malformed."""
-        return parse_pattern(self.pattern)
+        """The parsed pattern, empty for the groups of one network; raises ValueError if it is malformed."""
+        return () if self.exact_groups else parse_pattern(self.pattern)
+
+    @property
+    def exact_groups(self) -> tuple[tuple[int, ...], ...]:
+        """The groups of one network, by indices of its nodes; empty for a pattern."""
+        if not _EXACT.match(self.pattern):
+            return ()
+        groups = self.pattern.partition(": ")[2].split("; ")
+        return tuple(tuple(map(int, group.split())) for group in groups)
+
+    def is_of(self, network: Network) -> bool:
+        """Return whether the rule lists the groups of this network."""
+        return bool(self.exact_groups) and self.pattern.split()[1] == f"{structure_of(network)}:"
 
 
 def parse_pattern(text: str) -> tuple[PatternNode, ...]:
@@ -122,11 +139,17 @@ def pattern_of(network: Network, group: Sequence[Node]) -> str:
 
 
 def match_all(network: Network, rules: Sequence[FusionRule]) -> list[tuple[Node, ...]]:
-    """Return disjoint groups of nodes that match the rules, longest pattern first, then in topological order."""
+    """Return disjoint groups of nodes that match the rules, longest pattern first, then in topological order.
+
+    A rule that lists the groups of this network replaces all others.
+    """
+    exact = next((rule for rule in rules if rule.is_of(network)), None)
+    if exact is not None:
+        return [tuple(network.nodes[index] for index in group) for group in exact.exact_groups]
     matcher = _Matcher(network)
     claimed: set[int] = set()
     groups = []
-    for rule in sorted((rule for rule in rules if rule.holds), key=lambda rule: -len(rule.nodes)):
+    for rule in sorted((rule for rule in rules if rule.holds and rule.nodes), key=lambda rule: -len(rule.nodes)):
         for group in matcher.places(rule.nodes, claimed):
             claimed.update(node.index for node in group)
             groups.append(group)
@@ -137,8 +160,8 @@ def learn_rules(reported: Sequence[ReportedGroups], source: str) -> tuple[Fusion
     """Return rules that reproduce the groups that a backend reports for networks.
 
     A rule holds if the device fused at least half of the places that its pattern matches, not counting places inside
-    longer rules. A rule that does not hold is kept as evidence. Groups with several sinks, or with an operator of
-    several results, cannot be written as a pattern and are skipped.
+    longer rules. A rule that does not hold is kept as evidence. Groups with several sinks cannot be written as a
+    pattern. The groups of networks that the patterns do not reproduce are listed.
     """
     found: set[str] = set()
     reported = [(network, _without_fixed(network, groups)) for network, groups in reported]
@@ -169,7 +192,28 @@ def learn_rules(reported: Sequence[ReportedGroups], source: str) -> tuple[Fusion
             rules.append(FusionRule(pattern, len(places), sum(fused for _, fused, _ in places), source))
             for place, _, claimed in places if rules[-1].holds else ():
                 claimed.update(place)
-    return tuple(rules)
+    return (*rules, *_exact_rules(reported, rules, source))
+
+
+def _exact_rules(reported: Sequence[ReportedGroups], rules: Sequence[FusionRule], source: str) -> Iterator[FusionRule]:
+    for network, groups in reported:
+        wanted = {group for group in groups if len(group) > 1}
+        found = {frozenset(node.index for node in group) for group in match_all(network, rules)}
+        if found != wanted:
+            listed = "; ".join(" ".join(map(str, sorted(group))) for group in sorted(wanted, key=min))
+            yield FusionRule(f"network {structure_of(network)}: {listed}", 1, 1, source)
+
+
+def structure_of(network: Network) -> str:
+    """Return a hash of a network's operators, types and connections, without names and weights."""
+    labels = {name: f"x{at}" for at, name in enumerate(network.inputs)}
+    digest = hashlib.sha256()
+    for node in network.nodes:
+        labels.update((name, f"{node.index}.{slot}") for slot, name in enumerate(node.results))
+        read = [labels.get(name) or str(network.types.get(name)) for name in node.inputs]
+        written = [str(network.types[name]) for name in node.results]
+        digest.update(repr((node.domain, node.op, read, written, sorted(attributes(network, node).items()))).encode())
+    return digest.hexdigest()[:16]
 
 
 def _length(pattern: str) -> int:
@@ -184,7 +228,7 @@ def _without_fixed(network: Network, groups: Sequence[frozenset[int]]) -> list[f
 def _has_one_sink(network: Network, group: frozenset[int]) -> bool:
     nodes = [node for node in network.nodes if node.index in group]
     sinks = [node for node in nodes if any(network.is_read_outside(name, group) for name in node.results)]
-    return len(sinks) == 1 and len(sinks[0].results) == 1
+    return len(sinks) == 1
 
 
 def _variant(network: Network, node: Node) -> str:

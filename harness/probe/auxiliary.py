@@ -3,7 +3,8 @@
 `AuxiliaryKind` declares the kinds; adding one takes one member there. All other code asks a kind for its properties.
 
 `attach` prepares the tensor first. Tensors of rank 0 and 1 get leading dimensions, those of rank 6 and more are folded.
-Tensors of other types than float32 are sliced to one element and cast, because pooling takes only floats.
+Pooling takes only floats: tensors of other types are sliced to one element and cast. A quantised picture in a layout of
+the device's own is pooled to one pixel as integers, because a slice would first bring it into the plain layout.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 OUTPUT_CHANNELS = 8
 _MAX_RANK = 5
+_SCALE = 1 / 16
+_ZERO_POINT = {"int8": 0, "uint8": 128}
 
 Layout = Literal["outside", "plain", "private"]
 """How a device keeps a tensor: as the host passed it in, in the plain layout, or in a layout of its own."""
@@ -63,15 +66,25 @@ def _pool_channels(builder: ModelBuilder, tensor: str, layout: Layout) -> tuple[
     """Append pooling to one value per channel.
 
     A picture in the plain layout is pooled in three dimensions, one of them of size one. Otherwise pooling might
-    reorder the picture, and the layer would be charged for that.
+    reorder the picture, and the layer would be charged for that. Half precision is pooled by LpPool, which reorders
+    nothing: a runtime that computes in float32 would round the whole picture to insert the dimension.
     """
     terms = OverheadTerms()
+    if layout == "plain" and builder.type_of(tensor).dtype == "float16" and len(builder.type_of(tensor).shape) == 4:
+        return _pool_half(builder, tensor)
     if layout == "plain" and len(builder.type_of(tensor).shape) == 4:
         tensor, terms = unsqueezed(builder, tensor, (2,)), OverheadTerms(views=1)
     result, own = pool(builder, tensor, builder.type_of(tensor).shape[2:])
     if layout == "private":  # all channels of the one pixel that is read lie together
         own = OverheadTerms(auxiliaries=1)
     return result, terms + own
+
+
+def _pool_half(builder: ModelBuilder, tensor: str) -> tuple[str, OverheadTerms]:
+    read = builder.type_of(tensor)
+    written = TensorType(read.dtype, (*read.shape[:2], 1, 1))
+    result = builder.operator("LpPool", [tensor], written, kernel_shape=[1, 1], strides=read.shape[2:])
+    return result, _own_terms(read, written)
 
 
 def _pool_rows(builder: ModelBuilder, tensor: str, _: Layout) -> tuple[str, OverheadTerms]:
@@ -156,6 +169,10 @@ def attach(
     builder: ModelBuilder, tensor: str, kind: AuxiliaryKind, layout: Layout = "outside"
 ) -> tuple[str, OverheadTerms]:
     """Append an auxiliary layer behind a tensor; return its result and what it adds to the overhead terms."""
+    read = builder.type_of(tensor)
+    if is_quantised_picture(read) and layout == "private":
+        pixel = _pooled(builder, dequantised(builder, tensor), (1, 1), read.shape[2:])
+        return dequantised(builder, quantised(builder, pixel, read.dtype)), OverheadTerms(auxiliaries=1, views=2)
     source, terms = _as_float(builder, tensor)
     shaped = _shaped(builder, source, kind.layer.least_rank)
     result, own = kind.layer.operator(builder, shaped, layout)
@@ -202,7 +219,7 @@ def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides
 
 def _as_float(builder: ModelBuilder, tensor: str) -> tuple[str, OverheadTerms]:
     kind = builder.type_of(tensor)
-    if kind.dtype == "float32":
+    if kind.dtype in ("float32", "float16"):
         return tensor, OverheadTerms()
     terms = OverheadTerms(views=1)
     if kind.shape and kind.elements > 1:
@@ -210,6 +227,29 @@ def _as_float(builder: ModelBuilder, tensor: str) -> tuple[str, OverheadTerms]:
         kind = builder.type_of(tensor)
         terms += OverheadTerms(slices=1, slice_bytes=kind.bytes)
     return builder.operator("Cast", [tensor], TensorType("float32", kind.shape), to=1), terms
+
+
+def is_quantised_picture(kind: TensorType) -> bool:
+    """Return whether a tensor is a picture of 8-bit integers."""
+    return kind.dtype in ("int8", "uint8") and len(kind.shape) == 4
+
+
+def quantised(builder: ModelBuilder, tensor: str, dtype: str) -> str:
+    """Append a QuantizeLinear to 8-bit integers of type `dtype`, with a scale of 1/16."""
+    written = TensorType(dtype, builder.type_of(tensor).shape)
+    return builder.operator("QuantizeLinear", [tensor, *_scale_and_zero(builder, dtype)], written)
+
+
+def dequantised(builder: ModelBuilder, tensor: str) -> str:
+    """Append the DequantizeLinear that reverses `quantised`."""
+    read = builder.type_of(tensor)
+    return builder.operator(
+        "DequantizeLinear", [tensor, *_scale_and_zero(builder, read.dtype)], TensorType("float32", read.shape)
+    )
+
+
+def _scale_and_zero(builder: ModelBuilder, dtype: str) -> tuple[str, str]:
+    return builder.scalar(_SCALE, "float32"), builder.scalar(_ZERO_POINT[dtype], dtype)
 
 
 def slice_leading(builder: ModelBuilder, tensor: str, shape: tuple[int, ...]) -> str:

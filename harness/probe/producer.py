@@ -3,7 +3,8 @@
 The data of a graph input is in the runtime's plain layout. Inside a network a layer reads data that a neighbour has
 just written, in the layout that the neighbour prefers, and a residual add is fused only if layers write both operands.
 `convolution` is a 1x1 convolution and a Relu: its result has the layout that convolutions prefer, and no following
-operator can be fused into it. `abs` is element-wise, for any rank in the plain layout (`Not` for booleans).
+operator can be fused into it. For a picture of 8-bit integers it is a quantised convolution. `abs` is element-wise,
+for any rank in the plain layout (`Not` for booleans).
 Inputs of the network stay inputs of the probe.
 """
 
@@ -14,6 +15,8 @@ from typing import Literal
 from harness.network.assemble import ModelBuilder, index_bound
 from harness.network.layers import Layer
 from harness.network.network import Network, TensorType
+from harness.network.weights import INTEGER_RANGE
+from harness.probe.auxiliary import dequantised, is_quantised_picture, quantised
 
 ProducerKind = Literal["outside", "convolution", "abs"]
 PRODUCER_CHANNELS = 4
@@ -28,8 +31,11 @@ def producer_of(network: Network, tensor: str, blocked: frozenset[str] | None = 
     """Return the producer that replaces the neighbour that writes a tensor; without `blocked`, pictures are blocked."""
     if tensor in network.inputs or index_bound(network, tensor) is not None:
         return "outside"
-    is_picture = len(network.types[tensor].shape) == 4 and network.types[tensor].dtype == "float32"
-    return "convolution" if is_picture and (blocked is None or tensor in blocked) else "abs"
+    kind = network.types[tensor]
+    if blocked is None:
+        return "convolution" if kind.dtype == "float32" and len(kind.shape) == 4 else "abs"
+    is_picture = is_quantised_picture(kind) or (kind.dtype in ("float32", "float16") and len(kind.shape) == 4)
+    return "convolution" if is_picture and tensor in blocked else "abs"
 
 
 def produce_as(producer: ProducerKind, builder: ModelBuilder, network: Network, tensor: str) -> str:
@@ -43,5 +49,15 @@ def produce(builder: ModelBuilder, kind: TensorType, producer: ProducerKind, bou
         return builder.input(kind, bound)
     if producer == "convolution":
         source = builder.input(kind.resized(1, PRODUCER_CHANNELS))
+        if is_quantised_picture(kind):
+            return _quantised_convolution(builder, source, kind)
         return builder.operator("Relu", [builder.convolution(source, kind.shape[1], [1, 1])], kind)
     return builder.operator("Not" if kind.dtype == "bool" else "Abs", [builder.input(kind)], kind)
+
+
+def _quantised_convolution(builder: ModelBuilder, source: str, kind: TensorType) -> str:
+    """Append a 1x1 convolution between DequantizeLinear and QuantizeLinear, which runtimes execute on integers."""
+    weight = builder.integers(TensorType("int8", (kind.shape[1], PRODUCER_CHANNELS, 1, 1)), *INTEGER_RANGE["int8"])
+    read = [dequantised(builder, source), dequantised(builder, weight)]
+    result = builder.operator("Conv", read, TensorType("float32", kind.shape), kernel_shape=[1, 1])
+    return quantised(builder, result, kind.dtype)

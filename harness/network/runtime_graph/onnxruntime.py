@@ -8,10 +8,11 @@ one of its operators ends follows from the data flow: it also computes what no o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING
 
 from harness.network.assemble import EmittedNames
+from harness.network.disjoint_sets import DisjointSets
 from harness.network.network import Network, Node
 from harness.network.runtime_graph.reported import RuntimeGraph, unreadable
 
@@ -19,12 +20,10 @@ if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
 _NCHWC = "com.microsoft.nchwc"
-_GIVEN_NAME = re.compile(r"(?<![A-Za-z0-9])[nt][0-9]+(?![A-Za-z0-9])")
+_GIVEN_NAME = re.compile(r"(?<![A-Za-z0-9])[kntw][0-9]+(?![A-Za-z0-9])")
 _CONVERSIONS = frozenset({"Cast", "Transpose", "ReorderInput", "ReorderOutput"})
 """Operators that the runtime inserts to convert a tensor between layouts or types."""
-_ACTIVATIONS = frozenset(
-    ["Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "PRelu", "QuantizeLinear"]
-)
+_ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "PRelu"})
 _COMBINATIONS = frozenset({"Add", "Sum", "Mul"})
 
 
@@ -38,7 +37,7 @@ def read_onnxruntime(network: Network, names: EmittedNames, content: bytes) -> R
         found = _Executed(network, names, graph)
     except (DecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise unreadable() from error
-    return RuntimeGraph(_groups(network, found.ends | set(network.outputs)), frozenset(found.blocked))
+    return RuntimeGraph(_groups(network, found), frozenset(found.blocked))
 
 
 class _Executed:
@@ -51,11 +50,13 @@ class _Executed:
         self._written = {name for node in graph.node for name in node.output} | {one.name for one in graph.input}
         executed = [node for node in graph.node if not self._is_conversion(node)]
         self._known = {one.index for node in executed for one in self._stands_for(node)}
-        self.ends: set[str] = set()
+        self.ends: set[str] = set(network.outputs)
+        self.together: list[list[str]] = []
         self.blocked: set[str] = set()
         owners: dict[str, str] = {}
         for node in executed:
-            for end in self._ends_of(node):
+            self.together.append(self._ends_of(node))
+            for end in self.together[-1]:
                 # A sum that follows two operators belongs to the later one, which reads the result of the other.
                 self.ends.discard(owners.pop(end, ""))
                 owners[end] = node.name
@@ -79,32 +80,39 @@ class _Executed:
         return next(filter(None, found), None)
 
     def _named(self, name: str) -> Iterator[Node]:
-        for part in _GIVEN_NAME.findall(name)[:1]:
+        for part in _GIVEN_NAME.findall(name):
             if part in self._names.nodes:
                 yield self._nodes[self._names.nodes[part]]
-            elif (tensor := self._names.tensors.get(part)) in self._network.producers:
+                break
+            if (tensor := self._names.tensors.get(part)) in self._network.producers:
                 yield self._network.producers[tensor]
+                break
 
     def _ends_of(self, node: NodeProto) -> list[str]:
         kept = [self._names.tensors[name] for name in node.output if name in self._names.tensors]
         if kept:
             return kept
+        found = self._stands_for(node)
+        is_kept = any(self._tensor(name) for name in node.output) or any(one.op == node.op_type for one in found)
+        if not node.domain and not is_kept:  # the runtime put several operators in place of one; the last one ends it
+            return []
+        read = {self._names.constants.get(part) for name in node.input for part in _GIVEN_NAME.findall(name)}
         sums = len([name for name in node.input if name in self._written]) > 1
-        return [self._end_behind(one, name, sums) for one in self._stands_for(node) for name in one.results]
+        return [self._end_behind(name, read | set(one.inputs), sums) for one in found for name in one.results]
 
-    def _end_behind(self, first: Node, tensor: str, sums: bool) -> str:
-        """Return the last tensor that an operator computes which the runtime names after the node `first`.
+    def _end_behind(self, tensor: str, read: Set[str | None], sums: bool) -> str:
+        """Return the last tensor that an operator computes which the runtime names after an earlier result.
 
-        The operator may also apply activations, the product with its own operand, and, if it `sums`, a residual add.
+        The operator may also apply activations, sums and products with what it has `read`, and, if it `sums`, a
+        residual add.
         """
-        read = set(first.inputs)
         while tensor not in self._network.outputs:
             readers = self._network.readers(tensor)
             if len(readers) != 1 or readers[0].index in self._known:
                 break
-            others = set(self._network.activations(readers[0])) - {tensor}
-            combines = readers[0].op in _COMBINATIONS and (sums or (bool(others) and others <= read))
-            if not combines and readers[0].op not in _ACTIVATIONS:
+            others = set(readers[0].inputs) - {tensor}
+            combines = readers[0].op in _COMBINATIONS and bool(others) and (sums or others <= read)
+            if not combines and readers[0].op not in _ACTIVATIONS | {"QuantizeLinear"}:
                 break
             tensor = readers[0].outputs[0]
         return tensor
@@ -124,18 +132,19 @@ class _Executed:
             self.ends |= self.blocked
 
 
-def _groups(network: Network, ends: set[str]) -> tuple[frozenset[int], ...]:
-    """Group the node that writes each of these tensors with everything before it that writes none of them."""
-    owner: dict[int, int] = {}
+def _groups(network: Network, executed: _Executed) -> tuple[frozenset[int], ...]:
+    """Group the node that writes each end with everything before it that writes none, and all ends of one operator."""
+    sets = DisjointSets(node.index for node in network.nodes)
+    owned: set[int] = set()
     for sink in network.nodes:
-        waiting = [] if ends.isdisjoint(sink.outputs) else [sink]
+        waiting = [] if executed.ends.isdisjoint(sink.outputs) else [sink]
         while waiting:
             node = waiting.pop()
-            if node.index not in owner:
-                owner[node.index] = sink.index
-                writers = (network.producers.get(tensor) for tensor in node.inputs if tensor not in ends)
+            if node.index not in owned:
+                owned.add(node.index)
+                sets.join((sink.index, node.index))
+                writers = (network.producers.get(tensor) for tensor in node.inputs if tensor not in executed.ends)
                 waiting += filter(None, writers)
-    groups: dict[int, set[int]] = {}
-    for node in network.nodes:
-        groups.setdefault(owner.get(node.index, node.index), set()).add(node.index)
-    return tuple(map(frozenset, groups.values()))
+    for ends in executed.together:
+        sets.join([network.producers[end].index for end in ends if end in executed.ends])
+    return tuple(map(frozenset, sets.groups()))
