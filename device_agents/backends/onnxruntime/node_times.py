@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from typing import Dict, List, Sequence, Tuple
 
@@ -12,7 +13,7 @@ WARMUP_RUNS = 2
 NodeTimes = List[Tuple[str, List[float]]]
 """Name of an executed node, and its time in each run in microseconds."""
 _SUFFIX = "_kernel_time"
-_RENAMED = ("_bn_nchwc", "_mul_nchwc", "_nchwc")
+_GIVEN_NAME = re.compile(r"(?<![A-Za-z0-9])[nt][0-9]+(?![A-Za-z0-9])")
 
 
 def read_profile(content: bytes, runs: int) -> NodeTimes:
@@ -77,12 +78,12 @@ def _anchor(node: GraphNode, writers: Dict[str, str], known: "set[str]") -> Tupl
     kept = tuple(dict.fromkeys(writers[output] for output in node.outputs if output in writers))
     if kept:
         return kept
-    # The blocked-layout pass renames results, and names an operator after the result that it replaces.
-    for suffix in _RENAMED:
-        if node.name.endswith(suffix) and node.name[: -len(suffix)] in writers:
-            return (writers[node.name[: -len(suffix)]],)
-    first = node.name.partition("/")[0]
-    return (first,) if first in known else ()
+    # Passes that rename results derive the names of operators from those of the model: t17_nchwc, n44_token_1.
+    for name in (*node.outputs, node.name):
+        for part in _GIVEN_NAME.findall(name):
+            if part in writers or part in known:
+                return (writers.get(part, part),)
+    return ()
 
 
 def _per_run(times: Sequence[float], runs: int) -> List[float]:
