@@ -20,7 +20,7 @@ WORST_LAYERS = 5
 NAMED_ON_CPU = 10
 
 if TYPE_CHECKING:
-    from harness.validation.network_validation import Validation
+    from harness.validation.network_validation import NetworkValidation, Validation
     from harness.validation.oracle_comparison import OracleReport
 
 
@@ -131,6 +131,8 @@ def show_validation(result: Validation) -> None:
             f"floor {result.floor:.1%} (median): the difference from process to process;"
             f" mean absolute error above it {result.mape_beyond_floor:.1%}"
         )
+    for network in result.networks:
+        _note_file(network)
     if result.oracle is not None:
         _show_oracle(result.oracle)
     compiled = [f"{one.name} {one.compile_s:.2g} s" for one in result.networks if one.compile_s is not None]
@@ -142,6 +144,18 @@ def show_validation(result: Validation) -> None:
             note(printable(f"{one.name}: {len(one.on_cpu)} nodes run on the CPU: {shown}"))
     if result.fingerprint_changes:
         note(f"The device has changed since the table was measured: {', '.join(result.fingerprint_changes)}")
+
+
+def _note_file(network: NetworkValidation) -> None:
+    compared = network.file_comparison
+    if compared is not None and compared.ratio is None:
+        note(f"{network.name}: not compared with its file, because {compared.reason}")
+    elif compared is not None and compared.differs and compared.interval is not None:
+        low, high = compared.interval
+        note(
+            f"{network.name}: what was measured is not what the file is. On this machine it takes {compared.ratio:.2f}"
+            f" times as long as the file [{low:.2f}, {high:.2f}]; please report this"
+        )
 
 
 def _show_oracle(report: OracleReport) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
@@ -107,6 +109,18 @@ def _with_batch(network: Network, batch: int, file: str, note: Callable[[str], N
 def shown(reference: ModelReference) -> str:
     """Return the name by which messages refer to a network: its path, `builtin:NAME`, or its name in memory."""
     return printable(reference.name if isinstance(reference, ModelContent) else reference, 200)
+
+
+@contextlib.contextmanager
+def model_path(reference: ModelReference) -> Iterator[Path]:
+    """Give the path of a network's file, a temporary one if it has none; raises the errors of `load_network`."""
+    if isinstance(reference, str) and not reference.startswith(BUILTIN_PREFIX):
+        yield Path(reference)
+        return
+    with tempfile.TemporaryDirectory(prefix="harness-") as folder:
+        path = Path(folder) / "network.onnx"
+        path.write_bytes(_model_file(reference).model.SerializeToString())
+        yield path
 
 
 def _model_file(reference: ModelReference) -> ModelFile:

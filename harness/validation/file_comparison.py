@@ -50,10 +50,13 @@ class FileComparison:
 
 
 def compare_with_file(reference: ModelReference, network: Network, sent: AssembledModel) -> FileComparison:
-    """Run the file and what is sent for it in turn, on one thread of the host, in a process of their own."""
+    """Run the file and what is sent for it in turn, on one thread of the host, in a process of their own.
+
+    Symbolic dimensions of the file are set to those that are measured.
+    """
     if network.unmeasured:
         return FileComparison(None, reason="a part of the file is not measured")
-    with tempfile.TemporaryDirectory(prefix="harness-") as folder, model_path(reference, Path(folder)) as path:
+    with tempfile.TemporaryDirectory(prefix="harness-") as folder, model_path(reference) as path:
         (Path(folder) / "sent.onnx").write_bytes(sent.content)
         task = {
             "file": str(path),

@@ -20,7 +20,7 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore, notes_of
 from harness.measure.summary import summarise
 from harness.network.layers import Layer, cut
-from harness.network.model_references import Models, model_references
+from harness.network.model_references import ModelReference, Models, model_references, shown
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
 from harness.probe.auxiliary import DEFAULT_AUXILIARY
@@ -28,6 +28,7 @@ from harness.probe.batches import Batch
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
 from harness.probe.probe_plan import ProbePlan
 from harness.settings import DEFAULT_DEVICE
+from harness.validation.file_comparison import FileComparison, compare_with_file
 from harness.validation.oracle_comparison import OracleReport, compare_network, report_truth
 from harness.validation.whole_networks import ProcessPlan, ProcessSamples, measure_processes, whole_latency
 from harness.workspace import AnyWorkspace, as_workspace
@@ -47,6 +48,8 @@ class NetworkValidation:
     `error_beyond_floor` is the excess of the absolute error over it. `compile_s` is the median time in which processes
     compiled the network, which is no part of a run, None where the device does not report it. `on_cpu` names nodes that
     run on the CPU although the device is another one.
+    `error_beyond_floor` is the excess of the absolute error over it. `file_comparison` compares what was measured with
+    the file; it is None for devices with a clock of their own.
     """
 
     name: str
@@ -64,6 +67,7 @@ class NetworkValidation:
     naive_error: float | None
     compile_s: float | None = None
     on_cpu: tuple[str, ...] = ()
+    file_comparison: FileComparison | None = None
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,12 @@ def validate(
     note_refused(by_device, note)
     first = measured.processes[0]
     results = [_compare(case, measured.processes, table.clock) for case in left]
+    if table.clock != "device":
+        by_file = {shown(reference): reference for reference in references}
+        results = [
+            replace(result, file_comparison=_with_file(by_file, case))
+            for result, case in zip(results, left, strict=True)
+        ]
     oracle = _report_oracle(table, left, first.truths)
     return replace(_summary(device, table, results, first.fingerprint, oracle), refused_networks=refused)
 
@@ -165,6 +175,10 @@ def _case(network: Network, layers: Sequence[Layer], estimated: NetworkEstimate)
     singles = {layer.key.digest: single_probe(network, layer) for layer in layers}
     counts = Counter(layer.key.digest for layer in layers)
     return _Case(network, estimated, network_probe(network), singles, counts)
+
+
+def _with_file(references: Mapping[str, ModelReference], case: _Case) -> FileComparison:
+    return compare_with_file(references[case.network.file], case.network, case.whole.model)
 
 
 def _refused_by_device(cases: Sequence[_Case], reasons: Mapping[str, str]) -> list[RefusedNetwork]:
