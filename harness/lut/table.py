@@ -117,6 +117,11 @@ class Lut:
         return sum(abs(near_s - alone_s) for near_s, alone_s in pairs) / whole_s if whole_s else 0.0
 
     @functools.cached_property
+    def displaced(self) -> frozenset[str]:
+        """Digests of the keys that the table also lists in a neighbourhood."""
+        return frozenset(entry.key for entry in self.entries if "@" in entry.context)
+
+    @functools.cached_property
     def _correlation(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         return unpack(self.correlations, len(self.entries)) if self.correlations else np.eye(len(self.entries))
 

@@ -52,7 +52,7 @@ def test_every_type_and_opset_has_one_too(kind: AuxiliaryKind, shape: list[int],
         == model.output_bytes
         == (terms.stored_bytes if kind.layer.device_memory else terms.auxiliary_output_bytes)
     )
-    assert output.dtype == np.float32
+    assert output.dtype == (np.float16 if dtype == "float16" else np.float32)
     if kind.layer.device_memory:
         assert terms.auxiliary_input_bytes == output.nbytes
     elif dtype == "float32":
