@@ -170,7 +170,7 @@ def test_a_pattern_becomes_a_rule_by_majority(fused: int, is_rule: bool) -> None
 
 @pytest.mark.parametrize("fused", range(5))
 def test_a_reported_network_is_cut_as_reported(fused: int) -> None:
-    """Where patterns do not reproduce what a device reports of a network, its groups are listed and used for it alone."""
+    """Where patterns do not reproduce what a device reports of a network, its groups are listed for it alone."""
     network, other = blocks(4), blocks(3)
     reported = [frozenset({2 * at, 2 * at + 1}) for at in range(fused)]
     reported += [frozenset({index}) for index in range(2 * fused, 8)]
