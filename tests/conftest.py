@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from nullbench import Bench
 
+gc.set_threshold(10_000, 50, 50)  # searches for cycles among all that the tests import take a while
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 

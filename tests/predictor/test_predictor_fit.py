@@ -100,7 +100,7 @@ def test_files_that_are_no_predictor_are_refused(machine: Predictor) -> None:
 @pytest.mark.usefixtures("known_tiling")
 def test_training_is_deterministic_and_repeats_count_once() -> None:
     """Each example twice gives the same bytes as each example once."""
-    samples = tiled_machine.measured(100, seed=1)
+    samples = tiled_machine.measured(40, seed=1)
     assert fit_predictor(samples * 2).model == fit_predictor(samples).model
 
 
