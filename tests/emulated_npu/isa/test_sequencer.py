@@ -204,8 +204,8 @@ def test_a_value_from_memory_without_a_memory_is_a_fault() -> None:
         (SLOT + "fill target=r0:d0, settings=s2", "instruction 3 uses settings slot 2"),
         ("", "runs off its end after instruction 0"),
         (
-            SLOT + "settings s1, modes, 0x1100000000\nbinary target=r0:d0, first=r0:d0, second=r0:d0, settings=s1",
-            "instruction 4: BINARY has no mode 17",
+            SLOT + "settings s1, modes, 0x1300000000\nbinary target=r0:d0, first=r0:d0, second=r0:d0, settings=s1",
+            "instruction 4: BINARY has no mode 19",
         ),
         (
             SLOT + "settings s1, modes, 0x900000000\nreduce target=r0:d0, first=r0:d0, settings=s1",
