@@ -22,11 +22,13 @@ from harness.measure.progress import Observer, notes_of
 from harness.measure.request import ProfileRequest
 from harness.measure.steadiness import drift_of
 from harness.measure.summary import summarise
+from harness.network.fusion_rules import FusionRule
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused
-from harness.probe.auxiliary import auxiliary_for
+from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
+from harness.probe.neighbour_windows import with_neighbours
 from harness.probe.probe import network_probe
-from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
+from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes, runs_from_caches
 from harness.workspace import AnyWorkspace, as_workspace
 
 DEFAULT_CACHE_BYTES = 512 << 10
@@ -145,7 +147,16 @@ def _plan(run: DeviceRun, accepted: _Accepted, request: ProfileRequest) -> Probe
     else:
         refuse_unplaced(run, accepted.networks, accepted.refuse)
         cuts, rules = cut_as_probed(FusionSearch(run, kind, request.seed, request.fresh), accepted.left)
-    return plan_probes(cuts, rules, kind, _cache_bytes(run.session))
+    return _plan_of(run.session, cuts, rules, kind)
+
+
+def _plan_of(
+    session: AgentSession, cuts: Sequence[CutNetwork], rules: Sequence[FusionRule], kind: AuxiliaryKind
+) -> ProbePlan:
+    cache_bytes = _cache_bytes(session)
+    if cache_bytes is not None:
+        cuts = [with_neighbours(cut, kind) if runs_from_caches(cut.network, cache_bytes) else cut for cut in cuts]
+    return plan_probes(cuts, rules, kind, cache_bytes)
 
 
 def _earlier(run: DeviceRun, key: CampaignKey, request: ProfileRequest) -> Campaign | None:
@@ -170,7 +181,7 @@ def dry_run(request: ProfileRequest, workspace: AnyWorkspace = None, patience: P
         cuts, rules = cut_as_reported(session, accepted.left, observe, stop, accepted.refuse)
         cuts = with_chains(session, cuts, observe, stop)
         kind = request.auxiliary or auxiliary_for(session.hello.clock)
-        plan = plan_probes(cuts, rules, kind, _cache_bytes(session))
+        plan = _plan_of(session, cuts, rules, kind)
     return DryRun(plan, tuple(cuts), PROBES_PER_LAYER_RUN * seconds, tuple(accepted.refused))
 
 

@@ -21,6 +21,9 @@ from harness.probe.probe import Probe, can_stack, layer_probe, null_probe, refer
 from harness.probe.producer import ProducerKind, producers_of
 
 STACK_COPIES = (1, 2, 4)
+HELD_CACHES = 4
+"""Size of the weights, as a multiple of a core's cache, up to which a network runs as from that cache: the next cache
+is shared and larger, and weights are read from it in order. See docs/measuring.md for the experiment."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,11 @@ def plan_probes(
     )
 
 
+def runs_from_caches(network: Network, cache_bytes: int) -> bool:
+    """Return whether a network finds its weights in the caches each time it runs."""
+    return network.constant_bytes(network.nodes) <= HELD_CACHES * cache_bytes
+
+
 def _batches(
     networks: Sequence[CutNetwork], plans: Sequence[_NetworkPlan], calibration: Sequence[Probe], cache_bytes: int | None
 ) -> Iterator[Batch]:
@@ -134,11 +142,11 @@ def _batches(
         network_bytes = weight_bytes + SESSION_BYTES + NODE_BYTES * len(cut.layers)
         if cache_bytes is None:
             yield from batched(_fresh(seen, plan.probes_in_context), "cold")
-        elif network_bytes <= cache_bytes:
+        elif runs_from_caches(cut.network, cache_bytes):
             yield from batched(_fresh(set(), plan.probes_in_context), "warm")
         else:
             yield from pools(plan.in_context, network_bytes)
-        yield from batched(_fresh(seen, cut.windows), "cold")
+        yield from batched(_fresh(seen, cut.windows), alone)
         yield from batched(_fresh(seen, plan.alone), alone)
         yield from batched(_fresh(seen, plan.stacks), "cold")
 

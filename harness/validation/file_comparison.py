@@ -23,8 +23,8 @@ from harness.network.model_references import ModelReference, model_path
 from harness.network.network import Network
 
 SECONDS = 1.5
-TOLERANCE = 0.03
-"""Differences of time that two sessions of one model show, too, because their memory lies elsewhere."""
+TOLERANCE = 0.08
+"""Differences of time that equal graphs show, because their weights have other values and lie elsewhere in memory."""
 _TIMEOUT_S = 600.0
 _MEDIAN_EFFICIENCY = math.sqrt(math.pi / 2)
 

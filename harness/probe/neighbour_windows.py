@@ -1,0 +1,82 @@
+"""Windows of neighbouring layers, for networks of many small layers on processors.
+
+A layer of a microsecond costs more in a probe of its own than in a network: there its code, and what the runtime keeps
+of it, are in the caches because its neighbours use the same. Windows of a dozen neighbours keep that. They tile the
+network, and each is at most a third of it, so that a network is still the sum of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from harness.network.assemble import ModelBuilder
+from harness.network.layers import place_of
+from harness.probe.auxiliary import AuxiliaryKind, Layout, attach_all
+from harness.probe.chain_plan import CHECK_EVERY, ChainProbes
+from harness.probe.probe import Probe, finish
+from harness.probe.probe_plan import CutNetwork
+from harness.probe.producer import produce_as, producer_of
+
+MOST_LAYERS = 12
+FEWEST_WINDOWS = 3
+FEWEST_CHECKED = 6
+FEWEST_LAYERS = 24
+"""Networks of fewer layers have none: windows of a few layers differ little from single layers."""
+
+
+def with_neighbours(cut: CutNetwork, auxiliary: AuxiliaryKind) -> CutNetwork:
+    """Return the network with windows of neighbours, and of two such windows; without any if it has few layers.
+
+    The difference between two windows together and apart is what their border costs. Where there are many, windows of
+    three show how well these add up; see `chain_plan`.
+    """
+    if len(cut.layers) < FEWEST_LAYERS:
+        return cut
+    count = max(FEWEST_WINDOWS, -(-len(cut.layers) // MOST_LAYERS))
+    bounds = [round(at * len(cut.layers) / count) for at in range(count + 1)]
+    alone = [_window(cut, bounds[at], bounds[at + 1], auxiliary) for at in range(count)]
+    pairs = [_window(cut, bounds[at], bounds[at + 2], auxiliary) for at in range(count - 1)]
+    checks = {
+        at: _window(cut, bounds[at], bounds[at + 3], auxiliary)
+        for at in range(0, count - 2, CHECK_EVERY)
+        if count >= FEWEST_CHECKED
+    }
+    chains = []
+    for at, (window, null) in enumerate(alone):
+        places = tuple(
+            (cut.layers[place].key.digest, place_of(cut.network, cut.layers, place))
+            for place in range(bounds[at], bounds[at + 1])
+        )
+        meeting = (pairs[at][0].id, pairs[at][1].id) if at < len(pairs) else ("", "")
+        check = (checks[at][0].id, checks[at][1].id) if at in checks else ("", "")
+        digest = cut.network.sha256[:16]
+        chains.append(ChainProbes(places, digest, window.id, null.id, *meeting, True, *check))
+    probes = {probe.id: probe for window in (*alone, *pairs, *checks.values()) for probe in window}
+    return replace(cut, chains=tuple(chains), windows=tuple(probes.values()))
+
+
+def _window(cut: CutNetwork, start: int, stop: int, auxiliary: AuxiliaryKind) -> tuple[Probe, Probe]:
+    """Return the probe of producers, layers and auxiliary layers, and that of producers and auxiliary layers."""
+    network, layers = cut.network, cut.layers[start:stop]
+    nodes = {node.index: node for layer in layers for node in layer.graph.nodes}
+    inside = [nodes[index] for index in sorted(nodes)]
+    written = {name for node in inside for name in node.results}
+    read = dict.fromkeys(name for node in inside for name in network.activations(node) if name not in written)
+    left = [name for node in inside for name in node.results if network.is_read_outside(name, nodes.keys())]
+    builder = ModelBuilder(network.opset)
+    bound = {name: produce_as(producer_of(network, name, cut.blocked), builder, network, name) for name in read}
+    names = builder.subgraph(network, inside, bound)
+    layout = _layout_of(cut)
+    behind = ((names[name], layout(name)) for name in left if name not in network.fixed)
+    results, terms = attach_all(builder, behind, auxiliary)
+    label = f"{layers[0].name} .. {layers[-1].name}"
+    whole = finish("window", label, builder.build(results), terms, auxiliary)
+    builder = ModelBuilder(network.opset)
+    bound = {name: produce_as(producer_of(network, name, cut.blocked), builder, network, name) for name in read}
+    results, terms = attach_all(builder, ((bound[name], layout(name)) for name in read), auxiliary)
+    return whole, finish("window-null", f"in front of {label}", builder.build(results), terms, auxiliary)
+
+
+def _layout_of(cut: CutNetwork) -> Callable[[str], Layout]:
+    return lambda name: "private" if name in cut.blocked else "plain"
