@@ -67,7 +67,7 @@ def compare_with_file(reference: ModelReference, network: Network, sent: Assembl
             ],
             "seconds": SECONDS,
         }
-        command = [sys.executable, "-m", "harness.validation.alternating_runs"]
+        command = [sys.executable, "-m", "device_agents.backends.onnxruntime.alternating_runs"]
         try:
             ended = subprocess.run(
                 command, input=json.dumps(task), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False

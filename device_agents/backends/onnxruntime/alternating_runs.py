@@ -6,8 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, List, Mapping, Optional, Sequence
 
 FEWEST, MOST = 10, 400
 
@@ -26,7 +25,7 @@ def main() -> None:
         file = _with_dimensions(task["file"], {name: value.shape for name, _, value in feeds})
         sent = _session(task["sent"], weights)
         runs = (file, {name: value for name, _, value in feeds}), (sent, {name: value for _, name, value in feeds})
-        times: list[list[int]] = []
+        times: List[List[int]] = []
         until_s = time.monotonic() + task["seconds"]
         while len(times) <= FEWEST or (time.monotonic() < until_s and len(times) <= MOST):
             times.append([_timed(session, values) for session, values in runs])
@@ -46,7 +45,7 @@ def _with_dimensions(path: str, shapes: Mapping[str, Sequence[int]]) -> Any:
     return _session(path, {}, known) if known else session
 
 
-def _session(path: str, weights: Mapping[str, Any], dimensions: Mapping[str, int] | None = None) -> Any:
+def _session(path: str, weights: Mapping[str, Any], dimensions: Optional[Mapping[str, int]] = None) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
