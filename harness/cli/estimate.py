@@ -98,6 +98,7 @@ def _json(network: NetworkEstimate) -> dict[str, Any]:
         "coverage": dict(network.coverage),
         "layers": [asdict(layer) for layer in network.layers],
         "free": [asdict(node) for node in network.free],
+        "unmeasured": [asdict(node) for node in network.unmeasured],
     }
 
 

@@ -16,7 +16,7 @@ from harness.lut.table_files import open_table
 from harness.measure.summary import Z_95
 from harness.network.layers import Layer, context_of, cut, place_of
 from harness.network.model_references import Models
-from harness.network.network import FreeNode, Network
+from harness.network.network import FreeNode, Network, UnmeasuredNode
 from harness.network.network_list import NetworkList, RefusedNetwork, read_networks
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import LayerFeatures
@@ -50,7 +50,8 @@ class NetworkEstimate:
     """The latency of a network.
 
     `latency_s` and its 95 % `interval_s` are None if a layer is unknown; `covered_latency_s` is the sum of the others.
-    `coverage` counts layers by class; `overhead_s` is a, b, c at the network's own sizes.
+    `coverage` counts layers by class; `overhead_s` is a, b, c at the network's own sizes. The `unmeasured` nodes, whose
+    sizes depend on the data, are in no figure.
     """
 
     name: str
@@ -61,6 +62,7 @@ class NetworkEstimate:
     coverage: Mapping[str, int]
     layers: tuple[LayerEstimate, ...]
     free: tuple[FreeNode, ...]
+    unmeasured: tuple[UnmeasuredNode, ...] = ()
 
     @property
     def unknown(self) -> tuple[LayerEstimate, ...]:
@@ -137,6 +139,7 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
         coverage=coverage,
         layers=estimates,
         free=network.free,
+        unmeasured=network.unmeasured,
     )
 
 

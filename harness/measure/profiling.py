@@ -28,7 +28,7 @@ from harness.network.network_list import RefusedNetwork, check_refused, note_ref
 from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
 from harness.probe.neighbour_windows import with_neighbours
 from harness.probe.probe import network_probe
-from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes, runs_from_caches
+from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
 from harness.workspace import AnyWorkspace, as_workspace
 
 DEFAULT_CACHE_BYTES = 512 << 10
@@ -155,7 +155,7 @@ def _plan_of(
 ) -> ProbePlan:
     cache_bytes = _cache_bytes(session)
     if cache_bytes is not None:
-        cuts = [with_neighbours(cut, kind) if runs_from_caches(cut.network, cache_bytes) else cut for cut in cuts]
+        cuts = [with_neighbours(cut, kind, cache_bytes) for cut in cuts]
     return plan_probes(cuts, rules, kind, cache_bytes)
 
 

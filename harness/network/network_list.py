@@ -72,6 +72,7 @@ def read_networks(
     for reference in model_references(models):
         try:
             networks.append(load_network(reference, dims, batch, note))
+            _note_unmeasured(networks[-1], note)
         except NetworkError as error:
             refused.append(RefusedNetwork.of(shown(reference), error))
     check_refused(refused, len(networks), strict=strict)
@@ -104,6 +105,16 @@ def note_refused(refused: Sequence[RefusedNetwork], note: Callable[[str], None])
     """Pass a line for each refusal to `note`."""
     for one in refused:
         note(f"refused: {one}")
+
+
+def _note_unmeasured(network: Network, note: Callable[[str], None]) -> None:
+    """Pass a line to `note` if a part of the network is not measured."""
+    if not network.unmeasured:
+        return
+    first, count = network.unmeasured[0], len(network.unmeasured)
+    nodes = f"node {first.name!r} ({first.op})" + (f" and {count - 1} behind it" if count > 1 else "")
+    verb = "are" if count > 1 else "is"
+    note(f"not measured: {network.file or network.name}: {nodes} {verb} left out; the sizes depend on the data")
 
 
 def refusals_error(refused: Sequence[RefusedNetwork], measured: int) -> HarnessError:

@@ -3,6 +3,9 @@
 A layer of a microsecond costs more in a probe of its own than in a network: there its code, and what the runtime keeps
 of it, are in the caches because its neighbours use the same. Windows of a dozen neighbours keep that. They tile the
 network, and each is at most a third of it, so that a network is still the sum of parts.
+
+Where the weights exceed the caches that a core has to itself, a window of twice the length loses more of them between
+two runs, as the network does: there, windows of two neighbouring windows add what their borders cost.
 """
 
 from __future__ import annotations
@@ -15,32 +18,37 @@ from harness.network.layers import place_of
 from harness.probe.auxiliary import AuxiliaryKind, Layout, attach_all
 from harness.probe.chain_plan import CHECK_EVERY, ChainProbes
 from harness.probe.probe import Probe, finish
-from harness.probe.probe_plan import CutNetwork
+from harness.probe.probe_plan import CutNetwork, runs_from_caches
 from harness.probe.producer import produce_as, producer_of
 
 MOST_LAYERS = 12
 FEWEST_WINDOWS = 3
 FEWEST_CHECKED = 6
-FEWEST_LAYERS = 24
-"""Networks of fewer layers have none: windows of a few layers differ little from single layers."""
+FEWEST_LAYERS = 9
+"""Networks of fewer layers have none: their windows would be single layers."""
+MOST_CACHES = 16
+"""Size of the weights, as a multiple of a core's cache, up to which a network has windows. In larger networks layers
+take longer, and windows did not change the estimates."""
 
 
-def with_neighbours(cut: CutNetwork, auxiliary: AuxiliaryKind) -> CutNetwork:
-    """Return the network with windows of neighbours, and of two such windows; without any if it has few layers.
+def with_neighbours(cut: CutNetwork, auxiliary: AuxiliaryKind, cache_bytes: int) -> CutNetwork:
+    """Return the network with windows of neighbours; without any if it has few layers or large weights.
 
-    The difference between two windows together and apart is what their border costs. Where there are many, windows of
+    `cache_bytes` is the size of a core's cache. The difference between two windows together and apart is what their border costs. Where there are many, windows of
     three show how well these add up; see `chain_plan`.
     """
-    if len(cut.layers) < FEWEST_LAYERS:
+    weight_bytes = cut.network.constant_bytes(cut.network.nodes)
+    if len(cut.layers) < FEWEST_LAYERS or weight_bytes > MOST_CACHES * cache_bytes:
         return cut
     count = max(FEWEST_WINDOWS, -(-len(cut.layers) // MOST_LAYERS))
     bounds = [round(at * len(cut.layers) / count) for at in range(count + 1)]
     alone = [_window(cut, bounds[at], bounds[at + 1], auxiliary) for at in range(count)]
-    pairs = [_window(cut, bounds[at], bounds[at + 2], auxiliary) for at in range(count - 1)]
+    has_borders = not runs_from_caches(cut.network, cache_bytes)
+    pairs = [_window(cut, bounds[at], bounds[at + 2], auxiliary) for at in range(count - 1 if has_borders else 0)]
     checks = {
         at: _window(cut, bounds[at], bounds[at + 3], auxiliary)
         for at in range(0, count - 2, CHECK_EVERY)
-        if count >= FEWEST_CHECKED
+        if has_borders and count >= FEWEST_CHECKED
     }
     chains = []
     for at, (window, null) in enumerate(alone):

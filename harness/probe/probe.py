@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.errors import HarnessError
@@ -57,6 +57,11 @@ def finish(
     text = f"{role} {auxiliary} {model.digest} {whole.identity}"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return Probe(digest, role, label, model, whole, auxiliary)
+
+
+def visited_warm(probe: Probe) -> Probe:
+    """Return the probe under an id of its own: its samples must not mix with those of the same probe in a pool."""
+    return replace(probe, id=hashlib.sha256(f"warm {probe.id}".encode()).hexdigest()[:16])
 
 
 def layer_probe(

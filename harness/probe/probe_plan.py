@@ -17,13 +17,14 @@ from harness.probe.auxiliary import AuxiliaryKind, Layout
 from harness.probe.batches import NODE_BYTES, SESSION_BYTES, Batch, Visits, batched, pools
 from harness.probe.calibration import calibration_probes
 from harness.probe.chain_plan import ChainProbes
-from harness.probe.probe import Probe, can_stack, layer_probe, null_probe, reference_probe, stack_probe
+from harness.probe.probe import Probe, can_stack, layer_probe, null_probe, reference_probe, stack_probe, visited_warm
 from harness.probe.producer import ProducerKind, producers_of
 
 STACK_COPIES = (1, 2, 4)
+HOT_RUNS = 3
 HELD_CACHES = 4
 """Size of the weights, as a multiple of a core's cache, up to which a network runs as from that cache: the next cache
-is shared and larger, and weights are read from it in order. See docs/measuring.md for the experiment."""
+is shared and larger, and weights are read from it in order. See docs/method.md for the experiment."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ def plan_probes(
     shares with another, so that caches are in the same state as in that network; the probes that they are compared with
     are visited warm.
     """
-    plans = [_plan_network(cut, auxiliary) for cut in networks]
+    warm = [cache_bytes is not None and runs_from_caches(cut.network, cache_bytes) for cut in networks]
+    plans = [_plan_network(cut, auxiliary, is_warm) for cut, is_warm in zip(networks, warm, strict=True)]
     reference = reference_probe()
     largest = max(max(cut.network.input_bytes, cut.network.output_bytes) for cut in networks)
     calibration = tuple({probe.id: probe for probe in calibration_probes(auxiliary, largest)}.values())
@@ -116,7 +118,7 @@ def plan_probes(
         weights.update({probe.id: count for probe in group})
     return ProbePlan(
         probes=probes,
-        layers=_merged(plans),
+        layers=_merged([*(plan for plan in plans if not plan.warm), *(plan for plan in plans if plan.warm)]),
         batches=tuple(_batches(networks, plans, calibration, cache_bytes)),
         reference=reference.id,
         rules=tuple(rules),
@@ -142,17 +144,26 @@ def _batches(
         network_bytes = weight_bytes + SESSION_BYTES + NODE_BYTES * len(cut.layers)
         if cache_bytes is None:
             yield from batched(_fresh(seen, plan.probes_in_context), "cold")
-        elif runs_from_caches(cut.network, cache_bytes):
-            yield from batched(_fresh(set(), plan.probes_in_context), "warm")
+        elif plan.warm:
+            # Together, because a device is interrupted between batches, and short ones are colder.
+            yield from _hot(batched(_fresh(set(), (*plan.probes_in_context, *cut.windows)), "warm"))
         else:
             yield from pools(plan.in_context, network_bytes)
-        yield from batched(_fresh(seen, cut.windows), alone)
+        if cut.windows and cache_bytes is None:
+            yield from batched(_fresh(seen, cut.windows), "cold")
+        elif cut.windows and not plan.warm:
+            yield from pools([(cut.windows, 1)], network_bytes)
         yield from batched(_fresh(seen, plan.alone), alone)
         yield from batched(_fresh(seen, plan.stacks), "cold")
 
 
+def _hot(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield the batches with several timed runs in a visit: after others, one run does not fill the caches again."""
+    return (replace(batch, runs=HOT_RUNS) for batch in batches)
+
+
 def _merged(plans: Sequence[_NetworkPlan]) -> tuple[LayerProbes, ...]:
-    """Return the layers of all networks, each context once, with the probes of the first network that has it."""
+    """Return the layers of all networks, each context once, with the probes of the first plan that has it."""
     merged: dict[tuple[LayerKey, str], LayerProbes] = {}
     for layer in (layer for plan in plans for layer in plan.layers):
         known = merged.setdefault((layer.key, layer.context), replace(layer, networks=()))
@@ -162,8 +173,12 @@ def _merged(plans: Sequence[_NetworkPlan]) -> tuple[LayerProbes, ...]:
 
 @dataclass
 class _NetworkPlan:
-    """One network's probes: those in context with the number of times that the layer occurs, layers alone, stacks."""
+    """One network's probes: those in context with the number of times that the layer occurs, layers alone, stacks.
 
+    Those in context are visited warm if the network is.
+    """
+
+    warm: bool = False
     layers: list[LayerProbes] = field(default_factory=list)
     in_context: list[tuple[tuple[Probe, ...], int]] = field(default_factory=list)
     alone: list[Probe] = field(default_factory=list)
@@ -178,13 +193,15 @@ class _NetworkPlan:
         return (*self.probes_in_context, *self.alone, *self.stacks)
 
 
-def _plan_network(cut: CutNetwork, auxiliary: AuxiliaryKind) -> _NetworkPlan:
+def _plan_network(cut: CutNetwork, auxiliary: AuxiliaryKind, warm: bool) -> _NetworkPlan:
     occurrences: dict[tuple[LayerKey, str], list[Layer]] = {}
     for layer in cut.layers:
         occurrences.setdefault((layer.key, context_of(cut.network, layer)), []).append(layer)
-    plan = _NetworkPlan()
+    plan = _NetworkPlan(warm)
     for (key, context), (layer, *others) in occurrences.items():
         probes, stacks = _layer_probes(cut, layer, auxiliary)
+        if warm:
+            probes.update((name, visited_warm(probes[name])) for name in ("in_context", "null"))
         ids = {name: probe.id for name, probe in probes.items()}
         copies, networks = tuple(probe.id for probe in stacks), (cut.network.sha256[:8],)
         plan.layers.append(LayerProbes(key, context, layer.op, layer.name, **ids, stacks=copies, networks=networks))

@@ -24,6 +24,12 @@ WEIGHT = np.linspace(-1, 1, 4 * 4 * 3 * 3, dtype=np.float32).reshape(4, 4, 3, 3)
 FLOAT = TensorProto.FLOAT
 
 
+def node(op: str, inputs: str, outputs: str, **attributes: Any) -> NodeProto:
+    """Return a node from tensor names separated by spaces; `_` is an absent tensor."""
+    reads, writes = ([name.replace("_", "") for name in names.split()] for names in (inputs, outputs))
+    return helper.make_node(op, reads, writes, f"{op} of {inputs}", **attributes)
+
+
 def model_of(
     nodes: Sequence[NodeProto],
     inputs: Mapping[str, Shape],

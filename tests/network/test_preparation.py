@@ -10,18 +10,12 @@ import onnx
 import pytest
 from hypothesis import given
 from onnx import ModelProto, NodeProto, TensorProto, helper
-from onnx_models import FLOAT, IMAGE, WEIGHT, model_of, network_of, prepared, random_dags
+from onnx_models import FLOAT, IMAGE, WEIGHT, model_of, network_of, node, prepared, random_dags
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UsageError
 from harness.network.layers import cut
 from harness.network.network import Network, TensorType
 from harness.network.network_list import load_networks
-
-
-def node(op: str, inputs: str, outputs: str, **attributes: Any) -> NodeProto:
-    """Return a node from tensor names separated by spaces; `_` is an absent tensor."""
-    reads, writes = ([name.replace("_", "") for name in names.split()] for names in (inputs, outputs))
-    return helper.make_node(op, reads, writes, f"{op} of {inputs}", **attributes)
 
 
 def ops(network: Network) -> list[str]:
