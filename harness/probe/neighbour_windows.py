@@ -34,8 +34,8 @@ take longer, and windows did not change the estimates."""
 def with_neighbours(cut: CutNetwork, auxiliary: AuxiliaryKind, cache_bytes: int) -> CutNetwork:
     """Return the network with windows of neighbours; without any if it has few layers or large weights.
 
-    `cache_bytes` is the size of a core's cache. The difference between two windows together and apart is what their border costs. Where there are many, windows of
-    three show how well these add up; see `chain_plan`.
+    `cache_bytes` is the size of a core's cache. The difference between two windows together and apart is what their
+    border costs. Where there are many, windows of three show how well these add up; see `chain_plan`.
     """
     weight_bytes = cut.network.constant_bytes(cut.network.nodes)
     if len(cut.layers) < FEWEST_LAYERS or weight_bytes > MOST_CACHES * cache_bytes:

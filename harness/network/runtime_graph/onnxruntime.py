@@ -50,7 +50,9 @@ class _Executed:
         self._written = {name for node in graph.node for name in node.output} | {one.name for one in graph.input}
         executed = [node for node in graph.node if not self._is_conversion(node)]
         self._known = {one.index for node in executed for one in self._stands_for(node)}
-        self.ends: set[str] = set(network.outputs)
+        # A tensor that is still there is between two operators, also if a conversion writes it.
+        there = (names.tensors[name] for node in graph.node for name in node.output if name in names.tensors)
+        self.ends: set[str] = {*network.outputs, *there}
         self.together: list[list[str]] = []
         self.blocked: set[str] = set()
         owners: dict[str, str] = {}
@@ -70,7 +72,7 @@ class _Executed:
         """Return the nodes of the network that write what a node of the runtime writes, or after which it is named."""
         written = [tensor for name in node.output if (tensor := self._tensor(name))]
         writers = (self._network.producers.get(tensor) for tensor in written)
-        return [one for one in writers if one is not None] or list(self._named(node.name))
+        return [one for one in writers if one is not None] or list(self._named(" ".join((node.name, *node.output))))
 
     def _tensor(self, name: str) -> str | None:
         """Return the tensor of the network that a tensor of the runtime has the name of."""

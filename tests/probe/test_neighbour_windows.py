@@ -1,0 +1,94 @@
+"""Windows of neighbours: how they tile a network, and what their probes hold."""
+
+from __future__ import annotations
+
+import itertools
+
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, helper
+from probe_models import run_on_onnxruntime
+
+from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.layers import cut
+from harness.network.prepare import prepare
+from harness.network.read import check_model
+from harness.probe.auxiliary import AuxiliaryKind
+from harness.probe.neighbour_windows import FEWEST_LAYERS, MOST_LAYERS, with_neighbours
+from harness.probe.probe_plan import CutNetwork, plan_probes
+
+CACHE_BYTES = 1 << 20
+LAYERS = ("Neg", "Exp", "Sin", "Add")
+
+
+def chain(length: int, *, residual: bool = False) -> ModelProto:
+    """Return a network of `length` element-wise layers, with an add over three of them if `residual`."""
+    ops = list(itertools.islice(itertools.cycle(("Abs", "Neg", "Exp", "Sin")), length))
+    nodes = [helper.make_node(op, [f"t{at}"], [f"t{at + 1}"]) for at, op in enumerate(ops)]
+    if residual and length > 5:
+        nodes[4] = helper.make_node("Add", ["t4", "t1"], ["t5"])
+    values = [helper.make_tensor_value_info(name, 1, (1, 8, 16)) for name in ("t0", f"t{length}")]
+    graph = helper.make_graph(nodes, "chain", values[:1], values[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def cut_of(model: ModelProto) -> CutNetwork:
+    """Return the network cut by the default rules."""
+    network = prepare(check_model("chain", model, model.SerializeToString()), {})
+    return CutNetwork(network, cut(network, DEFAULT_RULES), frozenset())
+
+
+@given(st.integers(FEWEST_LAYERS, 60), st.booleans())
+@settings(max_examples=25)
+def test_windows_tile_the_network_and_are_at_most_a_third_of_it(length: int, residual: bool) -> None:
+    """Each layer is in exactly one window; none is longer than MOST_LAYERS or a third of the network, rounded up."""
+    one = cut_of(chain(length, residual=residual))
+    windows = with_neighbours(one, AuxiliaryKind.AVGPOOL, CACHE_BYTES).chains
+    digests = [digest for window in windows for digest, _ in window.places]
+    assert digests == [layer.key.digest for layer in one.layers]
+    assert all(len(window.places) <= min(MOST_LAYERS, -(-length // 3)) for window in windows)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_window_holds_its_layers_and_its_null_does_not(residual: bool) -> None:
+    """Both probes run; they differ by the layers, and each tensor that leaves a window has an auxiliary layer."""
+    planned = with_neighbours(cut_of(chain(12, residual=residual)), AuxiliaryKind.AVGPOOL, CACHE_BYTES)
+    probes = {probe.id: probe for probe in planned.windows}
+    by_digest = {layer.key.digest: layer for layer in planned.layers}
+    for window in planned.chains:
+        whole, null = probes[window.alone], probes[window.alone_null]
+        ops = [
+            [node.op_type for node in onnx.load_model_from_string(one.model.content).graph.node]
+            for one in (whole, null)
+        ]
+        held = [node.op for digest, _ in window.places for node in by_digest[digest].graph.nodes]
+        assert [op for op in ops[0] if op in LAYERS] == [op for op in held if op in LAYERS]
+        assert ops[1] == [op for op in ops[1] if op in ("Abs", "AveragePool")]
+        assert len(run_on_onnxruntime(whole.model)) == len(whole.model.outputs)
+        assert len(run_on_onnxruntime(null.model)) == len(null.model.outputs)
+
+
+def test_networks_of_few_layers_or_large_weights_have_none() -> None:
+    """Short networks, and networks far larger than the caches, are measured layer by layer alone."""
+    assert not with_neighbours(cut_of(chain(FEWEST_LAYERS - 1)), AuxiliaryKind.AVGPOOL, CACHE_BYTES).chains
+    model = chain(12)
+    model.graph.node[3].op_type = "MatMul"
+    model.graph.node[3].input.append("w")
+    model.graph.initializer.append(helper.make_tensor("w", 1, (16, 16), bytes(4 * 16 * 16), raw=True))
+    assert with_neighbours(cut_of(model), AuxiliaryKind.AVGPOOL, CACHE_BYTES).chains
+    assert not with_neighbours(cut_of(model), AuxiliaryKind.AVGPOOL, 16).chains
+
+
+def test_warm_probes_and_probes_of_pools_are_apart() -> None:
+    """A layer of a small and of a large network is measured in the pool; no probe is visited in both ways."""
+    small, large = cut_of(chain(12)), cut_of(chain(13))
+    plans = [plan_probes([small], (), AuxiliaryKind.AVGPOOL, size) for size in (CACHE_BYTES, None)]
+    in_context = [{layer.in_context for layer in plan.layers} for plan in plans]
+    assert in_context[0].isdisjoint(in_context[1])
+    visits: dict[str, set[str]] = {}
+    for batch in plan_probes([small, large], (), AuxiliaryKind.AVGPOOL, CACHE_BYTES).batches:
+        for probe in batch.probes:
+            visits.setdefault(probe, set()).add(batch.visits)
+    assert all(len(kinds) == 1 for kinds in visits.values())
