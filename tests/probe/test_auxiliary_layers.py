@@ -55,8 +55,8 @@ def test_every_type_and_opset_has_one_too(kind: AuxiliaryKind, shape: list[int],
     assert output.dtype == (np.float16 if dtype == "float16" else np.float32)
     if kind.layer.device_memory:
         assert terms.auxiliary_input_bytes == output.nbytes
-    elif dtype == "float32":
-        assert terms.auxiliary_input_bytes == 4 * math.prod(shape)
+    elif dtype in ("float32", "float16"):
+        assert terms.auxiliary_input_bytes == np.dtype(dtype).itemsize * math.prod(shape)
         assert output.size <= OUTPUT_CHANNELS * math.prod(shape)
     else:
         assert terms.auxiliary_input_bytes == 4
