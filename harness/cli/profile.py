@@ -50,6 +50,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new campaign inste
 
 
 # Each parameter is an option of the command.
+# Long, because it has one parameter for each option.
 @spread
 def profile(
     models: arguments.OptionalModels = None,

@@ -60,7 +60,9 @@ def validate(
     workspace, dims = find_workspace(directory), reading.dims
     wait_s = arguments.parse_wait(wait) or 0.0
 
-    from harness.estimation import network_estimate as networks
+    from harness.estimation.network_estimate import estimate_network
+    from harness.lut.table_files import open_table
+    from harness.network.network_list import read_networks, refusals_error
     from harness.validation import network_validation as validation
 
     with show_progress(device) as observe, stop_on_interrupt() as stop:
@@ -81,25 +83,17 @@ def validate(
             stop=stop,
         )
     if html is not None:
-        from harness.lut.table_files import open_table
-        from harness.network.network_list import read_networks
         from harness.report.html import write_report
 
-        table = open_table(device, workspace.lut / result.lut if lut is None else lut, workspace)
         refused = {one.file for one in result.refused_networks}
-        left = [
-            network
-            for network in read_networks(models, dims, batch=reading.batch).networks
-            if network.file not in refused
-        ]
-        write_report(html, table, [networks.estimate_network(network, table) for network in left], result)
+        left = (one for one in read_networks(models, dims, batch=reading.batch).networks if one.file not in refused)
+        table = open_table(device, workspace.lut / result.lut if lut is None else lut, workspace)
+        write_report(html, table, [estimate_network(network, table) for network in left], result)
     if json:
         print_json(**asdict(result))
     else:
         show_validation(result)
     if result.refused_networks:
-        from harness.network.network_list import refusals_error
-
         raise refusals_error(result.refused_networks, len(result.networks))
 
 

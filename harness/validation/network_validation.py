@@ -149,13 +149,8 @@ def validate(
     check_refused(refused, len(left), strict=strict)
     note_refused(by_device, note)
     first = measured.processes[0]
-    results = [_compare(case, measured.processes, table.clock) for case in left]
-    if table.clock != "device":
-        by_file = {shown(reference): reference for reference in references}
-        results = [
-            replace(result, file_comparison=_with_file(by_file, case))
-            for result, case in zip(results, left, strict=True)
-        ]
+    by_file = {shown(reference): reference for reference in references} if table.clock != "device" else {}
+    results = [_with_file(_compare(case, measured.processes, table.clock), by_file, case) for case in left]
     oracle = _report_oracle(table, left, first.truths)
     return replace(_summary(device, table, results, first.fingerprint, oracle), refused_networks=refused)
 
@@ -177,8 +172,14 @@ def _case(network: Network, layers: Sequence[Layer], estimated: NetworkEstimate)
     return _Case(network, estimated, network_probe(network), singles, counts)
 
 
-def _with_file(references: Mapping[str, ModelReference], case: _Case) -> FileComparison:
-    return compare_with_file(references[case.network.file], case.network, case.whole.model)
+def _with_file(
+    result: NetworkValidation, references: Mapping[str, ModelReference], case: _Case
+) -> NetworkValidation:
+    """Add the comparison of what was measured with its file, if that is among the references."""
+    reference = references.get(case.network.file)
+    if reference is None:
+        return result
+    return replace(result, file_comparison=compare_with_file(reference, case.network, case.whole.model))
 
 
 def _refused_by_device(cases: Sequence[_Case], reasons: Mapping[str, str]) -> list[RefusedNetwork]:
