@@ -172,9 +172,7 @@ def _case(network: Network, layers: Sequence[Layer], estimated: NetworkEstimate)
     return _Case(network, estimated, network_probe(network), singles, counts)
 
 
-def _with_file(
-    result: NetworkValidation, references: Mapping[str, ModelReference], case: _Case
-) -> NetworkValidation:
+def _with_file(result: NetworkValidation, references: Mapping[str, ModelReference], case: _Case) -> NetworkValidation:
     """Add the comparison of what was measured with its file, if that is among the references."""
     reference = references.get(case.network.file)
     if reference is None:
