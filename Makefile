@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-WORKERS ?= 4
+WORKERS ?= 3
 SECONDS ?= 60
 
 .PHONY: demo test test-long lint benchmark accuracy reliability docs fuzz clean
