@@ -101,6 +101,7 @@ def test_interrupted_night_is_reported(nightly: Run, place: Workspace) -> None:
         plain = signal.default_int_handler  # until the command has a handler of its own, the signal would end the tests
         while time.monotonic() < deadline and (not place.journal.exists() or signal.getsignal(signal.SIGINT) is plain):
             time.sleep(0.02)
+        time.sleep(1)  # the night is measuring by now
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
