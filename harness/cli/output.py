@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import stat
 import sys
@@ -41,6 +42,19 @@ def print_error(error: HarnessError) -> None:
 def note(text: str) -> None:
     """Print a line beside the result."""
     print(printable(text), file=sys.stderr)
+
+
+def note_from_signal(text: str) -> None:
+    """Print a line beside the result from a signal handler.
+
+    The signal may have come in the middle of a write to stderr. Its stream must not be entered a second time, which can
+    end the interpreter, so the line goes to the descriptor.
+    """
+    try:
+        os.write(sys.stderr.fileno(), f"{printable(text)}\n".encode())
+    except (OSError, ValueError):  # a stream in memory has no descriptor
+        if not isinstance(sys.stderr, io.TextIOWrapper):
+            note(text)
 
 
 def progress_note(text: str) -> None:

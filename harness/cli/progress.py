@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-from harness.cli.output import note
+from harness.cli.output import note, note_from_signal
 from harness.errors import Interrupted
 from harness.measure.progress import Observer, Progress
 
@@ -27,8 +27,7 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
         if stop.is_set():
             raise Interrupted("Interrupted twice", next_step="Run the same command again to resume")
         stop.set()
-        with contextlib.suppress(RuntimeError):  # the signal came while the program itself was writing to stderr
-            note("Stopping after the current probe; press Ctrl-C again to stop at once")
+        note_from_signal("Stopping after the current probe; press Ctrl-C again to stop at once")
 
     before = signal.signal(signal.SIGINT, ask)
     try:
