@@ -10,12 +10,12 @@ two runs, as the network does: there, windows of two neighbouring windows add wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from harness.network.assemble import ModelBuilder
 from harness.network.layers import place_of
-from harness.probe.auxiliary import AuxiliaryKind, Layout, attach_all
+from harness.probe.auxiliary import AuxiliaryKind, attach_all
 from harness.probe.chain_plan import CHECK_EVERY, ChainProbes
 from harness.probe.probe import Probe, finish
 from harness.probe.probe_plan import CutNetwork, runs_from_caches
@@ -50,18 +50,20 @@ def with_neighbours(cut: CutNetwork, auxiliary: AuxiliaryKind, cache_bytes: int)
         for at in range(0, count - 2, CHECK_EVERY)
         if has_borders and count >= FEWEST_CHECKED
     }
+    digest = cut.network.sha256[:16]
+    places = [(layer.key.digest, place_of(cut.network, cut.layers, at)) for at, layer in enumerate(cut.layers)]
     chains = []
-    for at, (window, null) in enumerate(alone):
-        places = tuple(
-            (cut.layers[place].key.digest, place_of(cut.network, cut.layers, place))
-            for place in range(bounds[at], bounds[at + 1])
-        )
-        meeting = (pairs[at][0].id, pairs[at][1].id) if at < len(pairs) else ("", "")
-        check = (checks[at][0].id, checks[at][1].id) if at in checks else ("", "")
-        digest = cut.network.sha256[:16]
-        chains.append(ChainProbes(places, digest, window.id, null.id, *meeting, True, *check))
+    for at, window in enumerate(alone):
+        held = tuple(places[bounds[at] : bounds[at + 1]])
+        meeting = _ids(pairs[at]) if at < len(pairs) else ("", "")
+        check = _ids(checks[at]) if at in checks else ("", "")
+        chains.append(ChainProbes(held, digest, *_ids(window), *meeting, True, *check))
     probes = {probe.id: probe for window in (*alone, *pairs, *checks.values()) for probe in window}
     return replace(cut, chains=tuple(chains), windows=tuple(probes.values()))
+
+
+def _ids(window: tuple[Probe, Probe]) -> tuple[str, str]:
+    return window[0].id, window[1].id
 
 
 def _window(cut: CutNetwork, start: int, stop: int, auxiliary: AuxiliaryKind) -> tuple[Probe, Probe]:
@@ -72,19 +74,19 @@ def _window(cut: CutNetwork, start: int, stop: int, auxiliary: AuxiliaryKind) ->
     written = {name for node in inside for name in node.results}
     read = dict.fromkeys(name for node in inside for name in network.activations(node) if name not in written)
     left = [name for node in inside for name in node.results if network.is_read_outside(name, nodes.keys())]
-    builder = ModelBuilder(network.opset)
-    bound = {name: produce_as(producer_of(network, name, cut.blocked), builder, network, name) for name in read}
-    names = builder.subgraph(network, inside, bound)
-    layout = _layout_of(cut)
-    behind = ((names[name], layout(name)) for name in left if name not in network.fixed)
+    builder, front = _in_front(cut, read)
+    names = builder.subgraph(network, inside, front)
+    behind = ((names[name], cut.layout_of(name)) for name in left if name not in network.fixed)
     results, terms = attach_all(builder, behind, auxiliary)
     label = f"{layers[0].name} .. {layers[-1].name}"
     whole = finish("window", label, builder.build(results), terms, auxiliary)
-    builder = ModelBuilder(network.opset)
-    bound = {name: produce_as(producer_of(network, name, cut.blocked), builder, network, name) for name in read}
-    results, terms = attach_all(builder, ((bound[name], layout(name)) for name in read), auxiliary)
+    builder, front = _in_front(cut, read)
+    results, terms = attach_all(builder, ((front[name], cut.layout_of(name)) for name in read), auxiliary)
     return whole, finish("window-null", f"in front of {label}", builder.build(results), terms, auxiliary)
 
 
-def _layout_of(cut: CutNetwork) -> Callable[[str], Layout]:
-    return lambda name: "private" if name in cut.blocked else "plain"
+def _in_front(cut: CutNetwork, read: Iterable[str]) -> tuple[ModelBuilder, dict[str, str]]:
+    """Return a model of producers of these tensors, and the tensors that they write by the names in the network."""
+    builder = ModelBuilder(cut.network.opset)
+    producers = {name: producer_of(cut.network, name, cut.blocked) for name in read}
+    return builder, {name: produce_as(kind, builder, cut.network, name) for name, kind in producers.items()}

@@ -42,6 +42,10 @@ class CutNetwork:
     chains: tuple[ChainProbes, ...] = ()
     windows: tuple[Probe, ...] = ()
 
+    def layout_of(self, tensor: str) -> Layout:
+        """Return the layout in which the device keeps a tensor inside the network."""
+        return "private" if tensor in self.blocked else "plain"
+
 
 @dataclass(frozen=True)
 class LayerProbes:
@@ -144,14 +148,12 @@ def _batches(
         network_bytes = weight_bytes + SESSION_BYTES + NODE_BYTES * len(cut.layers)
         if cache_bytes is None:
             yield from batched(_fresh(seen, plan.probes_in_context), "cold")
+            yield from batched(_fresh(seen, cut.windows), "cold")
         elif plan.warm:
             # Together, because a device is interrupted between batches, and short ones are colder.
             yield from _hot(batched(_fresh(set(), (*plan.probes_in_context, *cut.windows)), "warm"))
         else:
             yield from pools(plan.in_context, network_bytes)
-        if cut.windows and cache_bytes is None:
-            yield from batched(_fresh(seen, cut.windows), "cold")
-        elif cut.windows and not plan.warm:
             yield from pools([(cut.windows, 1)], network_bytes)
         yield from batched(_fresh(seen, plan.alone), alone)
         yield from batched(_fresh(seen, plan.stacks), "cold")
@@ -222,7 +224,7 @@ def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tu
     """Return the probes of a layer by the names of `LayerProbes`, and its stacks."""
     network, inputs, result = cut.network, layer.graph.inputs, layer.graph.outputs[0]
     producers = producers_of(network, layer, cut.blocked)
-    layout: Layout = "private" if result in cut.blocked else "plain"
+    layout = cut.layout_of(result)
     by_itself: Layout = "outside" if result in cut.blocked else "plain"
     in_front: list[Layout] = ["private" if producer == "convolution" else "plain" for producer in producers]
     alone: list[ProducerKind] = ["outside" for _ in inputs]

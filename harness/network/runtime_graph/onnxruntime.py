@@ -7,6 +7,7 @@ one of its operators ends follows from the data flow: it also computes what no o
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ def read_onnxruntime(network: Network, names: EmittedNames, content: bytes) -> R
         found = _Executed(network, names, graph)
     except (DecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise unreadable() from error
-    return RuntimeGraph(_groups(network, found), frozenset(found.blocked))
+    return RuntimeGraph(_groups(network, found), found.blocked)
 
 
 class _Executed:
@@ -50,20 +51,11 @@ class _Executed:
         self._written = {name for node in graph.node for name in node.output} | {one.name for one in graph.input}
         executed = [node for node in graph.node if not self._is_conversion(node)]
         self._known = {one.index for node in executed for one in self._stands_for(node)}
+        self.together = [self._ends_of(node) for node in executed]
+        self.blocked = self._blocked(graph)
         # A tensor that is still there is between two operators, also if a conversion writes it.
-        there = (names.tensors[name] for node in graph.node for name in node.output if name in names.tensors)
-        self.ends: set[str] = {*network.outputs, *there}
-        self.together: list[list[str]] = []
-        self.blocked: set[str] = set()
-        owners: dict[str, str] = {}
-        for node in executed:
-            self.together.append(self._ends_of(node))
-            for end in self.together[-1]:
-                # A sum that follows two operators belongs to the later one, which reads the result of the other.
-                self.ends.discard(owners.pop(end, ""))
-                owners[end] = node.name
-                self.ends.add(end)
-        self._find_blocked(graph)
+        there = (name for node in graph.node for name in self._kept(node))
+        self.ends = frozenset({*network.outputs, *there, *itertools.chain(*self.together), *self.blocked})
 
     def _is_conversion(self, node: NodeProto) -> bool:
         return node.op_type in _CONVERSIONS and all(one.op != node.op_type for one in self._stands_for(node))
@@ -90,9 +82,12 @@ class _Executed:
                 yield self._network.producers[tensor]
                 break
 
+    def _kept(self, node: NodeProto) -> list[str]:
+        """Return the tensors of the network that a node of the runtime writes under the names that they were given."""
+        return [self._names.tensors[name] for name in node.output if name in self._names.tensors]
+
     def _ends_of(self, node: NodeProto) -> list[str]:
-        kept = [self._names.tensors[name] for name in node.output if name in self._names.tensors]
-        if kept:
+        if kept := self._kept(node):
             return kept
         found = self._stands_for(node)
         is_kept = any(self._tensor(name) for name in node.output) or any(one.op == node.op_type for one in found)
@@ -119,19 +114,19 @@ class _Executed:
             tensor = readers[0].outputs[0]
         return tensor
 
-    def _find_blocked(self, graph: GraphProto) -> None:
+    def _blocked(self, graph: GraphProto) -> frozenset[str]:
         """Follow the runtime's own layouts from the operators that write them to those that convert them back."""
         inside: set[str] = set()
+        blocked: set[str] = set()
         for node in graph.node:
             plain = node.op_type in _CONVERSIONS and node.op_type != "Cast"
             last = any(item.name == "channels_last" and item.i for item in node.attribute)
             own = node.domain == _NCHWC or last or node.op_type.startswith("Nhwc")
-            renamed = not any(name in self._names.tensors for name in node.output)
-            if plain or not (own or (renamed and not inside.isdisjoint(node.input))):
-                continue
-            inside.update(node.output)
-            self.blocked.update(self._ends_of(node))
-            self.ends |= self.blocked
+            renamed = not self._kept(node)
+            if not plain and (own or (renamed and not inside.isdisjoint(node.input))):
+                inside.update(node.output)
+                blocked.update(self._ends_of(node))
+        return frozenset(blocked)
 
 
 def _groups(network: Network, executed: _Executed) -> tuple[frozenset[int], ...]:
@@ -148,5 +143,5 @@ def _groups(network: Network, executed: _Executed) -> tuple[frozenset[int], ...]
                 writers = (network.producers.get(tensor) for tensor in node.inputs if tensor not in executed.ends)
                 waiting += filter(None, writers)
     for ends in executed.together:
-        sets.join([network.producers[end].index for end in ends if end in executed.ends])
+        sets.join([network.producers[end].index for end in ends])
     return tuple(map(frozenset, sets.groups()))
