@@ -191,6 +191,26 @@ def check_residuals(
     )
 
 
+def disagreements(
+    chains: Sequence[ChainProbes], solution: Solution, layers: Mapping[tuple[str, str], Latency]
+) -> tuple[float, ...]:
+    """Return, for each network whose windows have no borders, half the relative difference to its single layers.
+
+    `layers` are latencies in context by place. Windows of neighbours and single layers would agree if a layer cost the
+    same in any company. What a window shows of the difference, a longer one would show more of.
+    """
+    names = frozenset(solution.names)
+    found = []
+    for _, group in itertools.groupby(chains, key=lambda chain: chain.network):
+        windows = list(group)
+        known = [chain for chain in windows if _chain(chain) in names and layers.keys() >= {*chain.places}]
+        whole_s = sum(float(solution.values[solution.index(_chain(chain))]) for chain in known)
+        if known and whole_s > 0 and not any(chain.meeting for chain in windows) and len(windows) > 1:
+            singles_s = sum(layers[place].latency_s for chain in known for place in chain.places)
+            found.append(abs(singles_s - whole_s) / whole_s / 2)
+    return tuple(found)
+
+
 def _with_next(chains: Sequence[ChainProbes]) -> Iterator[tuple[ChainProbes, ChainProbes | None]]:
     """Yield each chain with the next one, or with None where no window holds both."""
     for chain, behind in itertools.zip_longest(chains, chains[1:]):

@@ -8,10 +8,9 @@ solved for once. The covariance shows the errors that layers share.
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +22,7 @@ from harness.latency.chain_latencies import (
     chain_equations,
     chain_latencies,
     check_residuals,
+    disagreements,
     shares,
 )
 from harness.latency.layer_latency import CampaignData, Latency, positive
@@ -81,15 +81,15 @@ def fit_joint(data: CampaignData, overhead: Overhead) -> JointFit:
         _latency(solution, _in_context(layer), measured[layer.in_context], measured[layer.null]) for layer in layers
     )
     checks = check_residuals(chains, solution, data.terms, measured)
-    company = list(_disagreements(chains, solution, dict(zip(places, latencies, strict=True)))) or [0.0]
     at = [solution.index(_in_context(layer)) for layer in layers]
     in_context = _by_chain_place(chains, dict(zip(places, latencies, strict=True)))
+    company = disagreements(chains, solution, in_context)
     return JointFit(
         places=places,
         latencies=latencies,
         covariance=solution.covariance[np.ix_(at, at)],
         shares=shares(chain_latencies(chains, solution), in_context),
-        sum_error=max(overhead.scatter, _root_mean_square(checks), statistics.median(company)),
+        sum_error=max(overhead.scatter, _root_mean_square(checks), statistics.median(company or (0.0,))),
         repeated={
             place: _latency(solution, _repeated(layer), measured[layer.stacks[-1]])
             for place, layer in zip(places, layers, strict=True)
@@ -103,25 +103,6 @@ def fit_joint(data: CampaignData, overhead: Overhead) -> JointFit:
 
 def _root_mean_square(errors: Sequence[float]) -> float:
     return math.sqrt(sum(one**2 for one in errors) / max(1, len(errors)))
-
-
-def _disagreements(
-    chains: Sequence[ChainProbes], solution: Solution, layers: Mapping[Place, Latency]
-) -> Iterator[float]:
-    """Yield, for each network whose windows have no borders, half the relative difference to its single layers.
-
-    Windows of neighbours and single layers would agree if a layer cost the same in any company. What a window shows of
-    the difference, a longer one would show more of.
-    """
-    names = frozenset(solution.names)
-    in_context = _by_chain_place(chains, layers)
-    for _, group in itertools.groupby(chains, key=lambda chain: chain.network):
-        windows = list(group)
-        known = [chain for chain in windows if f"chain {chain.alone}" in names and in_context.keys() >= {*chain.places}]
-        whole_s = sum(float(solution.values[solution.index(f"chain {chain.alone}")]) for chain in known)
-        if known and whole_s > 0 and not any(chain.meeting for chain in windows) and len(windows) > 1:
-            singles_s = sum(in_context[place].latency_s for chain in known for place in chain.places)
-            yield abs(singles_s - whole_s) / whole_s / 2
 
 
 def _solve(equations: dict[tuple[str, ...], Equation], roles: Mapping[str, str]) -> tuple[Solution, float]:

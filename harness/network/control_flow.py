@@ -1,4 +1,4 @@
-"""Subgraphs of If, Loop and Scan: what they read from outside, and copies whose names clash with nothing."""
+"""Nodes and the subgraphs of If, Loop and Scan: domains, what they read, and copies whose names clash with nothing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto
+    from onnx import GraphProto, NodeProto, OperatorSetIdProto
 
 SEPARATOR = "/"
+
+
+def domain_of(message: NodeProto | OperatorSetIdProto) -> str:
+    """Return the domain of an operator or of an operator set, with one name for that of ONNX."""
+    return "" if message.domain == "ai.onnx" else str(message.domain)
 
 
 def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
@@ -27,13 +32,13 @@ def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
             yield from all_nodes(graph.node)
 
 
-def tensors_read(nodes: Iterable[NodeProto]) -> Iterator[str]:
-    """Yield every tensor that nodes, or nodes of their subgraphs, read; graph outputs count as read."""
-    for node in nodes:
+def tensors_read(graph: GraphProto) -> Iterator[str]:
+    """Yield every tensor that the nodes of a graph, or of its subgraphs, read; graph outputs count as read."""
+    for node in graph.node:
         yield from node.input
-        for graph in subgraphs(node):
-            yield from tensors_read(graph.node)
-            yield from (value.name for value in graph.output)
+        for inner in subgraphs(node):
+            yield from tensors_read(inner)
+    yield from (value.name for value in graph.output)
 
 
 def captured(node: NodeProto) -> list[str]:
@@ -42,8 +47,7 @@ def captured(node: NodeProto) -> list[str]:
     for graph in subgraphs(node):
         own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
         own.update(name for inner in graph.node for name in inner.output)
-        read = (*tensors_read(graph.node), *(value.name for value in graph.output))
-        found.update((name, None) for name in read if name and name not in own)
+        found.update((name, None) for name in tensors_read(graph) if name and name not in own)
     return list(found)
 
 

@@ -16,7 +16,7 @@ from harness.network.network import FLOATS, ITEM_BYTES, Constant, Node, TensorTy
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnx import NodeProto, OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto
+    from onnx import OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto
 
     Array = np.ndarray[Any, Any]
 
@@ -215,8 +215,3 @@ def _is_typed(found: TypeProto | None) -> bool:
 
 def _shown(node: Node) -> str:
     return f"Node {node.name[:80]!r} ({node.op})"
-
-
-def domain_of(proto: NodeProto) -> str:
-    """Return the domain of a node's operator, with one name for that of ONNX."""
-    return "" if proto.domain == "ai.onnx" else str(proto.domain)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
-from harness.network.control_flow import all_nodes, captured, renamed, subgraphs, tensors_read
-from harness.network.inference import Operands, checked, domain_of, operands, output_types, tensor_type, values
+from harness.network.control_flow import all_nodes, captured, domain_of, renamed, subgraphs, tensors_read
+from harness.network.inference import Operands, checked, operands, output_types, tensor_type, values
 from harness.network.network import Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
 from harness.network.read import ModelFile
 from harness.network.weights import reads_weights, unshared
@@ -52,7 +52,7 @@ class _Preparation:
         self._nodes: list[Node] = []
         self._names: set[str] = set()
         self._symbols: frozenset[str] = frozenset()
-        self._read = {*tensors_read(self._graph.node), *(value.name for value in self._graph.output)}
+        self._read = set(tensors_read(self._graph))
         self._unmeasured: list[Node] = []
         self._unknown: dict[str, UnresolvedDimension] = {}
         """Tensors whose shape depends on the data, or which depend on such a tensor, with the first reason."""
@@ -151,13 +151,18 @@ class _Preparation:
             self._measure(node)
 
     def _measure(self, node: Node) -> None:
+        types = self._types_of(node)
+        if types is not None:
+            self._types.update((name, checked(kind, name, fewest=1)) for name, kind in types.items())
+            self._nodes.append(node)
+
+    def _types_of(self, node: Node) -> dict[str, TensorType] | None:
+        """Return the types of a node's outputs; None if they depend on the data, and the node is then left out."""
         try:
-            types = output_types(node, self._operands)
+            return output_types(node, self._operands)
         except UnresolvedDimension as error:
             self._leave_out(node, error)
-            return
-        self._types.update((name, checked(kind, name, fewest=1)) for name, kind in types.items())
-        self._nodes.append(node)
+            return None
 
     def _leave_out(self, node: Node, reason: UnresolvedDimension) -> None:
         self._unmeasured.append(node)
@@ -187,7 +192,7 @@ class _Preparation:
         raise UnsupportedNetwork(f"Node {node.name[:80]!r} ({node.op}) cannot be measured", why=why, next_step=step)
 
     def _inline(self, branch: GraphProto, node: Node) -> None:
-        self._read.update((*tensors_read(branch.node), *(value.name for value in branch.output)))
+        self._read.update(tensors_read(branch))
         for tensor in branch.initializer:
             self._take_initializer(tensor)
         for inner in branch.node:
@@ -229,15 +234,10 @@ class _Preparation:
         results = None if self._is_large(node) else self._values(node)
         if results is not None:
             self._keep(node, results)
-            return
-        try:
-            types = output_types(node, self._operands)
-        except UnresolvedDimension as error:
-            self._leave_out(node, error)
-            return
-        self._free.append(FreeNode(node.name, node.op, "constant"))
-        for name, kind in types.items():
-            self._set_constant(name, Constant(kind))
+        elif (types := self._types_of(node)) is not None:
+            self._free.append(FreeNode(node.name, node.op, "constant"))
+            for name, kind in types.items():
+                self._set_constant(name, Constant(kind))
 
     def _values(self, node: Node, outside: Iterable[str] = ()) -> dict[str, Any] | None:
         """Return the results of a node that reads constants; None if one of them is not known.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
 from harness.files import read_file
-from harness.network.control_flow import all_nodes, subgraphs
+from harness.network.control_flow import all_nodes, domain_of, subgraphs
 from harness.text import printable
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _check_operators(name: str, model: ModelProto) -> None:
     from onnx import defs
 
     stated = {entry.domain: entry.version for entry in model.opset_import}
-    versions = sorted({entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")})
+    versions = sorted({entry.version for entry in model.opset_import if not domain_of(entry)})
     if len(versions) > 1:
         raise InvalidNetwork(f"{name} is not valid ONNX", why=f"It states opset {versions[0]} and opset {versions[-1]}")
     version = versions[0] if versions else 0
@@ -225,7 +225,7 @@ def _check_operators(name: str, model: ModelProto) -> None:
         raise UnsupportedNetwork(f"{name} uses opset {version}", why="This version is not supported", next_step=step)
     for index, node in enumerate(all_nodes(model.graph.node)):
         label = f"Node {node.name[:80]!r} ({node.op_type[:80]})" if node.name else f"Node {index} ({node.op_type[:80]})"
-        domain = "" if node.domain == "ai.onnx" else node.domain
+        domain = domain_of(node)
         if domain in RUNTIME_DOMAINS:
             continue
         if domain not in ("", ML_DOMAIN):
