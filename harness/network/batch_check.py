@@ -7,13 +7,13 @@ every row is another. Nothing is measured.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, UnsupportedNetwork
-from harness.network.assemble import ArraySpec, AssembledModel, ModelBuilder, index_bound
+from harness.host_runtime import open_session, session_options
+from harness.network.assemble import ArraySpec, assemble_network
 from harness.network.batch import Rebatched, tiled
 from harness.network.network import Network
 from harness.text import byte_size
@@ -48,7 +48,7 @@ def check_rows(original: Network, found: Rebatched) -> str:
     if needed > MAX_CHECK_BYTES:
         return f"the tensors of a batch of {found.batch} take {byte_size(needed)}"
     try:
-        one, many = _Runnable.of(original), _Runnable.of(network)
+        one, many = _Runnable(original), _Runnable(network)
         rows = -(-found.batch // found.before) * found.before
         feeds = {name: _rows(one.specs[name], found.axes[name], rows) for name in found.axes if name in one.specs}
         feeds |= {name: _array(spec, 0) for name, spec in one.specs.items() if name not in feeds}
@@ -73,55 +73,26 @@ def check_rows(original: Network, found: Rebatched) -> str:
     return _compare(found, one, want, got)
 
 
-class _Builder(ModelBuilder):
-    """A builder that remembers the names of constants that it leaves to be generated."""
-
-    def __init__(self, opset: int) -> None:
-        super().__init__(opset)
-        self.copied: dict[str, str] = {}
-
-    def _copy_constant(self, network: Network, name: str) -> str:
-        self.copied[name] = super()._copy_constant(network, name)
-        return self.copied[name]
-
-
 class _Runnable:
     """A network as a device gets it: its model, and its inputs and weights by their names in the network."""
 
-    def __init__(self, model: AssembledModel, bound: Mapping[str, str], copied: Mapping[str, str]) -> None:
-        self.model = model
-        inputs = {spec.name: spec for spec in model.inputs}
-        generated = {spec.name: spec for spec in model.weights}
-        self.names = dict(bound)
-        self.copied = {name: emitted for name, emitted in copied.items() if emitted in generated}
-        self.specs = {name: inputs[emitted] for name, emitted in bound.items()}
+    def __init__(self, network: Network) -> None:
+        self.model = assemble_network(network)
+        generated = {spec.name: spec for spec in self.model.weights}
+        origins = self.model.names.constants.items()
+        self.specs = dict(zip(network.inputs, self.model.inputs, strict=True))
+        self.copied = {name: emitted for emitted, name in origins if emitted in generated}
         self.weights = {name: generated[emitted] for name, emitted in self.copied.items()}
-        self.outputs: list[str] = []
-
-    @classmethod
-    def of(cls, network: Network) -> _Runnable:
-        builder = _Builder(network.opset)
-        bound = {name: builder.input(network.types[name], index_bound(network, name)) for name in network.inputs}
-        names = builder.subgraph(network, network.nodes, bound)
-        written = [name for name in network.outputs if name in names and name not in bound]
-        found = cls(builder.build([names[name] for name in written]), bound, builder.copied)
-        found.outputs = written
-        return found
+        written = set(self.model.names.tensors.values())
+        self.outputs = [name for name in network.outputs if name in written]
 
     def open(self, weights: Mapping[str, Array]) -> Any:
         """Return a function from inputs to outputs, both by their names in the network."""
-        os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before import; otherwise the wheel sends telemetry
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(weights[name]) for name in self.copied]
-        if values:
-            options.add_external_initializers(list(self.copied.values()), values)
-        session = onnxruntime.InferenceSession(self.model.content, options, providers=["CPUExecutionProvider"])
+        values = {emitted: weights[name] for name, emitted in self.copied.items()}
+        session = open_session(self.model.content, session_options(), values)
 
         def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
-            results = session.run(None, {self.names[name]: value for name, value in feeds.items()})
+            results = session.run(None, {self.specs[name].name: value for name, value in feeds.items()})
             return dict(zip(self.outputs, results, strict=True))
 
         return run

@@ -6,12 +6,12 @@ defines by others, nor knows the operators of ONNX Runtime's own domain: those a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
+from harness.host_runtime import open_session, session_options
 from harness.network.network import FLOATS, ITEM_BYTES, Constant, Node, TensorType
 
 if TYPE_CHECKING:
@@ -63,21 +63,15 @@ def values(node: Node, feeds: Mapping[str, Any], read: Operands) -> dict[str, Ar
 
     `feeds` are the values that it reads, by their names in the file.
     """
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before import; otherwise the wheel sends telemetry
     import numpy
-    import onnxruntime
     from onnx import helper
 
     inputs = [value_info(name, TensorType(str(value.dtype), value.shape)) for name, value in feeds.items()]
     outputs = [helper.make_empty_tensor_value_info(name) for name in node.results]
     graph = helper.make_graph([node.proto], "node", inputs, outputs)
     model = helper.make_model(graph, opset_imports=opset_imports(read.opsets), ir_version=_IR_VERSION)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = open_session(model.SerializeToString(), session_options(threads=1, level="DISABLE_ALL"))
         results = session.run(list(node.results), dict(feeds))
     except Exception:  # the runtime's exceptions have no narrower common base
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from device_agents.emulated_npu.many_cores.system_run import run_system
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import DataType
 from harness.errors import HarnessError, InputError
+from harness.host_runtime import open_session, session_options
 from harness.npu.error_translation import errors_of_compiler
 from harness.npu.loading import CompiledModel, NetworkModel
 from harness.text import printable
@@ -87,17 +87,10 @@ def _difference(
 
 def _onnxruntime(model: NetworkModel, weights: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Return ONNX Runtime's outputs; raises InputError if it cannot run the network, which then is not checked."""
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before the import
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
+    options = session_options()
     options.add_session_config_entry("session.disable_prepacking", "1")  # it doubles the memory, for one run
-    if weights:
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
-        options.add_external_initializers(list(weights), values)
     try:
-        session = onnxruntime.InferenceSession(model.content, options, providers=["CPUExecutionProvider"])
+        session = open_session(model.content, options, weights)
         found = session.run(None, dict(inputs))
     except Exception as error:  # the runtime's exceptions share no narrower base
         what = f"The values of {printable(model.name, 80)} cannot be checked"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 
 import numpy as np
 
 from harness.errors import LutCorrupt
+from harness.host_runtime import open_session, session_options
 from harness.predictor.features.layer_arrays import LayerArrays, layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.roofline.device_tiling import DeviceTiling
@@ -27,15 +27,9 @@ class Predictor:
 
     def __init__(self, model: bytes) -> None:
         """Load the bytes of the ONNX file; raises LutCorrupt if they are not a predictor."""
-        os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before the import
-        import onnxruntime
-
         _check_operators(model)
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = 1
         try:
-            self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            self._session = open_session(model, session_options(threads=1))
         except Exception as error:  # the runtime's exceptions share no narrower base
             raise _corrupt(str(error).splitlines()[0]) from error
         try:

@@ -1,4 +1,4 @@
-"""A real agent process, with frames sent and received one by one."""
+"""A real agent process, with frames sent and received one by one, and a small network for real runtimes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from typing import Any
 
 import psutil
 import pytest
+from nullbench import build_network
 
 from device_agents import wire
+from harness.network.assemble import AssembledModel, assemble_network
+from harness.network.model_references import load_network
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 INPUT = {"name": "x", "shape": [1, 1000], "dtype": "float32", "distribution": "normal", "seed": 1}
@@ -128,3 +131,17 @@ def start_agent() -> Iterator[Callable[[], AgentProcess]]:
         for stream in (agent.process.stdin, agent.process.stdout, agent.process.stderr):
             assert stream is not None
             stream.close()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> AssembledModel:
+    """A small network as it is sent to a device."""
+    path = build_network(tmp_path_factory.mktemp("model") / "chain.onnx")
+    return assemble_network(load_network(str(path)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The worker's private folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -20,28 +20,13 @@ from device_agents.backends.onnxruntime.providers import Provider, read_provider
 from device_agents.backends.option_reader import OptionReader
 from harness import RepeatPolicy, build_lut, profile, validate
 from harness.errors import UnsupportedNetwork
-from harness.network.assemble import AssembledModel, assemble_network
-from harness.network.model_references import load_network
+from harness.network.assemble import AssembledModel
 from harness.workspace import Workspace
 
 AZURE = "AzureExecutionProvider"
 needs_azure = pytest.mark.skipif(
     AZURE not in onnxruntime.get_available_providers(), reason="this build has no second provider"
 )
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> AssembledModel:
-    """A small network as it is sent to a device."""
-    path = build_network(tmp_path_factory.mktemp("model") / "chain.onnx")
-    return assemble_network(load_network(str(path)))
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The worker's private folder."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

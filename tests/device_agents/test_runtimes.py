@@ -12,29 +12,13 @@ from typing import Any, ClassVar
 import onnxruntime
 import pytest
 from load_requests import request_of
-from nullbench import build_network
 
 from device_agents.backends import HasOracle, Refused, create
 from device_agents.backends.openvino.openvino_backend import openvino
-from harness.network.assemble import AssembledModel, assemble_network
-from harness.network.model_references import load_network
+from harness.network.assemble import AssembledModel
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUNTIMES = ("onnxruntime", "openvino")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> AssembledModel:
-    """A small network as it is sent to a device."""
-    path = build_network(tmp_path_factory.mktemp("model") / "chain.onnx")
-    return assemble_network(load_network(str(path)))
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The worker's private folder."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.parametrize("name", RUNTIMES)

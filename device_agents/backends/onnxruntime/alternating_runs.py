@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from typing import Any, List, Mapping, Optional, Sequence
+
+import onnxruntime
+
+from device_agents import arrays
 
 FEWEST, MOST = 10, 400
 
 
 def main() -> None:
     """Print pairs of times (file, sent); the exit code is 1, with the reason, if one of them cannot run."""
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before import; otherwise the wheel sends telemetry
-    import onnxruntime
-
-    from device_agents import arrays
-
     task = json.load(sys.stdin)
     weights = {spec["name"]: onnxruntime.OrtValue.ortvalue_from_numpy(arrays.make(spec)) for spec in task["weights"]}
     feeds = [(one["file"], one["spec"]["name"], arrays.make(one["spec"])) for one in task["inputs"]]
@@ -46,8 +44,6 @@ def _with_dimensions(path: str, shapes: Mapping[str, Sequence[int]]) -> Any:
 
 
 def _session(path: str, weights: Mapping[str, Any], dimensions: Optional[Mapping[str, int]] = None) -> Any:
-    import onnxruntime
-
     options = onnxruntime.SessionOptions()
     for name, size in (dimensions or {}).items():
         options.add_free_dimension_override_by_name(name, size)
