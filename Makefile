@@ -22,8 +22,9 @@ test test-long: export OPENBLAS_NUM_THREADS = 1
 # They share compiled modules, whatever the environment says of bytecode.
 test test-long: export PYTHONDONTWRITEBYTECODE =
 
+# A test process that dies ends the suite with an error; replaced, it would leave the others waiting for ever.
 test: $(STAMP)  ## run the test suite; under ten minutes on two cores
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
 
 test-long: $(STAMP)  ## run the tests that take minutes
 	$(BIN)/python -m pytest -m long

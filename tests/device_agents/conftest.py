@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -131,6 +132,25 @@ def start_agent() -> Iterator[Callable[[], AgentProcess]]:
         for stream in (agent.process.stdin, agent.process.stdout, agent.process.stderr):
             assert stream is not None
             stream.close()
+
+
+class _SignalStack(ctypes.Structure):
+    """`stack_t` of the C library."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("bytes", ctypes.c_size_t))
+
+
+@pytest.fixture(autouse=True)
+def signal_stack() -> Iterator[None]:
+    """Keep the stack on which this process handles signals.
+
+    OpenVINO replaces the stack of the thread that loads it. If another thread frees OpenVINO, the first one keeps the
+    address of a freed stack, and the next signal, in whatever test, ends the process without a word.
+    """
+    library, stack = ctypes.CDLL(None), _SignalStack()
+    library.sigaltstack(None, ctypes.byref(stack))
+    yield
+    library.sigaltstack(ctypes.byref(stack), None)
 
 
 @pytest.fixture(scope="module")
