@@ -14,7 +14,7 @@ from harness.measure.campaign import load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
 from harness.measure.progress import Observer, Progress
-from harness.network.fusion_rules import DEFAULT_RULES, FusionRule, learn_rules
+from harness.network.fusion_rules import DEFAULT_RULES, UNSIGNED_PAIRS, FusionRule, as_executed, learn_rules
 from harness.network.layers import cut, place_of
 from harness.network.network import Network
 from harness.network.runtime_graph.formats import read_runtime_chains, read_runtime_graph
@@ -55,9 +55,11 @@ def cut_as_reported(
             reported.append((network, _runtime_graph(session, network)))
         except UnsupportedNetwork as error:
             refuse(network, error)
-    rules = learn_rules([(network, graph.groups) for network, graph in reported], session.hello.backend)
-    cuts = [CutNetwork(network, cut(network, rules), graph.blocked, graph) for network, graph in reported]
-    return cuts, rules
+    source = session.hello.backend
+    rewrites = [FusionRule(UNSIGNED_PAIRS, 1, 1, source)] if any(graph.unsigned_pairs for _, graph in reported) else []
+    executed = [(as_executed(network, rewrites), graph) for network, graph in reported]
+    rules = (*learn_rules([(network, graph.groups) for network, graph in executed], source), *rewrites)
+    return [CutNetwork(network, cut(network, rules), graph.blocked, graph) for network, graph in executed], rules
 
 
 def with_chains(

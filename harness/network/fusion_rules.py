@@ -7,6 +7,8 @@ A convolution has its kind and the alignment of its channels, because runtimes d
 
 What a runtime fuses can depend on more than a pattern shows: on the operators around it, or on its place in the
 network. A rule can therefore also list the groups of one network: `network 1f2e3d4c5b6a7988: 0 1 2; 5 6`.
+
+Before it fuses, a runtime may rewrite a network. The rule `UNSIGNED_PAIRS` says that it makes signed pairs unsigned.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from dataclasses import dataclass
 
 from harness.network.key import attributes, canonical
 from harness.network.network import Network, Node
+from harness.network.signed_pairs import with_unsigned_pairs
 
+UNSIGNED_PAIRS = "int8 pairs: uint8"
 MAX_ALIGNMENT = 16
 SIGNIFICANCE = 0.01
 """Largest p-value at which a rule found by probes holds."""
@@ -68,8 +72,8 @@ class FusionRule:
 
     @property
     def nodes(self) -> tuple[PatternNode, ...]:
-        """The parsed pattern, empty for the groups of one network; raises ValueError if it is malformed."""
-        return () if self.exact_groups else parse_pattern(self.pattern)
+        """The operators of the pattern, empty for a rule of another kind; raises ValueError if it is malformed."""
+        return () if self.exact_groups or self.pattern == UNSIGNED_PAIRS else parse_pattern(self.pattern)
 
     @property
     def exact_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -138,10 +142,15 @@ def pattern_of(network: Network, group: Sequence[Node]) -> str:
     return ";".join(parts)
 
 
+def as_executed(network: Network, rules: Sequence[FusionRule]) -> Network:
+    """Return the network as the device of these rules rewrites it before it fuses; nodes keep their indices."""
+    return with_unsigned_pairs(network) if any(rule.pattern == UNSIGNED_PAIRS for rule in rules) else network
+
+
 def match_all(network: Network, rules: Sequence[FusionRule]) -> list[tuple[Node, ...]]:
     """Return disjoint groups of nodes that match the rules, longest pattern first, then in topological order.
 
-    A rule that lists the groups of this network replaces all others.
+    A rule that lists the groups of this network replaces all others. Requires the network `as_executed`.
     """
     exact = next((rule for rule in rules if rule.is_of(network)), None)
     if exact is not None:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.network.fusion_rules import FusionRule, match_all
+from harness.network.fusion_rules import FusionRule, as_executed, match_all
 from harness.network.key import LayerKey, Subgraph, canonical, layer_key
 from harness.network.network import Network, Node
 
@@ -28,8 +28,9 @@ def cut(network: Network, rules: Sequence[FusionRule]) -> tuple[Layer, ...]:
     """Cut a network by fusion rules, longest pattern first; each node that no rule matches is a layer of its own.
 
     Every node of `network.nodes` is in exactly one layer, but for nodes that do not depend on the network's inputs:
-    they are in each layer that reads their results.
+    they are in each layer that reads their results. The layers are those of the network `as_executed`.
     """
+    network = as_executed(network, rules)
     groups = match_all(network, rules)
     claimed = {node.index for group in groups for node in group}
     groups += [(node,) for node in network.nodes if node.index not in claimed and not network.is_fixed(node)]

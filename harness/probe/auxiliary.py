@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 OUTPUT_CHANNELS = 8
 _MAX_RANK = 5
 _SCALE = 1 / 16
-_ZERO_POINT = {"int8": 0, "uint8": 128}
+_ZERO_POINT = {"int8": 101, "uint8": 128}
+"""A signed one that networks hardly use: ONNX Runtime may rewrite a pair whose zero points are equal (signed_pairs)."""
 
 Layout = Literal["outside", "plain", "private"]
 """How a device keeps a tensor: as the host passed it in, in the plain layout, or in a layout of its own."""

@@ -19,7 +19,8 @@ from harness.measure.cutting import refused_by_device
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore, notes_of
 from harness.measure.summary import summarise
-from harness.network.layers import Layer, cut
+from harness.network.fusion_rules import FusionRule, as_executed
+from harness.network.layers import cut
 from harness.network.model_references import ModelReference, Models, model_references, shown
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
@@ -135,7 +136,7 @@ def validate(
     estimates = [(network, estimate_network(network, table)) for network in read.networks]
     uncovered = [_uncovered(network, estimated, table.name) for network, estimated in estimates if estimated.unknown]
     cases = [
-        _case(network, cut(network, table.rules) if naive else (), estimated)
+        _case(network, estimated, _alone(network, table.rules) if naive else ())
         for network, estimated in estimates
         if not estimated.unknown
     ]
@@ -166,10 +167,15 @@ class _Case:
     counts: Mapping[str, int]
 
 
-def _case(network: Network, layers: Sequence[Layer], estimated: NetworkEstimate) -> _Case:
-    singles = {layer.key.digest: single_probe(network, layer) for layer in layers}
-    counts = Counter(layer.key.digest for layer in layers)
-    return _Case(network, estimated, network_probe(network), singles, counts)
+def _case(network: Network, estimated: NetworkEstimate, alone: Sequence[tuple[str, Probe]]) -> _Case:
+    counts = Counter(key for key, _ in alone)
+    return _Case(network, estimated, network_probe(network), dict(alone), counts)
+
+
+def _alone(network: Network, rules: Sequence[FusionRule]) -> list[tuple[str, Probe]]:
+    """Return a probe of each layer alone, with the layer's key."""
+    executed = as_executed(network, rules)
+    return [(layer.key.digest, single_probe(executed, layer)) for layer in cut(executed, rules)]
 
 
 def _with_file(result: NetworkValidation, references: Mapping[str, ModelReference], case: _Case) -> NetworkValidation:

@@ -38,7 +38,15 @@ def read_onnxruntime(network: Network, names: EmittedNames, content: bytes) -> R
         found = _Executed(network, names, graph)
     except (DecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise unreadable() from error
-    return RuntimeGraph(_groups(network, found), found.blocked)
+    return RuntimeGraph(_groups(network, found), found.blocked, unsigned_pairs=_has_made_unsigned(network, graph))
+
+
+def _has_made_unsigned(network: Network, graph: GraphProto) -> bool:
+    """Return whether the runtime has constants of type `uint8` for a network that has nothing of this type."""
+    from onnx import TensorProto
+
+    sent = {kind.dtype for kind in (*network.types.values(), *(one.type for one in network.constants.values()))}
+    return "uint8" not in sent and any(one.data_type == TensorProto.UINT8 for one in graph.initializer)
 
 
 class _Executed:

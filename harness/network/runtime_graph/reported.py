@@ -21,13 +21,15 @@ class RuntimeGraph:
 
     `groups` are the nodes executed as one; they cover every node of the network. `blocked` are the tensors kept in a
     layout of the runtime's own. `chains` are the nodes whose layers exchange their data on chip, empty if the device
-    reports none. `views` are nodes that take no time.
+    reports none. `views` are nodes that take no time. `unsigned_pairs` is whether the runtime turned `int8` between
+    QuantizeLinear and DequantizeLinear into `uint8`.
     """
 
     groups: tuple[frozenset[int], ...]
     blocked: frozenset[str]
     chains: tuple[frozenset[int], ...] = ()
     views: frozenset[int] = frozenset()
+    unsigned_pairs: bool = False
 
 
 class ReportedLayer(StrictModel):
