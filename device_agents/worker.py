@@ -15,15 +15,17 @@ import socket
 import sys
 import time
 from dataclasses import asdict
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from device_agents import fingerprint, wire
 from device_agents.backends import Backend, HasOracle, Refused, ReportsLoading, create
-from device_agents.messages import LoadRequest, Revealed
+from device_agents.messages import LoadRequest, Revealed, Sample
 from device_agents.shortage import disk_trouble, is_memory
 
 ORACLE = "oracle"
 _FLUSH_S = 0.5
+_LOOK_S = 0.01
+"""Time after which a run looks whether it was cancelled or should send samples."""
 _MOST_ON_CPU, _LONGEST_NAME = 200, 100
 """Of the names of nodes in one header."""
 _FILE_BYTES = 4 << 30
@@ -34,6 +36,9 @@ CPU_S = 3600 * (os.cpu_count() or 1)
 It stops a runtime whose threads spin between requests, and one whose supervisor is stopped; deadlines in wall time
 catch neither. A limit for the whole process would end long campaigns, so every frame renews it.
 """
+
+_Visited = Tuple[int, str, List[Sample]]
+"""The number of a visit, the probe and its samples."""
 
 
 class Worker:
@@ -126,16 +131,21 @@ class Worker:
         self._writer.write(ORACLE, frame.id, json.dumps(truth, allow_nan=False).encode())
 
     def _run(self, frame: wire.Frame) -> None:
+        """Run visits in order. Little happens between them, because it would change what the caches hold."""
         visits = frame.fields["visits"]
         digest, count, cancelled = hashlib.sha256(), 0, False
-        pending: List[Dict[str, Any]] = []
+        pending: List[_Visited] = []
         gc.disable()
-        flushed = time.monotonic()
+        looked = flushed = time.monotonic()
         try:
             for index, (probe, warmup, runs) in enumerate(visits):
-                pending.append(self._visit(index, probe, warmup, runs))
+                pending.append((index, probe, self._visit(probe, warmup, runs)))
                 count += runs
-                if time.monotonic() - flushed > _FLUSH_S:
+                now = time.monotonic()
+                if now - looked < _LOOK_S and index + 1 < len(visits):
+                    continue
+                looked = now
+                if now - flushed > _FLUSH_S:
                     self._flush(frame.id, pending, digest)
                     flushed = time.monotonic()
                 cancelled = self._is_cancelled(frame.id)
@@ -146,15 +156,18 @@ class Worker:
             self._flush(frame.id, pending, digest)
         self._writer.write("end", frame.id, count=count, hash=digest.hexdigest(), cancelled=cancelled)
 
-    def _visit(self, index: int, probe: str, warmup: int, runs: int) -> Dict[str, Any]:
+    def _visit(self, probe: str, warmup: int, runs: int) -> List[Sample]:
         for _ in range(warmup):
             self._backend.run(probe)
-        samples = [self._backend.run(probe) for _ in range(runs)]
-        return {"visit": index, "probe": probe, "samples": [list(asdict(sample).values()) for sample in samples]}
+        return [self._backend.run(probe) for _ in range(runs)]
 
-    def _flush(self, request: int, pending: List[Dict[str, Any]], digest: Any) -> None:
+    def _flush(self, request: int, pending: List[_Visited], digest: Any) -> None:
         if pending:
-            payload = json.dumps({"series": pending, "state": fingerprint.state()}).encode()
+            series = [
+                {"visit": index, "probe": probe, "samples": [list(asdict(sample).values()) for sample in samples]}
+                for index, probe, samples in pending
+            ]
+            payload = json.dumps({"series": series, "state": fingerprint.state()}).encode()
             digest.update(payload)
             self._writer.write("samples", request, payload)
             _allow_cpu()

@@ -24,7 +24,7 @@ from harness.probe.producer import produce_as, producer_of
 MOST_LAYERS = 12
 FEWEST_WINDOWS = 3
 FEWEST_CHECKED = 6
-FEWEST_LAYERS = 9
+FEWEST_LAYERS = 6
 """Networks of fewer layers have none: their windows would be single layers."""
 MOST_CACHES = 16
 """Size of the weights, as a multiple of a core's cache, up to which a network has windows. In larger networks layers

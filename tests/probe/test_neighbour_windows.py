@@ -16,7 +16,7 @@ from harness.network.layers import cut
 from harness.network.prepare import prepare
 from harness.network.read import check_model
 from harness.probe.auxiliary import AuxiliaryKind
-from harness.probe.neighbour_windows import FEWEST_LAYERS, MOST_LAYERS, with_neighbours
+from harness.probe.neighbour_windows import FEWEST_LAYERS, MOST_CACHES, MOST_LAYERS, with_neighbours
 from harness.probe.probe_plan import CutNetwork, plan_probes
 
 CACHE_BYTES = 1 << 20
@@ -32,6 +32,18 @@ def chain(length: int, *, residual: bool = False) -> ModelProto:
     values = [helper.make_tensor_value_info(name, 1, (1, 8, 16)) for name in ("t0", f"t{length}")]
     graph = helper.make_graph(nodes, "chain", values[:1], values[1:])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def products(length: int) -> ModelProto:
+    """Return a network of `length` products with a matrix of 64 KiB each."""
+    model = chain(length)
+    for at, node in enumerate(model.graph.node):
+        node.op_type = "MatMul"
+        node.input.append(f"w{at}")
+        model.graph.initializer.append(helper.make_tensor(f"w{at}", 1, (128, 128), bytes(4 * 128 * 128), raw=True))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[2].dim_value = 128
+    return model
 
 
 def cut_of(model: ModelProto) -> CutNetwork:
@@ -79,6 +91,22 @@ def test_networks_of_few_layers_or_large_weights_have_none() -> None:
     model.graph.initializer.append(helper.make_tensor("w", 1, (16, 16), bytes(4 * 16 * 16), raw=True))
     assert with_neighbours(cut_of(model), AuxiliaryKind.AVGPOOL, CACHE_BYTES).chains
     assert not with_neighbours(cut_of(model), AuxiliaryKind.AVGPOOL, 16).chains
+
+
+@given(st.integers(FEWEST_LAYERS, 40), st.integers(5, MOST_CACHES - 2))
+@settings(max_examples=15)
+def test_a_batch_of_windows_touches_about_what_the_network_does(length: int, caches: int) -> None:
+    """Windows overlap, but those that are visited together hold each layer about once."""
+    one = cut_of(products(length))
+    weight_bytes = one.network.constant_bytes(one.network.nodes)
+    planned = with_neighbours(one, AuxiliaryKind.AVGPOOL, weight_bytes // caches)
+    plan = plan_probes([planned], (), AuxiliaryKind.AVGPOOL, weight_bytes // caches)
+    windows = {probe.id for probe in planned.windows}
+    batches = [batch for batch in plan.batches if windows.issuperset(batch.probes)]
+    assert windows == {probe for batch in batches for probe in batch.probes}
+    for batch in batches:
+        held = sum(plan.probes[probe].model.weight_bytes for probe in batch.probes)
+        assert held <= 2 * weight_bytes
 
 
 def test_warm_probes_and_probes_of_pools_are_apart() -> None:

@@ -1,0 +1,125 @@
+"""Rounds of a pool: short ones are requested together behind an untimed round, long ones one by one."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from in_process import InProcessSession
+from nullbench import StopAfter, build_network
+
+from device_agents.backends import create
+from harness.device.replies import Series, Visit
+from harness.errors import Interrupted
+from harness.measure.campaign import CampaignRun
+from harness.measure.device_run import DeviceRun
+from harness.measure.journal import Journal
+from harness.measure.policy import RepeatPolicy
+from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.layers import cut
+from harness.network.model_references import load_network
+from harness.probe.auxiliary import AuxiliaryKind
+from harness.probe.batches import Batch, probe_of
+from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
+from harness.samples import Sample
+
+RUNS = 6
+
+
+@dataclass
+class RecordingSession(InProcessSession):
+    """A session that keeps the visits of each request."""
+
+    requests: list[list[str]] = field(default_factory=list)
+
+    def run(
+        self, visits: Sequence[Visit], silence_s: float = 0.0
+    ) -> Iterator[tuple[tuple[Series, ...], Mapping[str, float]]]:
+        """Run visits in parts of seven, and keep the names of their loads."""
+        self.requests.append([visit.probe for visit in visits])
+        for first in range(0, len(visits), 7):
+            for series, state in super().run(visits[first : first + 7], silence_s):
+                yield tuple(Series(one.visit + first, one.probe, one.samples) for one in series), state
+                if self._cancelled:
+                    return
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> ProbePlan:
+    """A plan whose network does not fit into the caches: its probes in context are in pools."""
+    network = load_network(str(build_network(tmp_path_factory.mktemp("pool") / "chain.onnx")))
+    one = CutNetwork(network, cut(network, DEFAULT_RULES), frozenset())
+    return plan_probes([one], DEFAULT_RULES, AuxiliaryKind.AVGPOOL, cache_bytes=16)
+
+
+def pool_of(plan: ProbePlan) -> Batch:
+    """Return the pool of a plan with most loads."""
+    return max((batch for batch in plan.batches if batch.visits == "pool"), key=lambda batch: len(batch.loads))
+
+
+def run(
+    folder: Path, plan: ProbePlan, run_s: float, stops: Sequence[threading.Event] = ()
+) -> tuple[list[list[str]], dict[str, list[Sample]]]:
+    """Run a campaign, once for each stop and then to its end; return all requests and the samples of each probe."""
+    session = RecordingSession(create("null", {"c_s": run_s}))
+    policy = RepeatPolicy(runs=RUNS)
+    with Journal(folder / "journal.sqlite") as journal:
+        campaign = DeviceRun(session, journal, "bench").begin(plan, policy.settings("profile", 0))
+        for stop in (*stops, threading.Event()):
+            try:
+                CampaignRun(DeviceRun(session, journal, "bench", stop=stop), campaign, plan, policy).run()
+            except Interrupted:
+                assert stop is not None
+        return session.requests, dict(journal.samples(campaign.id))
+
+
+def sample_counts(plan: ProbePlan) -> dict[str, int]:
+    """Return the number of samples of each probe: RUNS for each of its copies in all batches."""
+    loads = Counter(probe_of(load) for batch in plan.batches for load in batch.loads)
+    return {probe: RUNS * count for probe, count in loads.items()}
+
+
+def counted(samples: Mapping[str, Sequence[Sample]], plan: ProbePlan) -> dict[str, int]:
+    """Return the number of samples of each probe but the reference."""
+    return {probe: len(taken) for probe, taken in samples.items() if probe != plan.reference}
+
+
+def of_pool(requests: Sequence[Sequence[str]], pool: Batch) -> list[list[str]]:
+    """Return the requests that visit only loads of the pool, without the reference probe."""
+    kept = [[load for load in request if load in pool.loads] for request in requests]
+    return [one for one, request in zip(kept, requests, strict=True) if set(pool.loads) <= set(request)]
+
+
+def test_short_rounds_are_requested_together_behind_an_untimed_one(tmp_path: Path, plan: ProbePlan) -> None:
+    """Every request of several rounds first visits each load once, without keeping the sample."""
+    pool = pool_of(plan)
+    requests, samples = run(tmp_path, plan, run_s=1e-5)
+    visited = of_pool(requests, pool)
+    size = len(pool.loads)
+    assert max(map(len, visited)) > 2 * size
+    for request in visited:
+        assert all(sorted(request[at : at + size]) == sorted(pool.loads) for at in range(0, len(request), size))
+    assert counted(samples, plan) == sample_counts(plan)
+    untimed = len(visited)  # one round in each request, and one request that loads the caches
+    assert sum(map(len, visited)) == (RUNS + untimed) * size
+
+
+def test_long_rounds_are_requested_one_by_one(tmp_path: Path, plan: ProbePlan) -> None:
+    """Where a round takes longer than caches stay filled, only the first one is not timed."""
+    pool = pool_of(plan)
+    requests, samples = run(tmp_path, plan, run_s=0.1)
+    assert [len(one) for one in of_pool(requests, pool)] == [len(pool.loads)] * len(of_pool(requests, pool))
+    assert counted(samples, plan) == sample_counts(plan)
+
+
+@pytest.mark.parametrize("looks", range(1, 60, 6))
+def test_a_stop_between_rounds_of_a_request_loses_and_repeats_nothing(
+    tmp_path: Path, plan: ProbePlan, looks: int
+) -> None:
+    """Stopped anywhere and resumed, each probe has the samples of a campaign that was not stopped."""
+    _, samples = run(tmp_path, plan, 1e-5, [StopAfter(looks), StopAfter(looks + 3)])
+    assert counted(samples, plan) == sample_counts(plan)
