@@ -33,7 +33,8 @@ COVERAGE_CLASSES = ("measured", "interpolated", "extrapolated", "unknown")
 class LayerEstimate:
     """One layer of a network; latency and error are None if it is neither measured nor predicted.
 
-    `context` is where the layer's inputs come from: one key has a latency for each context.
+    `context` is where the layer's inputs come from: one key has a latency for each context. The network's latency is
+    the sum of `remainder_s`, the latencies before they were made positive, which may be negative within their errors.
     """
 
     name: str
@@ -43,6 +44,7 @@ class LayerEstimate:
     stderr_s: float | None
     source: str
     context: str = ""
+    remainder_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     )
     terms = OverheadTerms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
     overhead_s, overhead_variance = table.overhead.of(row_of(terms))
-    covered_s = sum(layer.latency_s for layer in estimates if layer.latency_s is not None) + overhead_s
+    covered_s = max(0.0, sum(one.remainder_s for one in estimates if one.remainder_s is not None)) + overhead_s
     complete = all(layer.latency_s is not None for layer in estimates)
     coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in estimates))
     variance = _variance(table, [entry for entry in found if entry is not None]) + overhead_variance
@@ -169,7 +171,7 @@ def _predict(table: Lut, layers: Sequence[Layer]) -> dict[str, _Predicted]:
 
 
 def _measured(layer: Layer, entry: Entry) -> LayerEstimate:
-    known = (entry.latency_s, entry.stderr_s, "measured", entry.context)
+    known = (entry.latency_s, entry.stderr_s, "measured", entry.context, entry.remainder_s)
     return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
 
 
@@ -180,7 +182,8 @@ def _unmeasured(layer: Layer, context: str, predicted: _Predicted | None) -> Lay
     source = "extrapolated" if prediction.coverage == Coverage.OUTSIDE else "interpolated"
     stderr_s = (prediction.high_s - prediction.low_s) / 2 / NORMAL_90
     stderr_s = min(stderr_s, prediction.latency_s)  # an interval beyond a factor of two has no more meaning than that
-    return LayerEstimate(layer.name, layer.op, layer.key.digest, prediction.latency_s, stderr_s, source, context)
+    known = (prediction.latency_s, stderr_s, source, context, prediction.latency_s)
+    return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
 
 
 def _variance(table: Lut, entries: Sequence[Entry]) -> float:

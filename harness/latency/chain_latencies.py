@@ -206,7 +206,7 @@ def disagreements(
         known = [chain for chain in windows if _chain(chain) in names and layers.keys() >= {*chain.places}]
         whole_s = sum(float(solution.values[solution.index(_chain(chain))]) for chain in known)
         if known and whole_s > 0 and not any(chain.meeting for chain in windows) and len(windows) > 1:
-            singles_s = sum(layers[place].latency_s for chain in known for place in chain.places)
+            singles_s = sum(layers[place].remainder_s for chain in known for place in chain.places)
             found.append(abs(singles_s - whole_s) / whole_s / 2)
     return tuple(found)
 

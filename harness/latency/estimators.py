@@ -75,10 +75,11 @@ def _shares(fit: JointFit, data: CampaignData) -> tuple[dict[Place, Latency], Fl
     shared = {}
     for place, value, variance in zip(places, values, np.diag(covariance), strict=True):
         resolved = bool(value**2 >= RESOLUTION_SIGMAS**2 * variance)
-        shared[place] = Latency(float(value), float(np.sqrt(max(variance, 0.0))), resolved, fewest)
+        stderr_s = float(np.sqrt(max(variance, 0.0)))
+        shared[place] = Latency(float(value), stderr_s, resolved, fewest, float(value), stderr_s)
     views = sorted({place for chain in data.chains for place in chain.views} - rows.keys())
     padded = np.pad(covariance, (0, len(views)))
-    return {**shared, **dict.fromkeys(views, Latency(LEAST_LATENCY_S, 0.0, False, fewest))}, padded
+    return {**shared, **dict.fromkeys(views, Latency(LEAST_LATENCY_S, 0.0, False, fewest, 0.0, 0.0))}, padded
 
 
 def _flags(data: CampaignData, fit: JointFit, overhead: Overhead) -> dict[Place, str]:

@@ -44,15 +44,18 @@ class CampaignData:
 class Latency:
     """A layer's latency, always positive, with its standard error.
 
-    `resolved` is false where less than three standard errors remain after the subtraction. The value is then the mean
-    of the remainder given that no layer takes negative time. A negative remainder is the least that the standard error
-    can be.
+    The remainder is what the subtraction leaves, which noise makes negative at times. `resolved` is false where it is
+    less than three of its standard errors. The latency is then the mean of the remainder given that no layer takes
+    negative time; a negative remainder is the least that its standard error can be. Sums of layers add remainders:
+    latencies that are all moved upwards would add up to too much.
     """
 
     latency_s: float
     stderr_s: float
     resolved: bool
     samples: int
+    remainder_s: float
+    remainder_stderr_s: float
 
 
 def subtracted(layer: LayerProbes, method: Subtraction, data: CampaignData, overhead: Overhead) -> Latency | None:
@@ -94,12 +97,12 @@ def positive(value: float, stderr: float, samples: int) -> Latency:
     A negative value contradicts the subtraction, which is then off by at least its size.
     """
     if value >= RESOLUTION_SIGMAS * stderr:
-        return Latency(value, stderr, True, samples)
+        return Latency(value, stderr, True, samples, value, stderr)
     bound = -value / stderr
     above = max(1e-12, 1 - _NORMAL.cdf(bound))
     hazard = _NORMAL.pdf(bound) / above
     if bound > 6:  # far below zero, the distribution above zero is exponential with this mean
-        return Latency(stderr / bound, -value, False, samples)
+        return Latency(stderr / bound, -value, False, samples, value, stderr)
     mean = value + stderr * hazard
     spread = stderr * math.sqrt(max(1e-6, 1 + bound * hazard - hazard**2))
-    return Latency(max(mean, 1e-12), max(spread, -value), False, samples)
+    return Latency(max(mean, 1e-12), max(spread, -value), False, samples, value, stderr)

@@ -198,6 +198,8 @@ def _entry(sources: Sequence[_Source], source: _Source, place: Place, method: La
         probe=probe,
         baseline=baseline,
         signature=layer.key.text,
+        remainder_s=latency.remainder_s,
+        remainder_stderr_s=latency.remainder_stderr_s,
     )
 
 

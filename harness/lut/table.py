@@ -27,6 +27,7 @@ class Entry:
     the layer is too short to distinguish from noise. `visit` is the visit policy of its probes. `flags` names the
     estimators that disagree beyond all errors, each with its difference; `networks` names the networks with this
     layer by the beginning of their files' hashes. `campaign`, `probe` and `baseline` lead to the journal's samples.
+    The remainder is the latency before it was made positive, see `Latency`; sums add it.
     """
 
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -43,6 +44,8 @@ class Entry:
     probe: str
     baseline: str
     signature: str
+    remainder_s: Annotated[float, Field(allow_inf_nan=False)]
+    remainder_stderr_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
     @property
     def place(self) -> tuple[str, str]:
@@ -100,8 +103,8 @@ class Lut:
         return {entry.key: entry for entry in sorted(self.entries, key=lambda entry: entry.context, reverse=True)}
 
     def variance(self, counts: Mapping[int, int]) -> float:
-        """Return the variance in s² of a sum of entries, each counted by its index as often as `counts` says."""
-        spread = np.array([entry.stderr_s for entry in self.entries])
+        """Return the variance in s² of a sum of remainders, each counted by its index as often as `counts` says."""
+        spread = np.array([entry.remainder_stderr_s for entry in self.entries])
         return variance(self._correlation, spread, counts)
 
     @functools.cached_property

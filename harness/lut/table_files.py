@@ -44,6 +44,9 @@ MAX_PATTERN = 1 << 18
 MAX_ENTRIES = 10_000
 """The matrix of their correlations has this many rows and columns."""
 _COLUMNS = tuple(field.name for field in fields(Entry))
+_TIMES = ("latency_s", "stderr_s", "remainder_s", "remainder_stderr_s")
+_EARLIER_COLUMNS = _COLUMNS[:-2]
+"""Tables of earlier versions have no remainders: their latencies stand for them."""
 _Amount = Annotated[float, Field(ge=0)]
 
 
@@ -229,7 +232,7 @@ def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:
 def _entries_csv(entries: tuple[Entry, ...]) -> bytes:
     rows = []
     for entry in entries:
-        times = {name: f"{getattr(entry, name):.6e}" for name in ("latency_s", "stderr_s")}
+        times = {name: f"{getattr(entry, name):.6e}" for name in _TIMES}
         row = {**asdict(entry), **times, "resolved": int(entry.resolved)}
         rows.append([row[name] for name in _COLUMNS])
     return csv_text(_COLUMNS, rows, quoting=csv.QUOTE_NONNUMERIC).encode()
@@ -280,7 +283,8 @@ def _parse_entries(folder: Path, content: bytes) -> tuple[Entry, ...]:
         table = list(itertools.islice(rows, MAX_ENTRIES + 2))
     except (UnicodeDecodeError, csv.Error) as error:
         raise _corrupt(folder, f"{ENTRIES} is not a CSV file: {error}") from error
-    if not table or tuple(table[0]) != _COLUMNS:
+    columns = tuple(table[0]) if table else ()
+    if columns not in (_COLUMNS, _EARLIER_COLUMNS):
         raise _corrupt(folder, f"{ENTRIES} does not have the columns {', '.join(_COLUMNS)}")
     if len(table) > MAX_ENTRIES + 1:
         raise _corrupt(folder, f"{ENTRIES} has more than {MAX_ENTRIES:,} entries")
@@ -288,7 +292,9 @@ def _parse_entries(folder: Path, content: bytes) -> tuple[Entry, ...]:
     entries: dict[tuple[str, str], Entry] = {}
     for number, values in enumerate(table[1:], start=2):
         try:
-            entry = row.validate_python(dict(zip(_COLUMNS, values, strict=True)))
+            cells = dict(zip(columns, values, strict=True))
+            earlier = {"remainder_s": cells.get("latency_s"), "remainder_stderr_s": cells.get("stderr_s")}
+            entry = row.validate_python({**earlier, **cells})
         except ValueError as error:
             problem = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise _corrupt(folder, f"{ENTRIES} line {number}: {problem}"[:300]) from error

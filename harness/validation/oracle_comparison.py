@@ -148,7 +148,7 @@ def _compare_overhead(fitted: Overhead, truth: Truth) -> dict[str, CoefficientTr
 
 
 def _compare(estimates: Sequence[LayerEstimate], true_s: float, makespan_s: float) -> LayerTruth:
-    estimated_s = sum(one.latency_s or 0.0 for one in estimates)
+    estimated_s = max(0.0, sum(one.remainder_s or 0.0 for one in estimates))
     return LayerTruth(
         name=" + ".join(one.name for one in estimates),
         op=" + ".join(one.op for one in estimates),

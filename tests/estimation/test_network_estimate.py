@@ -56,7 +56,7 @@ def of(path: Path, table: Lut) -> NetworkEstimate:
 def test_the_estimate_is_the_sum_of_its_parts(bench: Bench, table: Lut) -> None:
     """An estimate is the sum of its layers' entries and the overhead at the network's own sizes (S1.8)."""
     (found,) = estimate([str(bench.model)], device=table.device, workspace=bench.workspace)
-    assert found.latency_s == pytest.approx(sum(layer.latency_s or 0.0 for layer in found.layers) + found.overhead_s)
+    assert found.latency_s == pytest.approx(sum(layer.remainder_s or 0.0 for layer in found.layers) + found.overhead_s)
     terms = OverheadTerms(4 * 8 * 16 * 16, 4 * 64)
     assert found.overhead_s == pytest.approx(table.overhead.of(row_of(terms))[0])
     assert found.latency_s == found.covered_latency_s
@@ -88,9 +88,9 @@ def test_a_network_that_was_never_profiled_is_estimated_from_its_layers(bench: B
 
 def test_errors_of_repeated_layers_add_up_straight(bench: Bench, table: Lut) -> None:
     """The error of a layer that occurs n times counts n times; errors of different layers are independent."""
-    exact = tuple(dataclasses.replace(entry, stderr_s=0.0) for entry in table.entries)
+    exact = tuple(dataclasses.replace(entry, remainder_stderr_s=0.0) for entry in table.entries)
     key = next(entry.key for entry in table.entries if "32,32,3,3" in entry.signature)
-    one = tuple(dataclasses.replace(entry, stderr_s=1e-5 if entry.key == key else 0.0) for entry in exact)
+    one = tuple(dataclasses.replace(entry, remainder_stderr_s=1e-5 if entry.key == key else 0.0) for entry in exact)
     columns = len(COLUMNS)
     sure = dataclasses.replace(table.overhead, covariance=((0.0,) * columns,) * columns, scatter=0.0, drift=0.0)
     blank = {"overhead": sure, "sum_error": 0.0, "correlations": b""}
@@ -104,8 +104,24 @@ def test_errors_of_repeated_layers_add_up_straight(bench: Bench, table: Lut) -> 
     for repeats in (1, 2, 5):
         assert half_s(repeats, exact) == pytest.approx(0.0, abs=1e-12)
         assert half_s(repeats, one) == pytest.approx(Z_95 * repeats * 1e-5)
-    both = tuple(dataclasses.replace(entry, stderr_s=1e-5 if "Conv" in entry.op else 0.0) for entry in exact)
+    both = tuple(dataclasses.replace(entry, remainder_stderr_s=1e-5 if "Conv" in entry.op else 0.0) for entry in exact)
     assert half_s(3, both) == pytest.approx(Z_95 * 1e-5 * math.sqrt(3**2 + 1))
+
+
+def test_a_sum_adds_what_was_measured_and_not_what_is_shown(bench: Bench, table: Lut) -> None:
+    """Layers below the resolution are shown with positive latencies, but a negative difference lowers the sum."""
+    shown = [dataclasses.replace(entry, latency_s=1e-7, resolved=False) for entry in table.entries]
+    for remainder_s in (2e-8, -2e-8):
+        entries = tuple(dataclasses.replace(entry, remainder_s=remainder_s) for entry in shown)
+        found = of(bench.model, dataclasses.replace(table, entries=entries))
+        assert found.latency_s == pytest.approx(max(0.0, 6 * remainder_s) + found.overhead_s)
+        assert {layer.latency_s for layer in found.layers} == {1e-7}
+    mixed = (
+        dataclasses.replace(shown[0], remainder_s=5e-8),
+        *(dataclasses.replace(one, remainder_s=-5e-9) for one in shown[1:]),
+    )
+    found = of(bench.model, dataclasses.replace(table, entries=mixed))
+    assert found.latency_s == pytest.approx(5e-8 - (len(found.layers) - 1) * 5e-9 + found.overhead_s)
 
 
 def test_unknown_layers_leave_the_total_open(bench: Bench, table: Lut) -> None:
@@ -117,7 +133,7 @@ def test_unknown_layers_leave_the_total_open(bench: Bench, table: Lut) -> None:
     assert {layer.name for layer in found.unknown} == {"conv2", "pool", "flatten", "classifier"}
     assert found.coverage == {"measured": 2, "interpolated": 0, "extrapolated": 0, "unknown": 4}
     assert all(layer.latency_s is None and layer.stderr_s is None for layer in found.unknown)
-    known_s = sum(layer.latency_s or 0.0 for layer in found.layers)
+    known_s = sum(layer.remainder_s or 0.0 for layer in found.layers)
     assert found.covered_latency_s == pytest.approx(known_s + found.overhead_s)
     empty = of(bench.model, dataclasses.replace(table, entries=()))
     assert (empty.latency_s, empty.coverage["unknown"]) == (None, 6)

@@ -26,6 +26,11 @@ NULLS = (
 )
 
 
+def known(latency_s: float, stderr_s: float) -> Latency:
+    """Return a measured latency."""
+    return Latency(latency_s, stderr_s, True, 9, latency_s, stderr_s)
+
+
 def row_of_chains(network: str, count: int, dropped: Sequence[int] = ()) -> list[ChainProbes]:
     """Return consecutive chains; the first reads its input from outside, and the third is equal to the second."""
     names = [f"{network}{at - (at == 2)}" for at in range(count)]
@@ -200,7 +205,7 @@ def test_shares_are_positive_and_add_up_to_their_chains(seed: int, count: int) -
     latencies = ChainLatencies(chains, 10 ** draw.uniform(-6, -3, count), root @ root.T, np.zeros((count, count)))
     places = sorted({place for chain in chains for place in chain.places})
     layers = {
-        place: Latency(float(10 ** draw.uniform(-7, -3)), float(10 ** draw.uniform(-8, -5)), True, 20)
+        place: known(float(10 ** draw.uniform(-7, -3)), float(10 ** draw.uniform(-8, -5)))
         for place in places
         if draw.random() < 0.8
     }
@@ -221,7 +226,7 @@ def test_few_chains_leave_layers_in_doubt() -> None:
     """
     chain = ChainProbes((("a", ""), ("b", "")), "n", "alone", "", "", "", True)
     latencies = ChainLatencies((chain,), np.array([4e-6]), np.array([[0.16e-12]]), np.zeros((1, 1)))
-    layers = {("a", ""): Latency(2e-6, 0.0, True, 9), ("b", ""): Latency(6e-6, 0.0, True, 9)}
+    layers = {("a", ""): known(2e-6, 0.0), ("b", ""): known(6e-6, 0.0)}
     found = shares(latencies, layers)
     assert found.values == pytest.approx([1e-6, 3e-6])
     assert np.diag(found.covariance) == pytest.approx(
@@ -237,7 +242,7 @@ def test_an_unmeasured_layer_is_as_uncertain_as_it_is_long() -> None:
     """
     chain = ChainProbes((("a", ""), ("b", ""), ("c", "")), "n", "alone", "", "", "", True)
     latencies = ChainLatencies((chain,), np.array([6e-6]), np.zeros((1, 1)), np.zeros((1, 1)))
-    layers = {("a", ""): Latency(1e-6, 0.0, True, 9), ("c", ""): Latency(3e-6, 0.0, True, 9)}
+    layers = {("a", ""): known(1e-6, 0.0), ("c", ""): known(3e-6, 0.0)}
     found = shares(latencies, layers)
     assert found.values == pytest.approx([1e-6, 2e-6, 3e-6])
     assert found.covariance[1, 1] == pytest.approx((4 * 4 / 9 + 0.9 / 9) * 1e-12)
@@ -253,6 +258,6 @@ def test_a_chain_of_one_layer_is_that_layer() -> None:
     """A chain of one layer is that layer's, whatever its time in context."""
     chain = ChainProbes((("a", ""),), "n", "alone", "", "", "", True)
     latencies = ChainLatencies((chain,), np.array([4e-6]), np.array([[1e-14]]), np.zeros((1, 1)))
-    for layers in ({}, {("a", ""): Latency(9e-6, 1e-6, True, 9)}):
+    for layers in ({}, {("a", ""): known(9e-6, 1e-6)}):
         found = shares(latencies, layers)
         assert (found.values[0], found.covariance[0, 0]) == pytest.approx((4e-6, 1e-14))

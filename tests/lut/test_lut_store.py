@@ -51,7 +51,9 @@ for number in itertools.count():
 def entry(signature: str, **changed: Any) -> Entry:
     """Return an entry of a layer with this signature."""
     key = hashlib.sha256(signature.encode()).hexdigest()[:16]
-    plain = Entry(key, "chip", "Conv+Relu", 1.25e-4, 1e-6, 10, True, "cold", "", "", 1, "p", "", signature)
+    plain = Entry(
+        key, "chip", "Conv+Relu", 1.25e-4, 1e-6, 10, True, "cold", "", "", 1, "p", "", signature, 1.25e-4, 1e-6
+    )
     return dataclasses.replace(plain, **changed)
 
 
@@ -85,6 +87,7 @@ def entries(draw: st.DrawFn) -> list[Entry]:
             op=draw(TEXT),
             latency_s=draw(SECONDS),
             stderr_s=draw(st.one_of(st.just(0.0), SECONDS)),
+            remainder_s=draw(st.one_of(SECONDS, SECONDS.map(lambda value: -value))),
             samples=draw(st.integers(1, 10**6)),
             resolved=draw(st.booleans()),
             probe=draw(TEXT),
@@ -113,7 +116,9 @@ def test_what_is_published_is_read_back(
     for one, other in zip(published.entries, rows, strict=True):
         assert one.latency_s == pytest.approx(other.latency_s, rel=1e-6)
         assert one.stderr_s == pytest.approx(other.stderr_s, rel=1e-6)
-        assert dataclasses.replace(one, latency_s=1, stderr_s=1) == dataclasses.replace(other, latency_s=1, stderr_s=1)
+        assert one.remainder_s == pytest.approx(other.remainder_s, rel=1e-6)
+        times = {"latency_s": 1, "stderr_s": 1, "remainder_s": 1}
+        assert dataclasses.replace(one, **times) == dataclasses.replace(other, **times)
     assert dataclasses.replace(published, path=draft.path, entries=draft.entries) == draft
 
 
@@ -283,6 +288,8 @@ def nested(manifest: dict[str, Any], *path: Any) -> None:
 BAD_VALUES = {
     "latency_s": ["nan", "inf", "-1e-4", "0", "1 ms"],
     "stderr_s": ["-1", "nan"],
+    "remainder_s": ["nan", "inf", ""],
+    "remainder_stderr_s": ["-1", "nan"],
     "samples": ["0", "1.5"],
     "resolved": ["2"],
     "op": [""],
@@ -335,6 +342,17 @@ def test_impossible_manifests_are_corrupt_even_when_signed(tmp_path: Path, chang
         rows = list(csv.DictReader(text))
     with pytest.raises(LutCorrupt):
         read_lut(sign(folder, rows, manifest))
+
+
+def test_a_table_without_remainders_is_read(tmp_path: Path) -> None:
+    """In a table of an earlier version, latencies and their errors stand for the remainders."""
+    folder = publish(table([entry("a", remainder_s=-1e-6), entry("b")]), tmp_path).path
+    with (folder / ENTRIES).open(newline="") as text:
+        rows = list(csv.DictReader(text))
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    without = [{name: row[name] for name in row if not name.startswith("remainder")} for row in rows]
+    for one in read_lut(sign(folder, without, manifest)).entries:
+        assert (one.remainder_s, one.remainder_stderr_s) == (one.latency_s, one.stderr_s)
 
 
 def test_a_signed_table_with_a_layer_twice_is_corrupt(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_estimate_fields(job: Job) -> None:
     for layer in found["layers"]:
         assert {"name", "op", "key", "latency_s", "stderr_s", "source"} <= layer.keys()
         assert layer["latency_s"] > 0 and layer["stderr_s"] >= 0 and layer["source"] == "measured"
-    total = sum(layer["latency_s"] for layer in found["layers"]) + found["overhead_s"]
+    total = sum(layer["remainder_s"] for layer in found["layers"]) + found["overhead_s"]
     assert found["latency_s"] == pytest.approx(total)
     assert job[1]["estimate"].json["clock"] == "device"
 

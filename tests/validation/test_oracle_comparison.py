@@ -32,8 +32,9 @@ class Compared:
         self.names = network_probe(network).model.names
         self.emitted = {index: name for name, index in self.names.nodes.items()}
         self.estimates = [
-            LayerEstimate(layer.name, layer.op, layer.key.digest, (latencies_s or {}).get(at, 1e-3), 1e-5, "measured")
+            LayerEstimate(layer.name, layer.op, layer.key.digest, own_s, 1e-5, "measured", remainder_s=own_s)
             for at, layer in enumerate(self.layers)
+            for own_s in [(latencies_s or {}).get(at, 1e-3)]
         ]
 
     def nodes(self, *layers: int, part: slice = slice(None)) -> tuple[str, ...]:
