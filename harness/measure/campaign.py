@@ -11,7 +11,7 @@ from harness.device.session import LoadRequest, Series, Visit
 from harness.errors import BackendError, WorkerDied
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Campaign, Slot
-from harness.measure.policy import REFERENCE_EVERY, RepeatPolicy, unsettled, visit_order
+from harness.measure.policy import RepeatPolicy, unsettled, visit_order
 from harness.measure.progress import Progress
 from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Batch, probe_of
@@ -20,6 +20,8 @@ from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
 
 CHECKED_PASSES = 2
+POOL_REFERENCE_EVERY = 4
+"""Rounds of a pool for each visit to the reference probe."""
 POOL_REQUEST_S = 0.1
 """Device time of the rounds of a pool that are requested at once."""
 MAX_DEATHS = 3
@@ -87,14 +89,13 @@ class CampaignRun:
     def _whole_rounds(self, number: int) -> int:
         """Rounds marked as finished, and rounds that are whole but were never marked."""
         batch = self.plan.batches[number]
-        references = 1 if batch.visits == "pool" else -(-len(batch.loads) // REFERENCE_EVERY)
-        if self.plan.reference in self._refused:
-            references = 0
-        slots = references + len([load for load in batch.loads if probe_of(load) not in self._refused])
+        accepted = {load for load in (*batch.loads, self.plan.reference) if probe_of(load) not in self._refused}
         rounds = self.on.journal.rounds(self.campaign.id, number)
-        while len(self.on.journal.slots(self.campaign.id, number, rounds)) >= slots:
+        while True:
+            whole = [load for load in self._order(number, rounds) if load in accepted]
+            if len(self.on.journal.slots(self.campaign.id, number, rounds)) < len(whole):
+                return rounds
             rounds += 1
-        return rounds
 
     def _is_spent(self) -> bool:
         return self.policy.budget_s is not None and self._device_s >= self.policy.budget_s
@@ -131,15 +132,23 @@ class CampaignRun:
 
     def _due(self, number: int, batch: Batch, present: set[str], round: int) -> list[tuple[Slot, str]]:
         """Return the visits of a round that the journal lacks, in their order."""
-        order = visit_order(self.campaign.seed, number, round, self.plan.batches[number].loads, self.plan.reference)
-        if batch.visits == "pool":  # nothing between the visits of a pool
-            order = [load for load in order if load != self.plan.reference] + [self.plan.reference]
+        order = self._order(number, round)
         # Cold visits beyond the minimum need only the probes that are still uncertain.
         is_extra = batch.visits == "cold" and self.policy.runs is None and round >= self.policy.min_rounds
         visited = {*(self._open(batch, round) if is_extra else batch.loads), self.plan.reference} & present
         taken = self.on.journal.slots(self.campaign.id, number, round)
         due = [(Slot(number, round, at), load) for at, load in enumerate(order) if load in visited]
         return [(slot, load) for slot, load in due if slot not in taken]
+
+    def _order(self, number: int, round: int) -> list[str]:
+        """Return the loads of a batch and the reference probe in the order of a round."""
+        batch = self.plan.batches[number]
+        order = visit_order(self.campaign.seed, number, round, batch.loads, self.plan.reference)
+        if batch.visits != "pool":
+            return order
+        # Nothing between the visits of a pool, and little between its rounds.
+        references = [self.plan.reference] if round % POOL_REFERENCE_EVERY == 0 else []
+        return [load for load in order if load != self.plan.reference] + references
 
     def _open(self, batch: Batch, rounds: int) -> dict[str, Measurement]:
         """Probes of a batch that enter an estimate and are short of the target or of the minimum of rounds."""
