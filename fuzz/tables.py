@@ -120,7 +120,7 @@ def _predictor(entries: tuple[Entry, ...]) -> bytes:
 
 
 def _entry(number: int) -> Entry:
-    signature = _signatures()[number]
+    signature = layer_signatures()[number]
     return Entry(
         key=hashlib.sha256(signature.encode()).hexdigest()[:16],
         context=("outside", "chip,outside", "chip@0123abcd")[number % 3],
@@ -142,7 +142,7 @@ def _entry(number: int) -> Entry:
 
 
 @functools.cache
-def _signatures() -> list[str]:
+def layer_signatures() -> list[str]:
     """Return signatures of real layers."""
     from harness.network.layers import cut
     from harness.network.model_references import load_network

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from harness.errors import UsageError
 from harness.network.network import ITEM_BYTES
 from harness.predictor.features.key_parser import (
     CONVOLUTIONS,
@@ -19,9 +20,11 @@ from harness.predictor.features.key_parser import (
     WEIGHT_SLOT,
     WINDOWS,
     KeyOperator,
+    MalformedKey,
     ParsedKey,
     Shape,
     Tensor,
+    columns_of,
     parse_key,
     windowed,
 )
@@ -48,11 +51,17 @@ def describe(signature: str) -> LayerFeatures | None:
     """Return the features of the layer with this key (`LayerKey.text`); None if it is not a key of this version.
 
     Every operator has features: convolutions and matrix products are loop nests, with a fused activation in the class
-    and further inputs as extra operands; anything else moves bytes.
+    and further inputs as extra operands; anything else moves bytes. A text that contradicts itself, as a forged table
+    may hold, is no key; neither is that of a layer with an empty tensor.
     """
-    parsed = parse_key(signature)
-    if parsed is None:
+    try:
+        parsed = parse_key(signature)
+        return None if parsed is None else _features(parsed)
+    except (MalformedKey, UsageError):  # the latter from LayerFeatures, for sizes below 1 and groups that do not divide
         return None
+
+
+def _features(parsed: ParsedKey) -> LayerFeatures:
     for place, operator in enumerate(parsed.operators):
         weight = WEIGHT_SLOT.get(operator.op, 1)
         if operator.op in CONVOLUTIONS and len(operator.tensors) > weight:
@@ -73,7 +82,9 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
     if data.shape is None or weight.shape is None or min(len(data.shape), len(weight.shape)) < 3:
         return None
     out = windowed(operator, data.shape) or result.shape
-    groups = operator.numbers("group", (1,))[0]
+    groups = operator.number("group", 1)
+    if groups < 1:
+        raise MalformedKey(f"{operator.op} has {groups} groups")
     if out is None or len(out) != len(data.shape) or data.shape[1] % groups:
         return None
     in_channels, out_channels = data.shape[1], weight.shape[1] * groups if transposed else weight.shape[0]
@@ -83,7 +94,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
     in_size, out_size = _plane(data.shape[2:]), _plane(out[2:])
     # A transposed convolution applies its kernel once per input pixel: per output pixel, that is a kernel smaller by
     # the stride on each side.
-    kernel, stride = _plane(weight.shape[2:]), _plane(operator.numbers("strides", (1,) * spatial))
+    kernel, stride = _plane(weight.shape[2:]), _plane(operator.per_axis("strides", spatial, 1, least=1))
     if transposed:
         kernel = (-(-kernel[0] // stride[0]), -(-kernel[1] // stride[1]))
     return LayerFeatures(
@@ -107,7 +118,8 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     left = operator.tensors[0]
     if not left.shape or not right.shape or len(right.shape) < 2:
         return None
-    depth, columns = right.shape[-2:] if operator.attributes.get("transB", "0") != "1" else right.shape[:-3:-1]
+    columns = columns_of(operator, right.shape)
+    depth = right.shape[-2] * right.shape[-1] // columns
     rows = math.prod(left.shape) // depth
     batch = math.prod(right.shape[:-2])
     if rows % batch:

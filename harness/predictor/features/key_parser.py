@@ -1,4 +1,7 @@
-"""Parse a layer's key into its inputs, operators and outputs, and infer the shapes between operators."""
+"""Parse a layer's key into its inputs, operators and outputs, and infer the shapes between operators.
+
+The key may come from a table that somebody else wrote: whatever `layer_key` cannot have written is a MalformedKey.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,15 @@ from harness.network.network import ITEM_BYTES
 
 Shape = tuple[int, ...]
 
+MOST_ELEMENTS = 1 << 50
+"""Elements of the largest tensor of a key: products of a few of them are exact enough as floating-point numbers."""
+_MOST_DIGITS = 18
+_MOST_AXES = 64
 _TYPE = re.compile(r"(\w+)\[([\d,]*)\]")
 _OPERATOR = re.compile(r"([\w.-]+)\((.*)\)\{(.*)\}", re.DOTALL)
+_WITHOUT_SHAPE = re.compile(r"_|t\d+\.\d+|c:.*", re.DOTALL)
+"""What an operator may read besides inputs and first results: an absent input, a further result, another constant."""
+_NUMBERS = re.compile(r"-?\d+(,-?\d+)*")
 _BETWEEN_ARGUMENTS = re.compile(r",(?=x\d|t\d|c:|_)")
 CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv", "ConvTranspose"})
 WEIGHT_SLOT = {"QLinearConv": 3, "QLinearMatMul": 3, "QGemm": 3}
@@ -20,6 +30,10 @@ WINDOWS = frozenset({"MaxPool", "AveragePool", "LpPool"})
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 _RESHAPING = frozenset({"Expand", "Resize", "Upsample", "Tile", "DepthToSpace", "SpaceToDepth"})
 COPIES = frozenset({"Concat", "Split", "Transpose", "Slice", "Gather", "Pad", "Cast"}) | _RESHAPING
+
+
+class MalformedKey(ValueError):
+    """The text is not a key: its parts contradict each other, or a size is out of range."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +67,30 @@ class KeyOperator:
         return tuple(tensor for tensor in self.tensors if not tensor.constant)
 
     def numbers(self, name: str, default: Shape) -> Shape:
-        """Return an attribute of integers, or the default."""
+        """Return an attribute of integers, or the default; raises MalformedKey for integers of very many digits."""
         text = self.attributes.get(name, "")
-        return tuple(int(part) for part in text.split(",")) if re.fullmatch(r"-?\d+(,-?\d+)*", text) else default
+        return _whole_numbers(text) if _NUMBERS.fullmatch(text) else default
+
+    def number(self, name: str, default: int) -> int:
+        """Return an attribute of one integer, or the default; raises MalformedKey for several."""
+        (number,) = self.per_axis(name, 1, default)
+        return number
+
+    def per_axis(self, name: str, axes: int, default: int, least: int | None = None) -> Shape:
+        """Return an attribute with one integer per axis; raises MalformedKey for another number, or one below `least`.
+
+        `default` stands for each axis where the operator does not have the attribute.
+        """
+        found = self.numbers(name, (default,) * axes)
+        if len(found) != axes or (least is not None and found and min(found) < least):
+            raise MalformedKey(f"{name} of {self.op} does not fit its input")
+        return found
+
+    def tensor(self, slot: int) -> Tensor:
+        """Return the tensor that the operator reads in this place; raises MalformedKey if it reads fewer."""
+        if slot >= len(self.tensors):
+            raise MalformedKey(f"{self.op} lacks an input")
+        return self.tensors[slot]
 
 
 @dataclass(frozen=True)
@@ -68,7 +103,7 @@ class ParsedKey:
 
 
 def parse_key(text: str) -> ParsedKey | None:
-    """Parse a key's text; None if it is not a key of this version."""
+    """Parse a key's text; None if it is not a key of this version. Raises MalformedKey if its parts contradict."""
     version, *parts = text.split("|")
     if version != KEY_VERSION or not parts or not parts[-1].startswith("->"):
         return None
@@ -79,7 +114,7 @@ def parse_key(text: str) -> ParsedKey | None:
         name, colon, kind = part.partition(":")
         if colon and re.fullmatch(r"x\d+", name):
             tensor = _tensor(kind)
-            if tensor is None:
+            if tensor is None or name != f"x{len(inputs)}":
                 return None
             known[name] = tensor
             inputs.append(tensor)
@@ -99,13 +134,36 @@ def _tensor(text: str, constant: bool = False) -> Tensor | None:
     if found is None:
         return None
     given = text[found.end() + 1 :] if text[found.end() :].startswith("=") else ""
-    values = tuple(int(float(part)) for part in given.split(",")) if given and found[1].startswith("int") else ()
-    shape = tuple(int(size) for size in found[2].split(",") if size)
+    values = tuple(_rounded(part) for part in given.split(",")) if given and found[1].startswith("int") else ()
+    shape = _whole_numbers(found[2]) if found[2] else ()
+    _check_shape(shape)
     return Tensor(found[1], shape, constant, values)
 
 
+def _check_shape(shape: Shape) -> None:
+    """Raise MalformedKey for a size below 1 or huge: operators that read their results twice would double them."""
+    if len(shape) > _MOST_AXES or min(shape, default=1) < 1 or math.prod(shape) > MOST_ELEMENTS:
+        raise MalformedKey("a tensor has a size out of range")
+
+
+def _whole_numbers(text: str) -> Shape:
+    parts = text.split(",")
+    if not all(0 < len(part) <= _MOST_DIGITS for part in parts):
+        raise MalformedKey("a number has no digits, or too many")
+    return tuple(int(part) for part in parts)
+
+
+def _rounded(text: str) -> int:
+    """Return a constant's value; keys hold six digits of it, as in 9.22337e+18."""
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError) as error:
+        raise MalformedKey(f"a constant's value is {text[:40]!r}") from error
+
+
 def _operator(text: str, place: int, known: dict[str, Tensor]) -> KeyOperator | None:
-    found = _OPERATOR.fullmatch(text)
+    # Without the brace at the end, the pattern would try every pair of brackets before it fails.
+    found = _OPERATOR.fullmatch(text) if text.endswith("}") else None
     if found is None:
         return None
     op, arguments, attributes = found.groups()
@@ -113,7 +171,8 @@ def _operator(text: str, place: int, known: dict[str, Tensor]) -> KeyOperator | 
     tensors = []
     for read in reads:
         tensor = _tensor(read[2:], constant=True) if read.startswith("c:") else known.get(read)
-        # The tensor may be a second result of an operator, or an absent input.
+        if tensor is None and not _WITHOUT_SHAPE.fullmatch(read):
+            raise MalformedKey(f"{op} reads {read[:40]!r}, which nothing writes")
         tensors.append(tensor or Tensor("float32", None, constant=read == "_"))
     values = dict(part.split("=", 1) for part in attributes.split(";") if "=" in part)
     return KeyOperator(op, f"t{place}", reads, tuple(tensors), values)
@@ -122,28 +181,29 @@ def _operator(text: str, place: int, known: dict[str, Tensor]) -> KeyOperator | 
 def _result(operator: KeyOperator) -> Tensor:
     """Return an operator's first result, with its shape where it follows from the inputs."""
     first = next(iter(operator.activations), Tensor("float32", None))
-    return Tensor(first.dtype, _result_shape(operator, first.shape))
+    shape = _result_shape(operator, first.shape)
+    if shape is not None:
+        _check_shape(shape)
+    return Tensor(first.dtype, shape)
 
 
 def _result_shape(operator: KeyOperator, read: Shape | None) -> Shape | None:
     if operator.op in CONVOLUTIONS or operator.op in WINDOWS:
         return windowed(operator, read)
     if operator.op in ("MatMul", "Gemm"):
-        left, right = operator.tensors[0].shape, operator.tensors[1].shape
-        return (*left[:-1], right[-2 if operator.attributes.get("transB") == "1" else -1]) if left and right else None
+        left, right = operator.tensor(0).shape, operator.tensor(1).shape
+        return (*left[:-1], columns_of(operator, right)) if left and right else None
     if read is None:
         return None
-    axis = operator.numbers("axis", (0,))[0]
     if operator.op == "Reshape":
         return _reshaped(read, operator.tensors[1].values) if len(operator.tensors) > 1 else None
-    if operator.op == "Flatten":
-        return (math.prod(read[:axis]), math.prod(read[axis:]))
     if operator.op == "Transpose":
-        return tuple(read[axis] for axis in operator.numbers("perm", tuple(range(len(read)))[::-1]))
-    if operator.op == "Concat" and all(tensor.shape for tensor in operator.tensors):
-        return (*read[:axis], sum((tensor.shape or read)[axis] for tensor in operator.tensors), *read[axis + 1 :])
-    if operator.op == "Gather" and len(operator.tensors) > 1:
-        return (*read[:axis], *(operator.tensors[1].shape or ()), *read[axis + 1 :])
+        order = operator.numbers("perm", tuple(range(len(read)))[::-1])
+        if sorted(order) != list(range(len(read))):
+            raise MalformedKey("perm of Transpose does not fit its input")
+        return tuple(read[axis] for axis in order)
+    if operator.op in ("Flatten", "Concat", "Gather"):
+        return _along_axis(operator, read)
     if operator.op == "Squeeze":
         return tuple(size for place, size in enumerate(read) if place not in operator.numbers("axes", ()))
     if operator.op.startswith("Global"):
@@ -153,13 +213,44 @@ def _result_shape(operator: KeyOperator, read: Shape | None) -> Shape | None:
     return max((tensor.shape for tensor in operator.tensors if tensor.shape is not None), key=math.prod)
 
 
+def _along_axis(operator: KeyOperator, read: Shape) -> Shape | None:
+    """Return the result's shape of an operator with the attribute `axis`; None where it does not follow."""
+    axis, last = operator.number("axis", 0), len(read) - (operator.op != "Flatten")
+    if not 0 <= axis <= last:
+        raise MalformedKey(f"axis of {operator.op} does not fit its input")
+    if operator.op == "Flatten":
+        return (math.prod(read[:axis]), math.prod(read[axis:]))
+    if operator.op == "Gather":
+        index = operator.tensors[1].shape if len(operator.tensors) > 1 else None
+        return None if index is None else (*read[:axis], *index, *read[axis + 1 :])
+    shapes = [tensor.shape for tensor in operator.tensors if tensor.shape]
+    if len(shapes) < len(operator.tensors):
+        return None
+    if {len(shape) for shape in shapes} != {len(read)}:
+        raise MalformedKey("inputs of Concat have different numbers of axes")
+    return (*read[:axis], sum(shape[axis] for shape in shapes), *read[axis + 1 :])
+
+
+def columns_of(operator: KeyOperator, right: Shape) -> int:
+    """Return the columns of a matrix product, from the shape of its right-hand side."""
+    if operator.attributes.get("transB") != "1":
+        return right[-1]
+    if len(right) < 2:
+        raise MalformedKey(f"the right-hand side of {operator.op} is not a matrix")
+    return right[-2]
+
+
 def windowed(operator: KeyOperator, read: Shape | None) -> Shape | None:
-    """Return the output shape of a convolution or pooling; None where it does not follow from the attributes."""
+    """Return the output shape of a convolution or pooling; None where it does not follow from the attributes.
+
+    Raises MalformedKey for attributes that do not fit the input.
+    """
     if read is None or len(read) < 3 or operator.op == "ConvTranspose":
         return None
     spatial = len(read) - 2
-    kernel, stride = operator.numbers("kernel_shape", (1,) * spatial), operator.numbers("strides", (1,) * spatial)
-    dilation, pads = operator.numbers("dilations", (1,) * spatial), operator.numbers("pads", (0,) * 2 * spatial)
+    kernel = operator.per_axis("kernel_shape", spatial, 1, least=1)
+    stride = operator.per_axis("strides", spatial, 1, least=1)
+    dilation, pads = operator.per_axis("dilations", spatial, 1, least=1), operator.per_axis("pads", 2 * spatial, 0)
     extra = [
         read[2 + axis] + pads[axis] + pads[axis + spatial] - (kernel[axis] - 1) * dilation[axis] - 1
         for axis in range(spatial)
@@ -168,15 +259,16 @@ def windowed(operator: KeyOperator, read: Shape | None) -> Shape | None:
     sizes = [
         -(-room // stride_) + 1 if up else room // stride_ + 1 for room, stride_ in zip(extra, stride, strict=True)
     ]
-    weight = operator.tensors[WEIGHT_SLOT.get(operator.op, 1)].shape if operator.op in CONVOLUTIONS else None
+    weight = operator.tensor(WEIGHT_SLOT.get(operator.op, 1)).shape if operator.op in CONVOLUTIONS else None
     return (read[0], weight[0] if weight else read[1], *(max(1, size) for size in sizes))
 
 
-def _reshaped(read: Shape | None, values: Shape) -> Shape | None:
-    if min(values) > 0:
-        return values
-    if read is None:
+def _reshaped(read: Shape, values: Shape) -> Shape | None:
+    """Return the shape that a constant asks for; None if its values are not in the key."""
+    if not values or len(values) > _MOST_AXES:
         return None
     sizes = [read[axis] if size == 0 and axis < len(read) else size for axis, size in enumerate(values)]
     rest = math.prod(size for size in sizes if size > 0)
+    if rest > MOST_ELEMENTS:
+        raise MalformedKey("a Reshape has a size out of range")
     return tuple(size if size > 0 else max(1, math.prod(read) // rest) for size in sizes)
