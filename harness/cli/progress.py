@@ -16,12 +16,40 @@ from harness.errors import Interrupted
 from harness.measure.progress import Observer, Progress
 
 _LINE_EVERY_S = 5.0
+_LOOK_EVERY_S = 0.1
+
+
+class StopRequest(threading.Event):
+    """An event that a signal handler may set.
+
+    The lock of an ordinary event may be held by the thread that the signal interrupts; setting it would then wait for
+    ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_requested = False
+
+    def set(self) -> None:
+        """Request the stop."""
+        self._is_requested = True
+
+    def is_set(self) -> bool:
+        """Return whether the stop was requested."""
+        return self._is_requested
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the request, at most `timeout` seconds; return whether it was made."""
+        ends_s = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._is_requested and (left_s := ends_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _LOOK_EVERY_S))
+        return self._is_requested
 
 
 @contextlib.contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
     """Yield an event that the first Ctrl-C sets; the second Ctrl-C raises Interrupted at once."""
-    stop = threading.Event()
+    stop = StopRequest()
 
     def ask(_signal: int, _frame: FrameType | None) -> None:
         if stop.is_set():

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
+from collections.abc import Callable
 from io import BufferedWriter, RawIOBase, TextIOWrapper
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from harness.cli.output import note
-from harness.cli.progress import stop_on_interrupt
+from harness.cli.progress import StopRequest, stop_on_interrupt
+
+TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
 class _Interrupting(RawIOBase):
@@ -28,6 +34,34 @@ class _Interrupting(RawIOBase):
             signal.raise_signal(signal.SIGINT)
         self.written += bytes(data)
         return len(data)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("line", range(12))
+def test_ctrl_c_at_any_line_of_a_wait_ends_it(line: int) -> None:
+    """The thread that waits for the stop may be anywhere in the wait, also where it holds a lock, when Ctrl-C comes."""
+    lines = itertools.count()
+
+    def trace(_frame: FrameType, event: str, _argument: object) -> TraceFunction:
+        if event == "line" and next(lines) == line:
+            signal.raise_signal(signal.SIGINT)
+        return trace
+
+    with stop_on_interrupt() as stop:
+        sys.settrace(trace)
+        try:
+            stop.wait(0.05)
+        finally:
+            sys.settrace(None)
+        assert stop.is_set() or next(lines) <= line
+
+
+def test_a_stop_that_nobody_requests_is_waited_for() -> None:
+    """Without a request, a wait ends at its timeout and returns that there was none; a request of before ends it."""
+    stop = StopRequest()
+    assert not stop.wait(0.01) and not stop.is_set()
+    stop.set()
+    assert stop.wait() and stop.is_set()
 
 
 def test_ctrl_c_while_a_line_is_written_requests_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
