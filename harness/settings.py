@@ -5,6 +5,7 @@ Every error names the file and the key, says what is wrong in TOML's words, and 
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,18 +36,31 @@ SPACE_TARGET = 0.05
 
 MAX_SETTINGS_BYTES = 1 << 20
 _MAX_SHOWN = 80
+_MAX_KEY_PARTS = 16
+_STRING_OR_COMMENT = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"{3,5}|\Z)'
+    r"|'''(?:[^']|'(?!''))*+(?:'{3,5}|\Z)"
+    r'|"(?:[^"\\\n]|\\.)*+"?'
+    r"|'[^'\n]*+'?"
+    r"|#[^\n]*+",
+    re.DOTALL,
+)
+"""Also strings without an end, so that one pass over any text is enough."""
+_LONG_KEY = re.compile(rf"(?:\.[ \t]*[\w-]+[ \t]*){{{_MAX_KEY_PARTS}}}")
 
 Checked = TypeVar("Checked")
 Keys = tuple["str | int", ...]
 
 
 def read_toml(path: Path, *, next_step: str = "Correct the line") -> dict[str, Any]:
-    """Read a TOML file of at most 1 MiB in UTF-8.
+    """Read a TOML file of at most 1 MiB in UTF-8, whose keys have at most 16 parts between dots.
 
     Raises ConfigurationError, whose next step is `next_step` if the text is not valid TOML.
     """
     try:
-        return tomllib.loads(read_file(path, MAX_SETTINGS_BYTES).decode("utf-8-sig"))
+        text = read_file(path, MAX_SETTINGS_BYTES).decode("utf-8-sig")
+        _check_keys(path, text)
+        return tomllib.loads(text)
     except OSError as error:
         step = "Name a TOML file that you may read"
         raise ConfigurationError(f"{path} cannot be read", why=reason_of(error), next_step=step) from error
@@ -55,6 +69,16 @@ def read_toml(path: Path, *, next_step: str = "Correct the line") -> dict[str, A
         raise ConfigurationError(f"{path} is not valid TOML", why=why, next_step="Save it as UTF-8") from error
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits is a ValueError, too
         raise ConfigurationError(f"{path} is not valid TOML", why=str(error)[:300], next_step=next_step) from error
+
+
+def _check_keys(path: Path, text: str) -> None:
+    """Raise ConfigurationError for a key of very many parts: the parser's memory grows with their square."""
+    plain = _STRING_OR_COMMENT.sub(lambda found: "_" + "\n" * found[0].count("\n"), text)
+    found = _LONG_KEY.search(plain)
+    if found is not None:
+        line = plain.count("\n", 0, found.start()) + 1
+        what = f"{path}: the key in line {line} has more than {_MAX_KEY_PARTS} parts between dots"
+        raise ConfigurationError(what, next_step="Correct the line; no setting is nested that deep")
 
 
 def invalid_key(path: Path, key: str, what: str, next_step: str = "Correct the value") -> ConfigurationError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -54,6 +55,44 @@ def test_unreadable_files_say_why(tmp_path: Path, content: bytes, message: str) 
     with pytest.raises(ConfigurationError, match=message) as raised:
         read_toml(path)
     assert str(path) in str(raised.value) and raised.value.next_step and raised.value.fault == "user"
+
+
+PARTS = ["a"] * 5_000
+LONG_KEYS = {
+    "dotted": ".".join(PARTS) + " = 1",
+    "table": "[" + ".".join(PARTS) + "]",
+    "quoted": ".".join(['"a.\\""', "'b'"] * 2_500) + " = 1",
+    "spaced, in an inline table": "x = {" + " \t. ".join(PARTS) + " = 1}",
+    "behind a string of four quotes": 'x = ["""a"""", {' + ".".join(PARTS) + " = 1}]",
+    "behind a literal of four quotes": "x = ['''a'''', {" + ".".join(PARTS) + " = 1}]",
+    "behind a quote in a comment": "# it's\n" + ".".join(PARTS) + " = 1",
+}
+
+
+@pytest.mark.parametrize("case", LONG_KEYS)
+def test_keys_of_very_many_parts_are_refused_before_they_are_parsed(tmp_path: Path, case: str) -> None:
+    """A key of thousands of parts is refused with its line, and takes little memory."""
+    path = tmp_path / "s.toml"
+    path.write_text("\n# first\n" + LONG_KEYS[case], encoding="utf-8")
+    line = 4 if "comment" in case else 3
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigurationError, match=f"key in line {line} has more than 16 parts") as raised:
+            read_toml(path)
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
+    assert raised.value.next_step and raised.value.fault == "user"
+
+
+def test_dots_in_values_and_comments_are_not_counted(tmp_path: Path) -> None:
+    """Strings of any kind and comments may hold any number of dots, and keys sixteen parts."""
+    dots = "a." * 100
+    lines = [f'x = "{dots}\\"{dots}"', f"y = '{dots}'", f'z = """\n{dots}"{dots}"""', f"# {dots}"]
+    lines += [f"w = '''{dots}''''", "v" + ".v" * 15 + " = 1.5"]
+    path = tmp_path / "s.toml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert set(read_toml(path)) == {"x", "y", "z", "w", "v"}
 
 
 def test_missing_files_and_folders_are_errors(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Collection, Dict, Mapping
 
 from device_agents.backends import Refused
 
 MOST_THREADS = 1024
+MOST_THREADS_PER_CORE = 4
+"""A runtime starts each of its threads with every session: far more threads than cores take minutes for each probe."""
 MOST_SEED = (1 << 63) - 1
 
 
@@ -63,8 +66,13 @@ class OptionReader:
         return dict(value)
 
     def threads(self) -> int:
-        """Return the number of threads, 1 by default."""
-        return self.whole("threads", 1, 1, MOST_THREADS)
+        """Return the number of threads, 1 by default; at most `MOST_THREADS_PER_CORE` for each core of this device."""
+        threads = self.whole("threads", 1, 1, MOST_THREADS)
+        cores = os.cpu_count() or 1
+        if threads > MOST_THREADS_PER_CORE * cores:
+            most = f"at most {MOST_THREADS_PER_CORE * cores}, {MOST_THREADS_PER_CORE} for each core of this device"
+            raise self.wrong("threads", f"must be {most}")
+        return threads
 
     def wrong(self, name: str, why: str) -> Refused:
         """Return the error for a wrong option."""
