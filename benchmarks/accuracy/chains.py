@@ -49,6 +49,6 @@ def _errors_of(session: AgentSession, network: Network, table: Lut) -> list[floa
             true_s[touched[0]] += executed.latency_s
     for chain in runtime_graph.chains:
         together.join(sorted({owner[index] for index in chain}))
-    latencies_s = [layer.latency_s or 0.0 for layer in estimate_network(network, table).layers]
+    latencies_s = [layer.remainder_s or 0.0 for layer in estimate_network(network, table).layers]
     sums = [(sum(true_s[at] for at in group), sum(latencies_s[at] for at in group)) for group in together.groups()]
     return [estimated / true - 1 for true, estimated in sums if true > COUNTED_SHARE * truth.makespan_s]

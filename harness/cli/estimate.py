@@ -133,7 +133,7 @@ def _show_layers(network: NetworkEstimate) -> None:
         if layer.latency_s is None or layer.stderr_s is None:
             rows.append((layer.name, layer.op, layer.key, layer.source, "", "", ""))
         else:
-            share = layer.latency_s / network.covered_latency_s
+            share = layer.share_of(network.covered_latency_s)
             times = milliseconds(layer.latency_s), milliseconds(layer.stderr_s)
             rows.append((layer.name, layer.op, layer.key, layer.source, *times, f"{share:.1%}"))
     rows.append(("overhead", "", "", "", milliseconds(network.overhead_s), "", ""))

@@ -46,6 +46,10 @@ class LayerEstimate:
     context: str = ""
     remainder_s: float | None = None
 
+    def share_of(self, whole_s: float) -> float:
+        """Return the part of a network's latency that the layer takes, 0 where nothing is known."""
+        return max(0.0, self.remainder_s or 0.0) / whole_s if whole_s > 0 else 0.0
+
 
 @dataclass(frozen=True)
 class NetworkEstimate:

@@ -46,8 +46,9 @@ class Latency:
 
     The remainder is what the subtraction leaves, which noise makes negative at times. `resolved` is false where it is
     less than three of its standard errors. The latency is then the mean of the remainder given that no layer takes
-    negative time; a negative remainder is the least that its standard error can be. Sums of layers add remainders:
-    latencies that are all moved upwards would add up to too much.
+    negative time. A negative remainder contradicts the subtraction, which is off by at least its size: that is the
+    least that both standard errors can be. Sums of layers add remainders: latencies that are all moved upwards would
+    add up to too much.
     """
 
     latency_s: float
@@ -98,11 +99,11 @@ def positive(value: float, stderr: float, samples: int) -> Latency:
     """
     if value >= RESOLUTION_SIGMAS * stderr:
         return Latency(value, stderr, True, samples, value, stderr)
-    bound = -value / stderr
+    bound, doubt = -value / stderr, max(stderr, -value)
     above = max(1e-12, 1 - _NORMAL.cdf(bound))
     hazard = _NORMAL.pdf(bound) / above
     if bound > 6:  # far below zero, the distribution above zero is exponential with this mean
-        return Latency(stderr / bound, -value, False, samples, value, stderr)
+        return Latency(stderr / bound, -value, False, samples, value, doubt)
     mean = value + stderr * hazard
     spread = stderr * math.sqrt(max(1e-6, 1 + bound * hazard - hazard**2))
-    return Latency(max(mean, 1e-12), max(spread, -value), False, samples, value, stderr)
+    return Latency(max(mean, 1e-12), max(spread, -value), False, samples, value, doubt)

@@ -42,14 +42,14 @@ def compare(before: Lut, after: Lut) -> LutChanges:
     common = sorted(before.by_place.keys() & after.by_place.keys())
     changes = [_change(before.by_place[place], after.by_place[place]) for place in common]
     changed = [one for one in changes if abs(one.z) > SIGNIFICANT_Z and abs(one.ratio - 1) > RELEVANT_CHANGE]
-    total_s = sum(before.by_place[place].latency_s for place in common)
+    before_s, after_s = (sum(table.by_place[place].remainder_s for place in common) for table in (before, after))
     names = sorted({*before.fingerprint, *after.fingerprint})
     return LutChanges(
         changed=tuple(sorted(changed, key=lambda one: -abs(one.after_s - one.before_s))),
         common=len(common),
         added=tuple(sorted(key for key, _ in after.by_place.keys() - before.by_place.keys())),
         removed=tuple(sorted(key for key, _ in before.by_place.keys() - after.by_place.keys())),
-        total_ratio=sum(after.by_place[place].latency_s for place in common) / total_s if common else 1.0,
+        total_ratio=after_s / before_s if min(before_s, after_s) > 0 else 1.0,
         fingerprint={
             name: (before.fingerprint.get(name, ""), after.fingerprint.get(name, ""))
             for name in names

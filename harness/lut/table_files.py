@@ -36,7 +36,7 @@ from harness.strict_model import StrictModel
 from harness.version import VERSION
 from harness.workspace import Workspace, find_workspace
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 ENTRIES, MANIFEST, CORRELATION, PREDICTOR = "entries.csv", "manifest.json", "correlation.bin", "predictor.onnx"
 MAX_FILE_BYTES = 1 << 28
 MAX_PATTERN = 1 << 18
@@ -45,15 +45,15 @@ MAX_ENTRIES = 10_000
 """The matrix of their correlations has this many rows and columns."""
 _COLUMNS = tuple(field.name for field in fields(Entry))
 _TIMES = ("latency_s", "stderr_s", "remainder_s", "remainder_stderr_s")
-_EARLIER_COLUMNS = _COLUMNS[:-2]
-"""Tables of earlier versions have no remainders: their latencies stand for them."""
+_COLUMNS_2 = tuple(name for name in _COLUMNS if not name.startswith("remainder"))
+"""Tables of schema version 2 have no remainders: their latencies stand for them."""
 _Amount = Annotated[float, Field(ge=0)]
 
 
 class _Manifest(StrictModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
-    schema_version: Literal[2]
+    schema_version: Literal[2, 3]
     tool_version: str
     device: str
     created: str
@@ -284,7 +284,7 @@ def _parse_entries(folder: Path, content: bytes) -> tuple[Entry, ...]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise _corrupt(folder, f"{ENTRIES} is not a CSV file: {error}") from error
     columns = tuple(table[0]) if table else ()
-    if columns not in (_COLUMNS, _EARLIER_COLUMNS):
+    if columns not in (_COLUMNS, _COLUMNS_2):
         raise _corrupt(folder, f"{ENTRIES} does not have the columns {', '.join(_COLUMNS)}")
     if len(table) > MAX_ENTRIES + 1:
         raise _corrupt(folder, f"{ENTRIES} has more than {MAX_ENTRIES:,} entries")

@@ -24,6 +24,10 @@ POOL_REFERENCE_EVERY = 4
 """Rounds of a pool for each visit to the reference probe."""
 POOL_REQUEST_S = 0.1
 """Device time of the rounds of a pool that are requested at once."""
+COLD_FACTOR = 4
+"""How much longer the first round of a pool may take than the following ones."""
+MAX_REQUEST_VISITS = 2000
+"""Visits that one request surely holds."""
 MAX_DEATHS = 3
 """Deaths of the worker while it loads a probe, after which the probe counts as refused."""
 
@@ -93,7 +97,7 @@ class CampaignRun:
         rounds = self.on.journal.rounds(self.campaign.id, number)
         while True:
             whole = [load for load in self._order(number, rounds) if load in accepted]
-            if len(self.on.journal.slots(self.campaign.id, number, rounds)) < len(whole):
+            if not whole or len(self.on.journal.slots(self.campaign.id, number, rounds)) < len(whole):
                 return rounds
             rounds += 1
 
@@ -119,16 +123,26 @@ class CampaignRun:
         self.on.session.drop(sorted(present))
 
     def _pool_rounds(self, batch: Batch) -> int:
-        """Run an untimed round of a pool; return how many rounds to request at once.
+        """Run a pool without keeping its samples; return how many rounds to request at once.
 
         A network runs without pauses. Between two requests there is one, in which other programs empty the last cache
         that all share: after 10 ms, a layer with 1 MB of weights took three times as long. So short rounds are
         requested together, behind one that is not timed.
         """
-        untimed = self._series([Visit(load, 0, 1) for load in batch.loads])
-        round_s = sum(device_s(one.samples) for series, _ in untimed for one in series)
+        if not batch.loads:
+            return 1
+        round_s = self._untimed_round(batch)
+        if round_s < COLD_FACTOR * POOL_REQUEST_S:  # it was cold; the next one shows how long a round takes
+            round_s = self._untimed_round(batch)
+        most = MAX_REQUEST_VISITS // len(batch.loads) - 1
+        return max(1, min(most, int(POOL_REQUEST_S / max(round_s, 1e-9))))
+
+    def _untimed_round(self, batch: Batch) -> float:
+        """Visit each load of a batch once and return the device time in seconds."""
+        series = self._series([Visit(load, 0, 1) for load in batch.loads])
+        round_s = sum(device_s(one.samples) for part, _ in series for one in part)
         self._spend(round_s)
-        return max(1, int(POOL_REQUEST_S / max(round_s, 1e-9)))
+        return round_s
 
     def _due(self, number: int, batch: Batch, present: set[str], round: int) -> list[tuple[Slot, str]]:
         """Return the visits of a round that the journal lacks, in their order."""

@@ -238,19 +238,24 @@ def is_quantised_picture(kind: TensorType) -> bool:
 def quantised(builder: ModelBuilder, tensor: str, dtype: str) -> str:
     """Append a QuantizeLinear to 8-bit integers of type `dtype`, with a scale of 1/16."""
     written = TensorType(dtype, builder.type_of(tensor).shape)
-    return builder.operator("QuantizeLinear", [tensor, *_scale_and_zero(builder, dtype)], written)
+    scaling = builder.scalar(_SCALE, "float32"), builder.scalar(_ZERO_POINT[dtype], dtype)
+    return builder.operator("QuantizeLinear", [tensor, *scaling], written)
 
 
 def dequantised(builder: ModelBuilder, tensor: str) -> str:
     """Append the DequantizeLinear that reverses `quantised`."""
+    return _dequantised(builder, tensor, _ZERO_POINT[builder.type_of(tensor).dtype])
+
+
+def dequantised_weight(builder: ModelBuilder, weight: str) -> str:
+    """Append the DequantizeLinear of a weight of signed integers, symmetric as runtimes demand of weights."""
+    return _dequantised(builder, weight, 0)
+
+
+def _dequantised(builder: ModelBuilder, tensor: str, zero_point: int) -> str:
     read = builder.type_of(tensor)
-    return builder.operator(
-        "DequantizeLinear", [tensor, *_scale_and_zero(builder, read.dtype)], TensorType("float32", read.shape)
-    )
-
-
-def _scale_and_zero(builder: ModelBuilder, dtype: str) -> tuple[str, str]:
-    return builder.scalar(_SCALE, "float32"), builder.scalar(_ZERO_POINT[dtype], dtype)
+    scaling = builder.scalar(_SCALE, "float32"), builder.scalar(zero_point, read.dtype)
+    return builder.operator("DequantizeLinear", [tensor, *scaling], TensorType("float32", read.shape))
 
 
 def slice_leading(builder: ModelBuilder, tensor: str, shape: tuple[int, ...]) -> str:

@@ -20,7 +20,7 @@ Visits = Literal["cold", "pool", "warm"]
 """How a batch is visited, in rounds of random order:
 
 - `cold`: no untimed run before a timed one; later rounds leave out probes whose latency is precise enough;
-- `pool`: as `cold`, but every round has every probe, and the first round is not timed;
+- `pool`: as `cold`, but every round has every probe; rounds before the first one of a request are not timed;
 - `warm`: an untimed run of the same probe before each timed one.
 """
 MAX_BATCH_LOADS = 512

@@ -154,23 +154,21 @@ def _batches(
             yield from _hot(batched(_fresh(set(), (*plan.probes_in_context, *cut.windows)), "warm"))
         else:
             yield from pools(plan.in_context, network_bytes)
-            yield from pools([(window, 1) for window in _windows(cut)], network_bytes)
+            for tiling in _tilings(cut):
+                yield from pools([(window, 1) for window in tiling], network_bytes)
         yield from batched(_fresh(seen, plan.alone), alone)
         yield from batched(_fresh(seen, plan.stacks), "cold")
 
 
-def _windows(cut: CutNetwork) -> Iterator[tuple[Probe, ...]]:
-    """Yield the probes of each window, tiling by tiling, so that a batch as large as the network holds each layer once.
-
-    Windows of two chains overlap; every second one makes a tiling.
-    """
+def _tilings(cut: CutNetwork) -> Iterator[list[tuple[Probe, ...]]]:
+    """Yield sets of windows that do not overlap: a pool of each set holds every layer at most once, as the network."""
     probes = {probe.id: probe for probe in cut.windows}
     alone = [(one.alone, one.alone_null) for one in cut.chains]
     meeting = [(one.meeting, one.meeting_null) for one in cut.chains]
     checks = [(one.check, one.check_null) for one in cut.chains]
-    for window, null in (*alone, *meeting[::2], *meeting[1::2], *checks):
-        if window:
-            yield probes[window], probes[null]
+    for tiling in (alone, meeting[::2], meeting[1::2], checks):
+        if any(window for window, _ in tiling):
+            yield [(probes[window], probes[null]) for window, null in tiling if window]
 
 
 def _hot(batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -16,7 +16,7 @@ from harness.network.assemble import ModelBuilder, index_bound
 from harness.network.layers import Layer
 from harness.network.network import Network, TensorType
 from harness.network.weights import INTEGER_RANGE
-from harness.probe.auxiliary import dequantised, is_quantised_picture, quantised
+from harness.probe.auxiliary import dequantised, dequantised_weight, is_quantised_picture, quantised
 
 ProducerKind = Literal["outside", "convolution", "abs"]
 PRODUCER_CHANNELS = 4
@@ -58,6 +58,6 @@ def produce(builder: ModelBuilder, kind: TensorType, producer: ProducerKind, bou
 def _quantised_convolution(builder: ModelBuilder, source: str, kind: TensorType) -> str:
     """Append a 1x1 convolution between DequantizeLinear and QuantizeLinear, which runtimes execute on integers."""
     weight = builder.integers(TensorType("int8", (kind.shape[1], PRODUCER_CHANNELS, 1, 1)), *INTEGER_RANGE["int8"])
-    read = [dequantised(builder, source), dequantised(builder, weight)]
+    read = [dequantised(builder, source), dequantised_weight(builder, weight)]
     result = builder.operator("Conv", read, TensorType("float32", kind.shape), kernel_shape=[1, 1])
     return quantised(builder, result, kind.dtype)

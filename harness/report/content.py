@@ -216,7 +216,7 @@ def _bar(layer: LayerEstimate, whole_s: float) -> figures.LayerBar:
 
 
 def _share(layer: LayerEstimate, whole_s: float) -> str:
-    return percent(layer.latency_s / whole_s) if layer.latency_s is not None and whole_s > 0 else ""
+    return percent(layer.share_of(whole_s)) if layer.latency_s is not None and whole_s > 0 else ""
 
 
 def _layers(estimate: NetworkEstimate) -> ReportTable:

@@ -214,6 +214,7 @@ def test_a_negative_difference_shows_in_the_error(error_s: float, factor: float)
     assert found is not None
     assert not found.resolved
     assert found.stderr_s >= 0.999 * short_s > found.latency_s
+    assert found.remainder_s < 0 and found.remainder_stderr_s >= 0.999 * -found.remainder_s
 
 
 def test_a_layer_whose_probe_was_refused_has_no_latency() -> None:

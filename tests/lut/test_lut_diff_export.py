@@ -21,7 +21,19 @@ from harness.lut.export import export_entries
 from harness.lut.table import Entry
 from harness.lut.table_files import publish
 
-LAYERS = [entry(f"layer {n}", latency_s=1e-4 * (n + 1), stderr_s=1e-6 * (n + 1)) for n in range(50)]
+
+def layer(number: int) -> Entry:
+    """Return a resolved layer, with an error of one percent."""
+    latency_s = 1e-4 * (number + 1)
+    return entry(f"layer {number}", latency_s=latency_s, stderr_s=latency_s / 100, remainder_s=latency_s)
+
+
+def slower(one: Entry, factor: float) -> Entry:
+    """Return a layer that takes another time."""
+    return dataclasses.replace(one, latency_s=one.latency_s * factor, remainder_s=one.remainder_s * factor)
+
+
+LAYERS = [layer(number) for number in range(50)]
 
 
 def test_a_table_does_not_differ_from_itself() -> None:
@@ -35,8 +47,8 @@ def test_a_table_does_not_differ_from_itself() -> None:
 def test_a_layer_that_became_slower_is_found_and_measured() -> None:
     """A change of 20 % with errors of 1 % is listed with ratio and significance, the largest change first."""
     after = list(LAYERS)
-    after[3] = dataclasses.replace(LAYERS[3], latency_s=LAYERS[3].latency_s * 1.2)
-    after[40] = dataclasses.replace(LAYERS[40], latency_s=LAYERS[40].latency_s * 0.7)
+    after[3] = slower(LAYERS[3], 1.2)
+    after[40] = slower(LAYERS[40], 0.7)
     changes = compare(table(LAYERS), table(after))
     assert [one.key for one in changes.changed] == [LAYERS[40].key, LAYERS[3].key]
     assert [one.ratio for one in changes.changed] == pytest.approx([0.7, 1.2])
@@ -60,9 +72,9 @@ def test_noise_is_not_flagged() -> None:
 def test_significant_but_small_changes_are_not_flagged() -> None:
     """A change of 1 % is not listed, however certain."""
     exact = [dataclasses.replace(one, stderr_s=0.0) for one in LAYERS]
-    slower = [dataclasses.replace(one, latency_s=one.latency_s * 1.01) for one in exact]
-    assert compare(table(exact), table(slower)).changed == ()
-    assert compare(table(exact), table(slower)).total_ratio == pytest.approx(1.01)
+    changes = compare(table(exact), table([slower(one, 1.01) for one in exact]))
+    assert changes.changed == ()
+    assert changes.total_ratio == pytest.approx(1.01)
 
 
 def test_layers_that_only_one_table_holds_are_listed() -> None:

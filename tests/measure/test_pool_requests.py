@@ -13,12 +13,13 @@ from in_process import InProcessSession
 from nullbench import StopAfter, build_network
 
 from device_agents.backends import create
+from device_agents.messages import LoadRequest, Revealed
 from harness.device.replies import Series, Visit
-from harness.errors import Interrupted
+from harness.errors import BackendError, Interrupted
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Journal
-from harness.measure.policy import RepeatPolicy
+from harness.measure.policy import REFERENCE_EVERY, RepeatPolicy
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import load_network
@@ -48,6 +49,14 @@ class RecordingSession(InProcessSession):
                     return
 
 
+class RefusingSession(RecordingSession):
+    """A session with a device that refuses every probe."""
+
+    def put(self, request: LoadRequest) -> Revealed | None:
+        """Refuse the probe."""
+        raise BackendError(f"{request.probe} is refused")
+
+
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> ProbePlan:
     """A plan whose network does not fit into the caches: its probes in context are in pools."""
@@ -73,7 +82,7 @@ def run(
             try:
                 CampaignRun(DeviceRun(session, journal, "bench", stop=stop), campaign, plan, policy).run()
             except Interrupted:
-                assert stop is not None
+                assert stop.is_set()
         return session.requests, dict(journal.samples(campaign.id))
 
 
@@ -106,6 +115,27 @@ def test_short_rounds_are_requested_together_behind_an_untimed_one(tmp_path: Pat
     assert counted(samples, plan) == sample_counts(plan)
     untimed = len(visited)  # one round in each request, and one request that loads the caches
     assert sum(map(len, visited)) == (RUNS + untimed) * size
+
+
+def test_the_reference_probe_is_in_every_fourth_round(tmp_path: Path, plan: ProbePlan) -> None:
+    """Rounds of six runs visit it after the first and the fifth round of each pool, also if the campaign is resumed."""
+    pools = sum(batch.visits == "pool" for batch in plan.batches)
+    others = sum(RUNS * -(-len(batch.loads) // REFERENCE_EVERY) for batch in plan.batches if batch.visits != "pool")
+    for folder, stops in (("whole", []), ("stopped", [StopAfter(9), StopAfter(20), StopAfter(33)])):
+        (tmp_path / folder).mkdir()
+        _, samples = run(tmp_path / folder, plan, 1e-5, stops)
+        assert len(samples[plan.reference]) == others + 2 * pools
+
+
+def test_a_campaign_whose_probes_were_all_refused_can_be_resumed(tmp_path: Path, plan: ProbePlan) -> None:
+    """Without a probe that the device accepts, a second run ends as the first one did."""
+    session = RefusingSession(create("null", {}))
+    policy = RepeatPolicy(runs=RUNS)
+    with Journal(tmp_path / "journal.sqlite") as journal:
+        campaign = DeviceRun(session, journal, "bench").begin(plan, policy.settings("profile", 0))
+        for _ in range(2):
+            CampaignRun(DeviceRun(session, journal, "bench"), campaign, plan, policy).run()
+        assert not journal.samples(campaign.id)
 
 
 def test_long_rounds_are_requested_one_by_one(tmp_path: Path, plan: ProbePlan) -> None:

@@ -91,6 +91,29 @@ def test_other_formats_stay_as_they_are(name: str, number_format: str) -> None:
     assert with_unsigned_pairs(network) == network
 
 
+def test_evidence_is_a_pair_that_the_runtime_rewrote() -> None:
+    """Packed weights are no evidence, and a picture of unsigned integers in front of signed pairs hides none."""
+    weights = numpy_helper.from_array(np.ones((64, 64), "int8"), "w")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "scale"], ["wf"]),
+        helper.make_node("MatMul", ["x", "wf"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 64]) for name in ("x", "y")]
+    scale = numpy_helper.from_array(np.array(0.1, "float32"), "scale")
+    graph = helper.make_graph(nodes, "packed", values[:1], values[1:], [weights, scale])
+    packed = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    assert not is_rewritten(prepared(packed))
+    mixed = ModelProto()
+    mixed.CopyFrom(network_in("residual", SIGNED))
+    signed = is_rewritten(prepared(mixed))
+    picture = mixed.graph.input[0]
+    cast = helper.make_node("Cast", ["bytes"], [picture.name], to=TensorProto.FLOAT)
+    mixed.graph.node.insert(0, cast)
+    picture.name = "bytes"
+    picture.type.tensor_type.elem_type = TensorProto.UINT8
+    assert is_rewritten(prepared(mixed)) == signed
+
+
 @pytest.mark.parametrize(
     ("model", "dtype"),
     [

@@ -96,7 +96,7 @@ def test_networks_of_few_layers_or_large_weights_have_none() -> None:
 @given(st.integers(FEWEST_LAYERS, 40), st.integers(5, MOST_CACHES - 2))
 @settings(max_examples=15)
 def test_a_batch_of_windows_touches_about_what_the_network_does(length: int, caches: int) -> None:
-    """Windows overlap, but those that are visited together hold each layer about once."""
+    """Windows overlap, but those that are visited together hold no layer twice."""
     one = cut_of(products(length))
     weight_bytes = one.network.constant_bytes(one.network.nodes)
     planned = with_neighbours(one, AuxiliaryKind.AVGPOOL, weight_bytes // caches)
@@ -105,8 +105,7 @@ def test_a_batch_of_windows_touches_about_what_the_network_does(length: int, cac
     batches = [batch for batch in plan.batches if windows.issuperset(batch.probes)]
     assert windows == {probe for batch in batches for probe in batch.probes}
     for batch in batches:
-        held = sum(plan.probes[probe].model.weight_bytes for probe in batch.probes)
-        assert held <= 2 * weight_bytes
+        assert sum(plan.probes[probe].model.weight_bytes for probe in batch.probes) <= weight_bytes
 
 
 def test_warm_probes_and_probes_of_pools_are_apart() -> None:

@@ -49,10 +49,9 @@ def make_estimate(
 ) -> NetworkEstimate:
     """Return an estimate with these layers, no overhead, ± 10 %, and two nodes that take no time."""
     made = tuple(
-        LayerEstimate(
-            layer, "Conv", "0" * 16, seconds, seconds and seconds / 100, "unknown" if seconds is None else "measured"
-        )
+        LayerEstimate(layer, "Conv", "0" * 16, seconds, seconds and seconds / 100, source, remainder_s=seconds)
         for layer, seconds in layers
+        for source in ["unknown" if seconds is None else "measured"]
     )
     known = [layer.latency_s for layer in made if layer.latency_s is not None]
     whole, complete = sum(known), len(known) == len(made)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _NCHWC = "com.microsoft.nchwc"
 _GIVEN_NAME = re.compile(r"(?<![A-Za-z0-9])[kntw][0-9]+(?![A-Za-z0-9])")
+_UNSIGNED_ZERO_POINT = "qdq_s8_to_u8"
 _CONVERSIONS = frozenset({"Cast", "Transpose", "ReorderInput", "ReorderOutput"})
 """Operators that the runtime inserts to convert a tensor between layouts or types."""
 _ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "PRelu"})
@@ -38,15 +39,12 @@ def read_onnxruntime(network: Network, names: EmittedNames, content: bytes) -> R
         found = _Executed(network, names, graph)
     except (DecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise unreadable() from error
-    return RuntimeGraph(_groups(network, found), found.blocked, unsigned_pairs=_has_made_unsigned(network, graph))
+    return RuntimeGraph(_groups(network, found), found.blocked, unsigned_pairs=_has_made_unsigned(graph))
 
 
-def _has_made_unsigned(network: Network, graph: GraphProto) -> bool:
-    """Return whether the runtime has constants of type `uint8` for a network that has nothing of this type."""
-    from onnx import TensorProto
-
-    sent = {kind.dtype for kind in (*network.types.values(), *(one.type for one in network.constants.values()))}
-    return "uint8" not in sent and any(one.data_type == TensorProto.UINT8 for one in graph.initializer)
+def _has_made_unsigned(graph: GraphProto) -> bool:
+    """Return whether the runtime has zero points that it made for pairs which it turned from `int8` into `uint8`."""
+    return any(one.name.startswith(_UNSIGNED_ZERO_POINT) for one in graph.initializer)
 
 
 class _Executed:
