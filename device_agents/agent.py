@@ -20,7 +20,7 @@ from typing import Any, Callable, Dict, NoReturn, Optional
 
 from device_agents import AGENT_VERSION, fingerprint, wire
 from device_agents.backends import BACKENDS
-from device_agents.lease import Lease, LeaseHeld, evict_stopped, holder_of
+from device_agents.lease import Lease, LeaseHeld, LeaseRemoved, evict_stopped, holder_of
 from device_agents.watchdog import Watchdog
 from device_agents.worker_link import Rejected, WorkerLink
 
@@ -312,7 +312,11 @@ class Agent:
     def _renew(self) -> None:
         self._watchdog.renew()
         if self._lease is not None:
-            self._lease.extend(self._watchdog.deadline, self._watchdog.ttl_s)
+            try:
+                self._lease.extend(self._watchdog.deadline, self._watchdog.ttl_s)
+            except LeaseRemoved as removed:  # another controller may hold the device already
+                self._writer.write("error", 0, code="lease-lost", message=str(removed))
+                raise _Finished(_EXIT_EXPIRED) from None
 
     def _holds(self, token: Any) -> bool:
         return self._lease is not None and type(token) is int and token == self._lease.token
@@ -323,8 +327,9 @@ def _rightful_holder(resource: str) -> Optional[str]:
     try:
         holder = holder_of(resource)
         return None if holder is None or evict_stopped(resource) else holder
-    except ValueError as error:
-        raise Rejected("bad-request", "%r cannot be leased: %s" % (resource[:80], error)) from None
+    except (ValueError, OSError) as error:
+        code = "system" if isinstance(error, OSError) else "bad-request"
+        raise Rejected(code, "%r cannot be leased: %s" % (resource[:80], error)) from None
 
 
 def _shares(frame: wire.Frame, backend: str) -> bool:

@@ -7,6 +7,10 @@ holds the last token, its holder, and the time until which it is leased.
 A session that shares its resource gets a token in the same way but keeps no lock: any number of them work at once.
 
 A reboot may empty that folder and may set the wall clock back, so the user's cache folder holds a copy of the token.
+
+Every user may write to the file, so its token counts only if the wall clock could have led to it; the copy, which is
+the user's own, always counts. A lock on a file that is no longer in the folder excludes nobody: the file is compared
+with that in the folder after locking and whenever the lease is renewed.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import signal
 import stat
 import time
@@ -25,7 +30,12 @@ from typing import Any, Dict, Iterator, Optional
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _RECORD_BYTES = 4096
 _MOST = 1 << 62
-"""Tokens above this are not believed, because every user may write to the file."""
+"""Larger numbers are no tokens."""
+_AHEAD_S = 10 * 366 * 86_400
+"""How far a token of the shared file may be ahead of the clock: tokens begin with the time, and grow by one."""
+_HOLDER_CHARS = 200
+_TRIES = 10
+"""How often a lock is taken anew because its file was removed or replaced meanwhile."""
 _SPARE = 1 / 8
 _GRACE_S = 5.0
 _DYING_S = 2.0
@@ -41,8 +51,18 @@ class LeaseHeld(Exception):
         self.holder = holder
 
 
+class LeaseRemoved(Exception):
+    """The lock file was removed or replaced, so the lock excludes nobody any more."""
+
+    def __init__(self, resource: str) -> None:
+        super().__init__(f"the lock file of {resource} was removed or replaced")
+
+
 def runtime_folder() -> str:
-    """Return the folder of lock files, one for all users of the machine; it is created on first use."""
+    """Return the folder of lock files, one for all users of the machine; it is created on first use.
+
+    Raises OSError if others than root and this user could exchange the folder or the files in it.
+    """
     base = "/run/lock"
     if not (os.path.isdir(base) and os.stat(base).st_mode & stat.S_IWOTH):
         base = "/tmp"  # noqa: S108 - shared on purpose
@@ -52,7 +72,24 @@ def runtime_folder() -> str:
         os.chmod(folder, 0o1777)  # noqa: S103 - as /tmp: everyone may lock, no one may remove
     except FileExistsError:
         pass
+    _check_folder(folder)
     return folder
+
+
+def _check_folder(folder: str) -> None:
+    found = os.lstat(folder)
+    quoted = shlex.quote(folder)
+    if not stat.S_ISDIR(found.st_mode):
+        raise _unsafe(folder, "it is a link or a file, not a folder; remove it")
+    if found.st_uid not in (0, os.geteuid()):
+        why = "it belongs to user %d, who could remove the locks of others; as root, run: chown root %s"
+        raise _unsafe(folder, why % (found.st_uid, quoted))
+    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+        raise _unsafe(folder, "every user may remove the locks of others; run: chmod +t %s" % quoted)
+
+
+def _unsafe(path: str, why: str) -> OSError:
+    return PermissionError(errno.EPERM, "the lock cannot be trusted: " + why, path)
 
 
 class Lease:
@@ -71,27 +108,40 @@ class Lease:
         A `shared` lease keeps no lock, so that others get theirs meanwhile; only a holder of the lock refuses it.
         Raises OSError if the token cannot be stored, for example on a full disk.
         """
-        handle = _open_shared(self._path)
-        try:
-            locked = (shared and _lock_in_turn(handle)) or _lock(handle)
-            if not locked and not (_evict_stopped(handle) and _lock(handle)):
-                raise LeaseHeld(self.resource, _holder(handle))
-            before = max(int(_read(handle).get("token", 0)), _remembered(self.resource))
-            token = max(before + 1, int(time.time()))
-            self._record = {"token": token} if shared else {"token": token, "holder": holder, "pid": os.getpid()}
-            _write(handle, self._record)
-            os.fsync(handle)
-            _remember(self.resource, token)
-        except BaseException:
-            os.close(handle)
-            raise
-        if shared:
-            os.close(handle)
-        self.token, self._file = token, None if shared else handle
+        for _ in range(_TRIES):
+            handle = _open_shared(self._path)
+            try:
+                locked = (shared and _lock_in_turn(handle)) or _lock(handle)
+                if not locked and not (_evict_stopped(handle) and _lock(handle)):
+                    raise LeaseHeld(self.resource, _holder(handle))
+                if _is_at(handle, self._path):
+                    self.token = self._next_token(handle, holder, shared)
+                    self._file = None if shared else os.dup(handle)  # shares the lock
+                    return self.token
+            finally:
+                os.close(handle)
+        raise OSError(errno.EBUSY, "the lock file is removed or replaced again and again", self._path)
+
+    def _next_token(self, handle: int, holder: str, shared: bool) -> int:
+        """Write a new token to the locked file, and return it."""
+        now_s, remembered = int(time.time()), _remembered(self.resource)
+        before = int(_read(handle).get("token", 0))
+        if before > max(now_s, remembered) + _AHEAD_S:  # a scribble; the write below repairs it
+            before = 0
+        token = max(before + 1, remembered + 1, now_s)
+        self._record = {"token": token} if shared else {"token": token, "holder": holder, "pid": os.getpid()}
+        _write(handle, self._record)
+        os.fsync(handle)
+        _remember(self.resource, token)
         return token
 
     def extend(self, deadline_s: float, ttl_s: float) -> None:
-        """Record that the lease holds until `deadline_s` of the monotonic clock, in case this process is stopped."""
+        """Record that the lease holds until `deadline_s` of the monotonic clock, in case this process is stopped.
+
+        Raises LeaseRemoved if the lock file was removed or replaced.
+        """
+        if self._file is not None and not _is_at(self._file, self._path):
+            raise LeaseRemoved(self.resource)
         if self._file is not None and deadline_s > self._record.get("until_s", 0.0):
             self._record["until_s"] = deadline_s + _SPARE * ttl_s  # not every heartbeat needs a write
             with contextlib.suppress(OSError):  # the lease itself does not depend on it
@@ -136,7 +186,7 @@ def _existing(path: str, mode: int = os.O_RDWR) -> Iterator[Optional[int]]:
 
 
 def _holder(handle: int) -> str:
-    return str(_read(handle).get("holder", "an unknown holder"))
+    return str(_read(handle).get("holder", "an unknown holder"))[:_HOLDER_CHARS]
 
 
 def _path(resource: str) -> str:
@@ -168,7 +218,18 @@ def _lock_in_turn(handle: int) -> bool:
 
 
 def _open_shared(path: str) -> int:
-    flags = os.O_RDWR | os.O_NOFOLLOW
+    """Open the lock file, which is created on first use; raises OSError for anything but a file of its own."""
+    handle = _open_or_create(path)
+    found = os.fstat(handle)
+    # A second name could be that of a file of this user, which the token would overwrite.
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(handle)
+        raise _unsafe(path, "it is not a file of its own; remove it")
+    return handle
+
+
+def _open_or_create(path: str) -> int:
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         return os.open(path, flags)
     except FileNotFoundError:
@@ -179,6 +240,14 @@ def _open_shared(path: str) -> int:
         return os.open(path, flags)
     os.fchmod(handle, 0o666)
     return handle
+
+
+def _is_at(handle: int, path: str) -> bool:
+    """Return whether the open file is the one at this path."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _read(handle: int) -> Dict[str, Any]:

@@ -152,6 +152,18 @@ def test_a_virtual_device_serves_sessions_that_share_it(start_agent: Start) -> N
     assert (refused.fields["code"], "cannot be shared" in refused.fields["message"]) == ("bad-request", True)
 
 
+def test_agent_whose_lock_file_is_removed_ends(start_agent: Start, runtime_folder: Path) -> None:
+    """After the lock file is gone a second agent gets the lease, and the first measures no further beside it."""
+    first, second = start_agent().ready(), start_agent()
+    second.greet()
+    (runtime_folder / "bench.lease").unlink()
+    assert second.lease().fields["token"] > first.token
+    first.send("heartbeat", token=first.token)
+    frame = first.receive()
+    assert frame is not None and frame.fields["code"] == "lease-lost" and "was removed" in frame.fields["message"]
+    assert first.process.wait(10) == 3
+
+
 def test_old_token_is_refused_after_release(start_agent: Start) -> None:
     """A released token is refused, also after the lease was taken again."""
     agent = start_agent().ready()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from device_agents.lease import Lease, LeaseHeld, evict_stopped, holder_of
+from device_agents.lease import Lease, LeaseHeld, LeaseRemoved, evict_stopped, holder_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOLD = """
@@ -167,3 +170,140 @@ def test_shared_lease_is_refused_by_a_holder() -> None:
             Lease("board").acquire("one of many", shared=True)
     finally:
         _kill(process)
+
+
+def _lock_of_another_controller(path: Path) -> int:
+    """A lock on the file that is now at the path, as a controller holds it that knows no tokens."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return handle
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_lock_on_a_removed_file_is_noticed_on_renewal(runtime_folder: Path, is_replaced: bool) -> None:
+    """A holder whose lock file was removed or replaced does not keep its lease, since it excludes nobody."""
+    lease, path = Lease("board"), runtime_folder / "board.lease"
+    lease.acquire("me")
+    lease.extend(time.monotonic() + 60, 60)
+    path.unlink()
+    if is_replaced:
+        path.write_bytes(b"")
+    with pytest.raises(LeaseRemoved, match="lock file of board"):
+        lease.extend(time.monotonic() + 60, 60)
+    lease.release()
+
+
+def test_lock_is_taken_on_the_file_that_others_see(runtime_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock file that is replaced between opening and locking gives nobody a second lock beside that of another."""
+    path, flock = runtime_folder / "board.lease", fcntl.flock
+    Lease("board").acquire("before", shared=True)
+    held: list[int] = []
+
+    def replacing(handle: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        path.unlink()
+        held.append(_lock_of_another_controller(path))
+        flock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", replacing)
+    with pytest.raises(LeaseHeld):
+        Lease("board").acquire("me")
+    os.close(held.pop())
+    lease = Lease("board")
+    lease.acquire("me")
+    lease.release()
+
+
+def test_file_that_is_replaced_for_ever_is_an_error(runtime_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that removes the lock file each time ends in an error, not in a lease or an endless loop."""
+    flock = fcntl.flock
+
+    def removing(handle: int, operation: int) -> None:
+        flock(handle, operation)
+        (runtime_folder / "board.lease").unlink()
+
+    monkeypatch.setattr(fcntl, "flock", removing)
+    with pytest.raises(OSError, match="again and again"):
+        Lease("board").acquire("me")
+
+
+@pytest.mark.parametrize("scribble", [(1 << 62) - 1, (1 << 62) - 2, 1 << 40, int(time.time()) + 20 * 366 * 86_400])
+def test_scribbled_token_locks_nobody_out(runtime_folder: Path, scribble: int) -> None:
+    """A token that the clock could not have led to is replaced, and tokens go on growing from where they were."""
+    lease = Lease("board")
+    token = lease.acquire("me")
+    lease.release()
+    (runtime_folder / "board.lease").write_text(json.dumps({"token": scribble}))
+    after = lease.acquire("me")
+    lease.release()
+    assert token < after <= max(token, int(time.time())) + 1
+    assert json.loads((runtime_folder / "board.lease").read_text())["token"] == after
+
+
+def test_clock_that_was_set_back_is_no_scribble(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens grow though the clock now shows a time many years before them, as on boards that start in 1970."""
+    lease = Lease("board")
+    token = lease.acquire("me")
+    lease.release()
+    monkeypatch.setattr(time, "time", lambda: 12.0)
+    assert lease.acquire("me") == token + 1
+    lease.release()
+
+
+def _link(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    folder.symlink_to(tmp_path / "elsewhere")
+
+
+def _file(folder: Path, _: Path) -> None:
+    folder.write_bytes(b"")
+
+
+def _without_sticky_bit(folder: Path, _: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+
+
+def _of_another_user(folder: Path, _: Path) -> None:
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    os.chown(folder, 12345, 12345)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (_link, "link or a file"),
+        (_file, "link or a file"),
+        (_without_sticky_bit, r"chmod \+t"),
+        (_of_another_user, "belongs to user 12345"),
+    ],
+)
+def test_folder_that_others_control_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path, Path], None], why: str
+) -> None:
+    """A folder of locks that another user could exchange or empty is an error with the command that mends it."""
+    folder = tmp_path / "leases"
+    make(folder, tmp_path)
+    monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", str(folder))
+    for attempt in (lambda: Lease("board").acquire("me"), lambda: holder_of("board")):
+        with pytest.raises(OSError, match=why):
+            attempt()
+    assert not (tmp_path / "elsewhere" / "board.lease").exists()
+
+
+def test_second_name_of_a_file_is_not_written(runtime_folder: Path, tmp_path: Path) -> None:
+    """A lock file that is a hard link to a file of the user is refused, and the file keeps its content."""
+    (tmp_path / "thesis").write_text("chapter 1")
+    os.link(tmp_path / "thesis", runtime_folder / "board.lease")
+    with pytest.raises(OSError, match="not a file of its own"):
+        Lease("board").acquire("me")
+    assert (tmp_path / "thesis").read_text() == "chapter 1"
+
+
+def test_pipe_in_place_of_the_lock_file_is_refused(runtime_folder: Path) -> None:
+    """A named pipe is refused at once."""
+    os.mkfifo(runtime_folder / "board.lease")
+    with pytest.raises(OSError, match="not a file of its own"):
+        Lease("board").acquire("me")
