@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto, OperatorSetIdProto
+    from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto
 
 SEPARATOR = "/"
 
 
-def domain_of(message: NodeProto | OperatorSetIdProto) -> str:
-    """Return the domain of an operator or of an operator set, with one name for that of ONNX."""
+def domain_of(message: NodeProto | FunctionProto | OperatorSetIdProto) -> str:
+    """Return the domain of an operator, a function or an operator set, with one name for that of ONNX."""
     return "" if message.domain == "ai.onnx" else str(message.domain)
 
 

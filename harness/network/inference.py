@@ -24,6 +24,8 @@ MAX_TENSOR_BYTES = 1 << 34
 MAX_RUN_BYTES = 1 << 30
 """Largest input, in bytes, of an operator that is run to find the type of its result."""
 _IR_VERSION = 8
+_GROUPS = frozenset({"group", "groups", "num_groups", "offset_group"})
+"""Attributes that divide channels into groups."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ def output_types(node: Node, read: Operands) -> dict[str, TensorType]:
 
     Raises UnresolvedDimension if they depend on values that are not known, InvalidNetwork and UnsupportedNetwork.
     """
+    _check_groups(node)
     inferred = _inferred(node, read)
     if not all(_is_typed(inferred.get(name)) for name in node.results) and _needs_a_run(node, read):
         inferred = _run_on_ones(node, read)
@@ -153,6 +156,14 @@ def _inferred(node: Node, read: Operands) -> Mapping[str, TypeProto]:
         why = str(error).strip().splitlines()[0][:300]
         raise InvalidNetwork(f"{_shown(node)} has impossible shapes", why=why) from error
     return found
+
+
+def _check_groups(node: Node) -> None:
+    """Raise InvalidNetwork for channels in no group: shape inference accepts it, and runtimes divide by it."""
+    for attribute in node.proto.attribute:
+        if attribute.name in _GROUPS and attribute.i < 1:
+            why = f"Its {attribute.name} is {attribute.i}; it must be at least 1"
+            raise InvalidNetwork(f"{_shown(node)} has impossible shapes", why=why)
 
 
 def _needs_a_run(node: Node, read: Operands) -> bool:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
 from harness.files import read_file
-from harness.network.control_flow import all_nodes, domain_of, subgraphs
+from harness.network.control_flow import all_nodes, domain_of
+from harness.network.expansion import check_expansion
 from harness.text import printable
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from onnx import ModelProto, NodeProto, TensorProto
+    from onnx import ModelProto, TensorProto
 
 MAX_FILE_BYTES = (2 << 30) - 1
 MIN_OPSET = 7
-MAX_NODES = 200_000
 ML_DOMAIN = "ai.onnx.ml"
 RUNTIME_DOMAINS = frozenset({"com.microsoft", "com.microsoft.nchwc"})
 """Domains of ONNX Runtime: quantised operators, and those of files that it has optimised."""
@@ -85,7 +85,7 @@ def check_model(name: str, model: ModelProto, content: bytes) -> ModelFile:
     import onnx
     from onnx import inliner
 
-    _check_expansion(name, model)
+    check_expansion(name, model)
     what = f"The functions of {name} cannot be inlined"
     try:
         model = inliner.inline_local_functions(model) if model.functions else model
@@ -184,31 +184,6 @@ def _without_external_data(model: ModelProto) -> ModelProto:
     absent = (each for each in external if each.name not in inputs)
     copy.graph.input.extend(helper.make_tensor_value_info(each.name, each.data_type, each.dims) for each in absent)
     return copy
-
-
-def _check_expansion(name: str, model: ModelProto) -> None:
-    """Count the nodes that the functions expand to, before any is expanded; raises for too many and for cycles."""
-    functions = {(function.domain, function.name): function for function in model.functions}
-    sizes: dict[tuple[str, str], int] = {}
-
-    def size(nodes: Iterable[NodeProto], calling: frozenset[tuple[str, str]]) -> int:
-        total = 0
-        for node in nodes:
-            callee = (node.domain, node.op_type)
-            if callee in calling:
-                raise InvalidNetwork(f"{name} is not valid ONNX", why=f"Function {callee[1][:80]!r} calls itself")
-            if callee in functions and callee not in sizes:
-                sizes[callee] = size(functions[callee].node, calling | {callee})
-            total += sizes.get(callee, 1)
-            total += sum(size(graph.node, calling) for graph in subgraphs(node))
-        return total
-
-    try:
-        expanded = size(model.graph.node, frozenset())
-    except RecursionError as error:
-        raise UnsupportedNetwork(f"The functions of {name} are nested too deeply") from error
-    if expanded > MAX_NODES:
-        raise UnsupportedNetwork(f"{name} expands to {expanded:,} nodes", why=f"The limit is {MAX_NODES:,}")
 
 
 def _check_operators(name: str, model: ModelProto) -> None:
