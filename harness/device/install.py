@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import posixpath
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -50,9 +51,8 @@ def install_agent(device: Device) -> Installation:
 def authorized_keys_line(name: str, settings: Ssh) -> str:
     """Return the authorized_keys line with which this key may start this agent and nothing else."""
     with identity_key(resolve(name, settings)) as key:
-        # Within the quotes, sshd knows this escape only.
-        python = settings.python.replace('"', '\\"')
-        command = f"{python} {build_bundle().path}"
+        # The shell of the device reads the command. Within its own quotes, sshd knows this escape only.
+        command = shlex.join([settings.python, build_bundle().path]).replace('"', '\\"')
         return f'restrict,command="{command}" {key.get_name()} {key.get_base64()}'
 
 

@@ -8,6 +8,7 @@ import shlex
 import socket
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 from processes import wait_until
+from sshd_server import running_sshd
 
 from device_agents.lease import holder_of
 from harness.device.bundle import build_bundle
@@ -148,6 +150,24 @@ def test_large_probe_over_ssh(sshd: Any) -> None:
     assert sum(len(series.samples) for part, _ in parts for series in part) == 200_000
 
 
+@pytest.mark.parametrize(
+    ("weak", "named"),
+    [
+        ("Ciphers aes128-cbc,aes256-cbc,3des-cbc", "cipher"),
+        ("Ciphers aes256-ctr\nMACs hmac-sha1,hmac-md5,hmac-sha1-96,hmac-md5-96", "mac"),
+    ],
+)
+def test_server_with_weak_algorithms_only_is_refused(
+    tmp_path: Path, runtime_folder: Path, weak: str, named: str
+) -> None:
+    """Neither CBC and 3DES nor MD5 and SHA-1 are agreed on, and no identity is shown to such a server."""
+    with running_sshd(tmp_path / "weak", runtime_folder, weak) as server:
+        with pytest.raises(DeviceUnreachable, match="weak or unknown algorithms only") as caught:
+            open_session(server.device())
+        assert named in caught.value.why and "aes256-ctr" in caught.value.next_step
+        assert "Accepted" not in server.log.read_text()
+
+
 def test_changed_host_key_is_refused_with_the_command_that_removes_the_old(sshd: Any, tmp_path: Path) -> None:
     """Another key than the listed one is refused, before the identity is shown."""
     sshd.known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {_make_key(tmp_path / 'other')}\n")
@@ -229,10 +249,21 @@ def test_local_device_needs_no_installation() -> None:
         install_agent(BUILT_IN["cpu01"])
 
 
-def test_line_for_authorized_keys_quotes_the_interpreter(sshd: Any) -> None:
-    """The path of the interpreter cannot end the quoted command."""
-    line = authorized_keys_line("board", sshd.device(python='py"thon').transport)
-    assert 'command="py\\"thon .cache/harness/agent-' in line
+@pytest.mark.parametrize("name", ["python;touch${IFS}owned", 'a\\"b"$(touch${IFS}owned)`touch${IFS}owned`\'c'])
+def test_line_for_authorized_keys_quotes_the_interpreter(sshd: Any, name: str) -> None:
+    """Any path of the interpreter is one word, for sshd and for the shell behind it."""
+    folder = sshd.home / "bin"
+    folder.mkdir()
+    (folder / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    (folder / name).chmod(0o700)
+    sshd.allow_commands()
+    device = sshd.device(python=str(folder / name))
+    line = install_agent(device).authorized_keys_line
+    before, command, after = line.partition('command="')
+    sshd.authorized_keys.write_text(f"{before}{command}cd {shlex.quote(str(sshd.home))} && {after}\n")
+    with open_session(device) as session:
+        assert _measure(session) == 15
+    assert not (sshd.home / "owned").exists()
 
 
 @contextmanager
