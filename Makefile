@@ -6,12 +6,18 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 3
 SECONDS ?= 60
 
-.PHONY: demo test test-long lint benchmark accuracy reliability docs fuzz clean
+.PHONY: demo test test-long lint benchmark accuracy reliability docs fuzz lock sbom clean
 
-$(STAMP): pyproject.toml constraints.txt
+# pip installs nothing whose hash is not in the lock file, and nothing that the lock file does not name.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	--no-emit-index-url --constraint constraints.txt
+
+$(STAMP): pyproject.toml requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "harness needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(INSTALL) --require-hashes --requirement requirements.lock
+	$(INSTALL) --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
 
 demo: $(STAMP)  ## measure three networks on the emulated NPU; prints a table and writes reports/demo.html
@@ -36,6 +42,14 @@ lint: $(STAMP)  ## check style, types, import contracts and dependencies
 	$(BIN)/lint-imports
 	$(BIN)/deptry harness device_agents
 
+lock: $(STAMP)  ## write the lock files, with all hashes of the versions in constraints.txt
+	$(INSTALL) --constraint constraints.txt uv
+	echo setuptools | $(LOCK) pyproject.toml - --extra test --extra cluster --extra openvino --output-file requirements.lock
+	echo atheris | $(LOCK) - --output-file requirements-fuzz.lock
+
+sbom: $(STAMP)  ## write reports/sbom.cdx.json, the packages of the lock file as CycloneDX
+	$(BIN)/python -m supply_chain.sbom reports/sbom.cdx.json
+
 docs: $(STAMP)  ## write docs/cli.md from the help texts
 	$(BIN)/python docs/generate_cli.py
 
@@ -51,11 +65,11 @@ accuracy: $(STAMP)  ## measure and rewrite docs/accuracy.md; needs an idle machi
 	$(BIN)/python -m benchmarks.accuracy
 
 reliability: $(STAMP)  ## inject faults and rewrite docs/reliability.md; needs an idle machine for about an hour
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
+	-$(INSTALL) --require-hashes --requirement requirements-fuzz.lock
 	$(BIN)/python -m benchmarks.reliability
 
 fuzz: $(STAMP)  ## fuzz the four readers of foreign input for SECONDS each (docs/security.md)
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fuzz]'
+	-$(INSTALL) --require-hashes --requirement requirements-fuzz.lock
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
 
 clean:
