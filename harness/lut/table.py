@@ -6,14 +6,14 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from harness.latency.method_names import LatencyMethod
 from harness.latency.overhead import Overhead
-from harness.lut.error_correlations import unpack, variance
+from harness.lut.error_correlations import Correlations, unpack, variance
 from harness.measure.summary import Z_95
 from harness.network.fusion_rules import FusionRule
 from harness.predictor.predictor import Predictor
@@ -105,7 +105,7 @@ class Lut:
     def variance(self, counts: Mapping[int, int]) -> float:
         """Return the variance in s² of a sum of remainders, each counted by its index as often as `counts` says."""
         spread = np.array([entry.remainder_stderr_s for entry in self.entries])
-        return variance(self._correlation, spread, counts)
+        return variance(self._correlations, spread, counts)
 
     @functools.cached_property
     def displacement(self) -> float:
@@ -125,8 +125,10 @@ class Lut:
         return frozenset(entry.key for entry in self.entries if "@" in entry.context)
 
     @functools.cached_property
-    def _correlation(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        return unpack(self.correlations, len(self.entries)) if self.correlations else np.eye(len(self.entries))
+    def _correlations(self) -> Correlations:
+        entries = len(self.entries)
+        none = np.zeros(entries * (entries - 1) // 2, np.float32)
+        return unpack(self.correlations, entries) if self.correlations else none
 
     @functools.cached_property
     def loaded_predictor(self) -> Predictor | None:

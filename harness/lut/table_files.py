@@ -28,7 +28,7 @@ from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, reaso
 from harness.files import csv_text, read_file, sync_folder, write_synced
 from harness.latency.method_names import LatencyMethod
 from harness.latency.overhead import COLUMNS, Overhead
-from harness.lut.error_correlations import unpack
+from harness.lut.error_correlations import check
 from harness.lut.table import Entry, Lut
 from harness.network.fusion_rules import FusionRule
 from harness.settings import DEFAULT_DEVICE
@@ -42,7 +42,7 @@ MAX_FILE_BYTES = 1 << 28
 MAX_PATTERN = 1 << 18
 """Characters of a fusion rule."""
 MAX_ENTRIES = 10_000
-"""The matrix of their correlations has this many rows and columns."""
+"""Their correlations take 200 MB when a sum of entries needs them."""
 _COLUMNS = tuple(field.name for field in fields(Entry))
 _TIMES = ("latency_s", "stderr_s", "remainder_s", "remainder_stderr_s")
 _COLUMNS_2 = tuple(name for name in _COLUMNS if not name.startswith("remainder"))
@@ -179,7 +179,7 @@ def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes]) -> L
     correlations = files.get(CORRELATION, b"")
     try:
         if correlations:
-            unpack(correlations, len(entries))
+            check(correlations, len(entries))
     except ValueError as error:
         raise _corrupt(folder, f"{CORRELATION}: {error}") from error
     _check_overhead(folder, manifest.overhead)
