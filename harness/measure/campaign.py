@@ -28,6 +28,11 @@ COLD_FACTOR = 4
 """How much longer the first round of a pool may take than the following ones."""
 MAX_REQUEST_VISITS = 2000
 """Visits that one request surely holds."""
+REQUEST_S = 30.0
+"""Expected time of one request outside pools: what is lost at most if the connection breaks before its end record."""
+_UNKNOWN_S = 1.0
+_OVERHEAD_S = 1.0
+"""Expected time of a run while none is known, and time of a request that does not count as slowness."""
 MAX_DEATHS = 3
 """Deaths of the worker while it loads a probe, after which the probe counts as refused."""
 
@@ -64,6 +69,7 @@ class CampaignRun:
     _refused: set[str] = field(default_factory=set)
     _started_s: float = field(default_factory=time.monotonic)
     _visited: int = 0
+    _slowness: float = 1.0
 
     def run(self) -> None:
         """Measure what the journal does not hold yet; raises Interrupted when stopped, and a DeviceError.
@@ -115,9 +121,11 @@ class CampaignRun:
         at_once = self._pool_rounds(batch) if batch.visits == "pool" else 1
         while self._rounds[number] < rounds and not (self._is_spent() and self._rounds[number]):
             first = self._rounds[number]
-            self._rounds[number] = min(first + at_once, rounds)
-            due = [self._due(number, batch, present, round) for round in range(first, self._rounds[number])]
-            self._visit(list(itertools.chain(*due)), batch, untimed=batch.loads if at_once > 1 else ())
+            last = min(first + at_once, rounds)
+            due = [self._due(number, batch, present, round) for round in range(first, last)]
+            for part in self._requests(list(itertools.chain(*due)), batch):
+                self._visit(part, batch, untimed=batch.loads if at_once > 1 else ())
+            self._rounds[number] = last
             self.on.journal.finish_round(self.campaign.id, self.on.session.token, number, self._rounds[number])
             self._report("measuring", number)
         self.on.session.drop(sorted(present))
@@ -139,9 +147,10 @@ class CampaignRun:
 
     def _untimed_round(self, batch: Batch) -> float:
         """Visit each load of a batch once and return the device time in seconds."""
-        series = self._series([Visit(load, 0, 1) for load in batch.loads])
-        round_s = sum(device_s(one.samples) for part, _ in series for one in part)
+        parts = self._confirmed([Visit(load, 0, 1) for load in batch.loads])
+        round_s = sum(device_s(one.samples) for part, _ in parts for one in part)
         self._spend(round_s)
+        self._check_stop()
         return round_s
 
     def _due(self, number: int, batch: Batch, present: set[str], round: int) -> list[tuple[Slot, str]]:
@@ -218,11 +227,28 @@ class CampaignRun:
         self._refused.add(probe.id)
         self.on.journal.refuse(self.campaign.id, self.on.session.token, probe.id, reason)
 
+    def _requests(self, due: list[tuple[Slot, str]], batch: Batch) -> Iterator[list[tuple[Slot, str]]]:
+        """Divide visits into requests of about REQUEST_S, as the visits so far suggest; a pool is not divided."""
+        while due and batch.visits != "pool":
+            known = {probe: device_s(samples[-1:]) for probe, samples in self._samples.items()}
+            longest_s, left_s = max(known.values(), default=_UNKNOWN_S), REQUEST_S
+            for count, (_, load) in enumerate(due):
+                left_s -= known.get(probe_of(load), longest_s) * (batch.runs + batch.warmup) * self._slowness
+                if left_s < 0 and count:
+                    break
+            else:
+                break
+            yield due[:count]
+            due = due[count:]
+        if due:
+            yield due
+
     def _visit(self, due: Sequence[tuple[Slot, str]], batch: Batch, untimed: Sequence[str] = ()) -> None:
         """Visit the loads of these slots in one request, after a visit to each of `untimed`."""
         visits = [Visit(load, batch.warmup, batch.runs) for load in (*untimed, *(load for _, load in due))]
         slots: list[Slot | None] = [*(None for _ in untimed), *(slot for slot, _ in due)]
-        for series, state in self._series(visits):
+        started_s, timed_s = time.monotonic(), 0.0
+        for series, state in self._confirmed(visits):
             before = sum(device_s(one.samples) for one in series if slots[one.visit] is None)
             placed = [(slot, one) for one in series if (slot := slots[one.visit]) is not None]
             taken = [(slot, probe_of(one.probe), one.samples) for slot, one in placed]
@@ -232,23 +258,30 @@ class CampaignRun:
             for _, probe, samples in taken:
                 self._samples.setdefault(probe, []).extend(samples)
                 self._device_s += device_s(samples)
+                timed_s += device_s(samples)
                 self._visited += len(samples)
         if batch.warmup:  # an untimed run takes about as long as a timed one
-            probes = [probe_of(load) for _, load in due]
-            timed_s = sum(device_s(self._samples[one][-batch.runs :]) for one in probes if one in self._samples)
             self._spend(batch.warmup / batch.runs * timed_s)
+        took_s = time.monotonic() - started_s - _OVERHEAD_S
+        self._slowness = max(1.0, took_s / max(timed_s * (1 + batch.warmup / batch.runs), 1e-9))
+        self._check_stop()
 
     def _spend(self, seconds: float) -> None:
         self._device_s += seconds
         self.on.journal.spend(self.campaign.id, self.on.session.token, seconds)
 
-    def _series(self, visits: Sequence[Visit]) -> Iterator[tuple[tuple[Series, ...], Mapping[str, float]]]:
+    def _confirmed(self, visits: Sequence[Visit]) -> list[tuple[tuple[Series, ...], Mapping[str, float]]]:
+        """Return the series of a request and the state after each part, once its end record has confirmed them.
+
+        Before, they are not data: a device may have sent them wrongly. An error drops them.
+        """
         self._check_stop()
-        for series, state in self.on.session.run(visits):
-            yield series, state
+        staged = []
+        for part in self.on.session.run(visits):
+            staged.append(part)
             if self.on.stop.is_set():
                 self.on.session.cancel()
-        self._check_stop()
+        return staged
 
     def _check_stop(self) -> None:
         resumes = self.campaign.settings["purpose"] != "validate"

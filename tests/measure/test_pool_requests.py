@@ -153,3 +153,19 @@ def test_a_stop_between_rounds_of_a_request_loses_and_repeats_nothing(
     """Stopped anywhere and resumed, each probe has the samples of a campaign that was not stopped."""
     _, samples = run(tmp_path, plan, 1e-5, [StopAfter(looks), StopAfter(looks + 3)])
     assert counted(samples, plan) == sample_counts(plan)
+
+
+@pytest.mark.parametrize(("run_s", "most"), [(10.0, 3), (0.001, 10_000)])
+def test_a_cold_round_is_divided_into_short_requests(
+    tmp_path: Path, run_s: float, most: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Visits of a cold batch are requested for about 30 s at once, so that a broken link costs no more."""
+    network = load_network(str(build_network(tmp_path_factory.mktemp("cold") / "chain.onnx")))
+    one = CutNetwork(network, cut(network, DEFAULT_RULES), frozenset())
+    cold = plan_probes([one], DEFAULT_RULES, AuxiliaryKind.AVGPOOL)
+    assert {batch.visits for batch in cold.batches} == {"cold"}
+    requests, samples = run(tmp_path, cold, run_s)
+    assert sample_counts(cold).items() <= {probe: len(taken) for probe, taken in samples.items()}.items()
+    after_the_first = requests[1:]
+    assert max(map(len, after_the_first)) <= most
+    assert len(after_the_first) >= len(cold.batches) * RUNS - 1
