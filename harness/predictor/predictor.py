@@ -13,13 +13,11 @@ from harness.predictor.features.layer_arrays import LayerArrays, layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.feature_matrix import FeatureMatrix, feature_matrix
+from harness.predictor.stored_graph import check_model
 from harness.predictor.stored_parameters import METADATA_KEY, parameters_from
 from harness.predictor.trees import Corrections
 from harness.predictor.uncertainty.coverage import operator_index
 from harness.predictor.uncertainty.network_errors import LayerPrediction, share_of
-
-_OPERATORS = frozenset({"Add", "Gather", "Mul", "ReduceMean", "Split", "Sub", "TopK", "TreeEnsemble"})
-"""The operators of stored predictors; none loops or reads files."""
 
 
 class Predictor:
@@ -27,7 +25,10 @@ class Predictor:
 
     def __init__(self, model: bytes) -> None:
         """Load the bytes of the ONNX file; raises LutCorrupt if they are not a predictor."""
-        _check_operators(model)
+        try:
+            check_model(model)
+        except ValueError as error:
+            raise _corrupt(str(error)) from error
         try:
             self._session = open_session(model, session_options(threads=1))
         except Exception as error:  # the runtime's exceptions share no narrower base
@@ -99,17 +100,3 @@ class Predictor:
 
 def _corrupt(why: str) -> LutCorrupt:
     return LutCorrupt("This file is not a predictor", why=why, next_step="Build the table again to make a new one")
-
-
-def _check_operators(model: bytes) -> None:
-    """Raise LutCorrupt for a model with anything that a predictor does not hold, or for other bytes."""
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    try:
-        graph = onnx.load_model_from_string(model).graph
-    except DecodeError as error:
-        raise _corrupt("it is not an ONNX model") from error
-    strange = sorted({node.op_type for node in graph.node} - _OPERATORS)
-    if strange or any(tensor.external_data for tensor in graph.initializer):
-        raise _corrupt(f"it holds the operator {strange[0][:40]!r}" if strange else "it refers to files")

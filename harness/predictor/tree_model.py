@@ -15,13 +15,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.array_types import Ints
 from harness.predictor.trees import VOTES, BoostedTrees, Corrector, Tree, VotingTrees
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+ENSEMBLE = "TreeEnsemble"
 _BOOSTED = VOTES
 _OPSET, _ML_OPSET, _IR = 21, 5, 10
+
+
+@dataclass(frozen=True)
+class EnsembleArrays:
+    """All trees as the attributes of one `TreeEnsemble`.
+
+    Branches are in `feature`, `split`, `true` and `false`; the latter two name the branch below, or the leaf where
+    `true_is_leaf` or `false_is_leaf` is 1. Leaves are in `target` and `weight`.
+    """
+
+    roots: Ints
+    feature: Ints
+    split: NDArray[np.float32]
+    true: Ints
+    false: Ints
+    true_is_leaf: Ints
+    false_is_leaf: Ints
+    target: Ints
+    weight: NDArray[np.float32]
 
 
 @dataclass
@@ -62,10 +83,28 @@ class _Nodes:
         self.weight.extend(tree.value[~inner].tolist())
         return place[0]
 
+    def arrays(self) -> EnsembleArrays:
+        """Return what was added."""
+
+        def whole(values: Sequence[int]) -> Ints:
+            return np.array(values, np.int64)
+
+        return EnsembleArrays(
+            roots=whole(self.roots),
+            feature=whole(self.feature),
+            split=np.array(self.split, np.float32),
+            true=whole([place for place, _ in self.true]),
+            false=whole([place for place, _ in self.false]),
+            true_is_leaf=whole([leaf for _, leaf in self.true]),
+            false_is_leaf=whole([leaf for _, leaf in self.false]),
+            target=whole(self.target),
+            weight=np.array(self.weight, np.float32),
+        )
+
 
 def model_of(corrections: Sequence[Corrector], features: int, metadata: dict[str, str]) -> ModelProto:
     """Return the model of the corrections of all operators, in the order of their indices."""
-    from onnx import TensorProto, checker, helper
+    from onnx import checker
 
     nodes = _Nodes()
     votes = [part.trees if isinstance(part, VotingTrees) else () for part in corrections]
@@ -74,10 +113,19 @@ def model_of(corrections: Sequence[Corrector], features: int, metadata: dict[str
         _dispatch(nodes, [trees[place] if trees else None for trees in votes], place)
     for place in range(max(map(len, sums), default=0)):
         _dispatch(nodes, [trees[place] if place < len(trees) else None for trees in sums], _BOOSTED)
+    model = assemble(nodes.arrays(), features + 1, metadata)
+    checker.check_model(model)
+    return model
+
+
+def assemble(trees: EnsembleArrays, features: int, metadata: dict[str, str]) -> ModelProto:
+    """Return the model with these trees, which are not checked; `features` counts the columns of its input."""
+    from onnx import TensorProto, helper
+
     half, quarter = VOTES // 2, VOTES // 4
     graph = helper.make_graph(
         [
-            _ensemble(nodes),
+            _ensemble(trees),
             helper.make_node("Split", ["targets", "parts"], ["votes", "boosted"], axis=1),
             helper.make_node("TopK", ["votes", "count"], ["ordered", "order"], axis=1),
             helper.make_node("Gather", ["ordered", "middle"], ["middles"], axis=1),
@@ -89,7 +137,7 @@ def model_of(corrections: Sequence[Corrector], features: int, metadata: dict[str
             helper.make_node("Mul", ["distance", "half"], ["spread"]),
         ],
         "predictor",
-        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["layers", features + 1])],
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["layers", features])],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["layers", 1]) for name in ("log_ratio", "spread")],
         initializer=[
             _ints("parts", [VOTES, 1]),
@@ -104,7 +152,6 @@ def model_of(corrections: Sequence[Corrector], features: int, metadata: dict[str
     opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid("ai.onnx.ml", _ML_OPSET)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR, producer_name="harness")
     helper.set_model_props(model, metadata)
-    checker.check_model(model)
     return model
 
 
@@ -125,28 +172,28 @@ def _dispatch(nodes: _Nodes, trees: Sequence[Tree | None], target: int) -> None:
             above = branch
 
 
-def _ensemble(nodes: _Nodes) -> Any:
+def _ensemble(trees: EnsembleArrays) -> Any:
     from onnx import helper
 
-    modes = np.zeros(len(nodes.feature), np.uint8)  # "at most", everywhere
+    modes = np.zeros(len(trees.feature), np.uint8)  # "at most", everywhere
     return helper.make_node(
-        "TreeEnsemble",
+        ENSEMBLE,
         ["features"],
         ["targets"],
         domain="ai.onnx.ml",
         n_targets=VOTES + 1,
         aggregate_function=1,  # sum
         post_transform=0,
-        tree_roots=nodes.roots,
-        nodes_featureids=nodes.feature,
-        nodes_splits=_tensor("splits", np.array(nodes.split, np.float32)),
+        tree_roots=trees.roots.tolist(),
+        nodes_featureids=trees.feature.tolist(),
+        nodes_splits=_tensor("splits", trees.split),
         nodes_modes=_tensor("modes", modes),
-        nodes_truenodeids=[place for place, _ in nodes.true],
-        nodes_falsenodeids=[place for place, _ in nodes.false],
-        nodes_trueleafs=[int(leaf) for _, leaf in nodes.true],
-        nodes_falseleafs=[int(leaf) for _, leaf in nodes.false],
-        leaf_targetids=nodes.target,
-        leaf_weights=_tensor("weights", np.array(nodes.weight, np.float32)),
+        nodes_truenodeids=trees.true.tolist(),
+        nodes_falsenodeids=trees.false.tolist(),
+        nodes_trueleafs=trees.true_is_leaf.tolist(),
+        nodes_falseleafs=trees.false_is_leaf.tolist(),
+        leaf_targetids=trees.target.tolist(),
+        leaf_weights=_tensor("weights", trees.weight),
     )
 
 
