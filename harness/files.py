@@ -11,6 +11,7 @@ import csv
 import io
 import itertools
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterable
@@ -21,7 +22,8 @@ from harness.errors import ConfigurationError, reason_of
 from harness.text import printable
 
 _BLOCK_BYTES = 1 << 20
-_FORMULA_STARTS = ("=", "+", "-", "@")
+_BEFORE_FORMULA = re.compile(r"""(\A|;)(?=[\s"']*[=+@\-\uFF1D\uFF0B\uFF0D\uFF20\uFE62-\uFE66\uFE6B\u2212])""")
+"""The beginning of a cell, or a semicolon, which separates cells in some countries, before a sign, also a wide one."""
 
 
 def read_file(path: Path, limit_bytes: int) -> bytes:
@@ -92,8 +94,8 @@ def spreadsheet_csv(header: Iterable[str], rows: Iterable[Iterable[object]]) -> 
 
 
 def spreadsheet_cell(value: object) -> object:
-    """Return a cell that no spreadsheet program takes for a formula: such text gets an apostrophe in front."""
+    """Return a cell that no spreadsheet program takes for a formula: the sign gets an apostrophe in front."""
     if not isinstance(value, str):
         return value
     clean = printable(value)
-    return "'" + clean if clean.lstrip().startswith(_FORMULA_STARTS) else clean
+    return _BEFORE_FORMULA.sub(r"\1'", clean)

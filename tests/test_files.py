@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import ConfigurationError
-from harness.files import csv_text, read_file, spreadsheet_csv, write_synced, write_whole
+from harness.files import csv_text, read_file, spreadsheet_cell, spreadsheet_csv, write_synced, write_whole
 
 TEXT = st.text(st.characters(exclude_characters="\0\r", codec="utf-8"), max_size=20)
 
@@ -67,3 +67,20 @@ def test_no_cell_is_a_formula(parts: list[tuple[str, str, str]]) -> None:
     rows = list(csv.reader(io.StringIO(text, newline="")))
     assert all(not row[0].lstrip().startswith(("=", "+", "-", "@")) and row[1] in ("number", "-1.5") for row in rows)
     assert "\r" not in text and len(rows) == len(cells) + 1
+
+
+@pytest.mark.parametrize("sign", "=+-@\uff1d\uff0b\uff0d\uff20\ufe66\u2212")
+@pytest.mark.parametrize("before", ["", " ", '"', "a;", "a; ", 'a;"', "a;b;;"])
+def test_signs_that_begin_a_cell_follow_an_apostrophe(before: str, sign: str) -> None:
+    """A sign that begins a cell has an apostrophe, also after the semicolons that separate cells in some countries."""
+    cell = spreadsheet_cell(f"{before}{sign}1+1")
+    assert isinstance(cell, str) and cell.replace("'", "") == f"{before}{sign}1+1"
+    assert all(part[:1] == "'" for part in cell.split(";") if part.strip(' \u3000"')[:1] in ("'", sign))
+    assert not any(part.strip(' \u3000"').startswith(sign) for part in cell.split(";"))
+
+
+@pytest.mark.parametrize("text", ["Conv+Relu", "a-b@c", "1;2;3", "x=1", "2026-01-02", ""])
+def test_other_cells_are_as_they_were(text: str) -> None:
+    """Text that is no formula is written unchanged, and numbers stay numbers."""
+    assert spreadsheet_cell(text) == text
+    assert spreadsheet_cell(-1.5) == -1.5

@@ -60,7 +60,7 @@ def show(name: Name, directory: arguments.WorkspaceFolder = None, json: argument
         print_json(**facts)
         return
     for key, value in facts.items():
-        print(f"{key}: {value}")
+        print(f"{key}: {printable(str(value))}")
 
 
 @app.command()

@@ -81,7 +81,8 @@ def build(
             flagged=sum(bool(entry.flags) for entry in table.entries),
         )
     else:
-        print(f"{table.path}  {len(table.entries)} entries  method {table.method}  clock {clock_name(table.clock)}")
+        what = f"{len(table.entries)} entries  method {table.method}  clock {clock_name(table.clock)}"
+        print(f"{printable(str(table.path))}  {what}")
         _show_overhead(table)
         _warn(table)
 
@@ -116,7 +117,7 @@ def show(
         )
         return
     how = f"method {table.method}  clock {clock_name(table.clock)}  visits {table.visits}"
-    print(printable(f"{table.path}  {table.created}  {how}"))
+    print(f"{printable(str(table.path))}  {printable(f'{table.created}  {how}')}")
     print(printable("  ".join(f"{name}: {value}" for name, value in sorted(table.fingerprint.items()))))
     _show_overhead(table)
     entries = sorted(table.entries, key=lambda entry: -entry.latency_s)
@@ -187,7 +188,7 @@ def check(
         )
         return
     for table in tables:
-        print(f"{table.path}  {len(table.entries)} entries  intact")
+        print(f"{printable(str(table.path))}  {len(table.entries)} entries  intact")
     print(f"{len(tables)} tables intact")
 
 
@@ -207,7 +208,7 @@ def export(
 
     table = open_table(device, folder, find_workspace(directory))
     export_entries(table, output)
-    print(f"{output}  {len(table.entries)} entries of {table.name}")
+    print(f"{printable(str(output))}  {len(table.entries)} entries of {printable(table.name)}")
 
 
 def _overhead_json(table: Lut) -> dict[str, Any]:

@@ -229,7 +229,7 @@ def install(
         return
     written = timers.write_units(wanted, output or timers.unit_folder(), system_user)
     for path in written:
-        print(path)
+        print(printable(str(path)))
     if destination.enable:
         timers.enable(wanted)
         note(f"{wanted.name}.timer is enabled. {_LINGER}")

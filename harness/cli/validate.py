@@ -118,7 +118,8 @@ def show_validation(result: Validation) -> None:
     print_table((*header, "naive sum") if naive else header, rows)
     print(
         f"mean absolute error {result.mape:.1%}  within 5 %: {result.within_5:.0%}  within 10 %: {result.within_10:.0%}"
-        f"  intervals hold: {result.interval_coverage:.0%}  clock: {clock_name(result.clock)}  table: {result.lut}"
+        f"  intervals hold: {result.interval_coverage:.0%}  clock: {clock_name(result.clock)}"
+        f"  table: {printable(str(result.lut))}"
     )
     if result.floor is not None:
         print(
@@ -131,7 +132,7 @@ def show_validation(result: Validation) -> None:
         _show_oracle(result.oracle)
     compiled = [f"{one.name} {one.compile_s:.2g} s" for one in result.networks if one.compile_s is not None]
     if compiled:
-        print(f"compiled before the first run, which no latency contains: {'  '.join(compiled)}")
+        print(f"compiled before the first run, which no latency contains: {printable('  '.join(compiled))}")
     for one in result.networks:
         if one.on_cpu:
             shown = ", ".join(one.on_cpu[:NAMED_ON_CPU]) + (", …" if len(one.on_cpu) > NAMED_ON_CPU else "")

@@ -192,7 +192,8 @@ def test_half_written_table_is_not_found(harness: Harness, profiled: Harness, sm
 def _sign(table: Path) -> Path:
     """Makes hashes and folder name fit the content again, as a forger would."""
     manifest = json.loads((table / "manifest.json").read_bytes())
-    manifest["sha256"] = {"entries.csv": hashlib.sha256((table / "entries.csv").read_bytes()).hexdigest()}
+    parts = [path for path in table.iterdir() if path.name != "manifest.json"]
+    manifest["sha256"] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in parts}
     content = (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode()
     (table / "manifest.json").write_bytes(content)
     return table.rename(table.with_name(f"{table.name[:10]}-{hashlib.sha256(content).hexdigest()[:8]}"))
@@ -245,7 +246,7 @@ def test_forged_entries_are_refused(case: str, unchanged: Harness, table: Path, 
 
 
 FORGED_MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "schema version 2": lambda manifest: manifest.update(schema_version=2),
+    "schema version 3": lambda manifest: manifest.update(schema_version=3),
     "no schema version": lambda manifest: manifest.pop("schema_version"),
     "unknown key": lambda manifest: manifest.update(unit="ms"),
     "unknown clock": lambda manifest: manifest.update(clock="sundial"),
@@ -299,6 +300,26 @@ def test_text_of_a_table_reaches_nothing_raw(text: str, unchanged: Harness, tabl
                     assert cell.isprintable(), f"{cell[:50]!r} holds control characters"
     if page.exists():
         assert "<script>alert('x')" not in page.read_text(encoding="utf-8")
+
+
+def test_names_of_folders_and_devices_reach_no_terminal_raw(unchanged: Harness, table: Path) -> None:
+    """A table in a folder with control characters in its name, of a device with such a name, is shown without them."""
+    text = "a\x1b]0;title\x07\x1b[31mred\u202e"
+    forged = _forge_manifest(table, lambda manifest: manifest.update(device=text))
+    folder = forged.parent / text
+    folder.mkdir()
+    inside = forged.rename(folder / forged.name)
+    written = folder / "layers.csv"
+    unchanged("lut", "check", inside).assert_ok()
+    unchanged("lut", "show", inside).assert_ok()
+    unchanged("lut", "diff", inside, inside).assert_ok()
+    unchanged("lut", "export", written, "--lut", inside).assert_ok()
+    assert written.exists()
+    unchanged("lut", "export", written, "--lut", inside, "--device", "null01").assert_refused(3)
+    DAMAGED["edited entry"](inside)
+    unchanged("lut", "check", inside).assert_refused(3)
+    unchanged("lut", "show", folder).assert_refused(3)
+    unchanged("lut", "check", "--workspace", folder).assert_refused(3)
 
 
 @pytest.mark.parametrize("device", ["../../evil", "..", "/tmp", "null01\x1b[31m", ""])
