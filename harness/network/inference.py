@@ -26,6 +26,8 @@ MAX_RUN_BYTES = 1 << 30
 _IR_VERSION = 8
 _GROUPS = frozenset({"group", "groups", "num_groups", "offset_group"})
 """Attributes that divide channels into groups."""
+_OUT_OF_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Available memory")
+"""What ONNX Runtime says if it gets no memory."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,13 @@ def values(node: Node, feeds: Mapping[str, Any], read: Operands) -> dict[str, Ar
     graph = helper.make_graph([node.proto], "node", inputs, outputs)
     model = helper.make_model(graph, opset_imports=opset_imports(read.opsets), ir_version=_IR_VERSION)
     try:
-        session = open_session(model.SerializeToString(), session_options(threads=1, level="DISABLE_ALL"))
+        options = session_options(threads=1, level="DISABLE_ALL")
+        options.enable_cpu_mem_arena = False  # a result would keep the arena of its session, 1 MiB of address space
+        session = open_session(model.SerializeToString(), options)
         results = session.run(list(node.results), dict(feeds))
-    except Exception:  # the runtime's exceptions have no narrower common base
+    except Exception as error:  # the runtime's exceptions have no narrower common base
+        if isinstance(error, MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY):
+            raise MemoryError(f"{_shown(node)} takes too much memory") from error
         return None
     return {name: numpy.asarray(value) for name, value in zip(node.results, results, strict=True)}
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Union
 
 from harness.errors import InvalidNetwork, NetworkError, UsageError
 from harness.network import zoo
-from harness.network.batch import leading_dims, rebatch
+from harness.network.batch import rebatch
 from harness.network.batch_check import check_rows
+from harness.network.limited_reading import prepared, read_network
 from harness.network.network import Network
-from harness.network.prepare import prepare
-from harness.network.read import ModelFile, check_model, parse_model, read_model
+from harness.network.read import ModelFile, check_model, read_model
 from harness.text import printable
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def load_network(
     reference = _reference(model)
     file = shown(reference)
     try:
-        found = _model_file(reference)
-        network = prepare(found, leading_dims(found.model, dims or {}, batch) if batch else dims or {})
+        network = _network(reference, dims or {}, batch)
         return replace(_with_batch(network, batch, file, note) if batch else network, file=file)
     except NetworkError as error:
         if error.what.startswith(file):
@@ -119,15 +118,22 @@ def model_path(reference: ModelReference) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="harness-") as folder:
         path = Path(folder) / "network.onnx"
-        path.write_bytes(_model_file(reference).model.SerializeToString())
+        if isinstance(reference, ModelContent):
+            path.write_bytes(reference.content)
+        else:
+            path.write_bytes(_builtin(reference).model.SerializeToString())
         yield path
 
 
-def _model_file(reference: ModelReference) -> ModelFile:
+def _network(reference: ModelReference, dims: Mapping[str, int], batch: int | None) -> Network:
     if isinstance(reference, ModelContent):
-        return parse_model(reference.name, reference.name, reference.content)
+        return read_network((reference.name, reference.content), dims, batch)
     if not reference.startswith(BUILTIN_PREFIX):
-        return read_model(Path(reference))
+        return read_network(Path(reference), dims, batch)
+    return prepared(_builtin(reference), dims, batch)  # it ships with the program: no file to protect against
+
+
+def _builtin(reference: str) -> ModelFile:
     name = reference.removeprefix(BUILTIN_PREFIX)
     if name in LIGHT_FILES:
         import onnx.backend.test

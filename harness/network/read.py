@@ -66,6 +66,8 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
     try:
         model = onnx.load_model_from_string(content)
     except DecodeError as error:
+        if "alloc" in str(error) or "memory" in str(error):
+            raise MemoryError(str(error)) from error
         why = "Its content is not a protobuf message, or it is cut short"
         raise InvalidNetwork(f"{shown} is not an ONNX file", why=why, next_step=_EXPORT_AGAIN) from error
     if not model.HasField("graph") or not model.graph.node:

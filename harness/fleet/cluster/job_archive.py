@@ -29,9 +29,9 @@ from harness.fleet.cluster.access import VERSIONS
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.measure.request import ProfileRequest
+from harness.network.limited_reading import has_external_data
 from harness.network.model_references import BUILTIN_PREFIX, ModelContent, ModelReference, shown
 from harness.network.network_list import RefusedNetwork, check_refused
-from harness.network.read import read_model
 from harness.text import is_time, printable
 
 MAX_FILES_BYTES = 256 << 20
@@ -234,10 +234,7 @@ def _check(outcome: ProfileOutcome, device: str) -> None:
 
 
 def _network(path: Path) -> bytes:
-    from onnx import TensorProto
-
-    known = read_model(path)
-    if any(tensor.data_location == TensorProto.EXTERNAL for tensor in known.model.graph.initializer):
+    if has_external_data(path):
         what = f"{printable(str(path), 200)} cannot be sent to another host"
         step = "Save it as one file: onnx.save(onnx.load(PATH), NEW_PATH)"
         raise UnsupportedNetwork(what, why="It keeps its weights in other files", next_step=step)

@@ -1,0 +1,189 @@
+"""A prepared network as bytes: JSON, then the operators as ONNX messages and the values of constants.
+
+The process that read a file hands it back like this. It may have been taken over by the file, so every part is checked:
+nothing here runs code, and no size is believed before it is compared with what arrived.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from harness.network.inference import MAX_TENSOR_BYTES
+from harness.network.network import ITEM_BYTES, Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
+
+_LENGTH_BYTES = 8
+
+
+def encode(document: dict[str, Any], parts: Sequence[bytes] = ()) -> bytes:
+    """Return a document and the parts that follow it; `decode_document` reads it."""
+    header = json.dumps(document, separators=(",", ":")).encode()
+    body = b"".join((header, *parts))
+    return b"".join(number.to_bytes(_LENGTH_BYTES, "big") for number in (len(body), len(header))) + body
+
+
+def is_whole(content: bytes | bytearray) -> bool:
+    """Return whether an answer has arrived in full."""
+    start = 2 * _LENGTH_BYTES
+    return len(content) >= start and len(content) - start == int.from_bytes(content[:_LENGTH_BYTES], "big")
+
+
+def decode_document(content: bytes) -> tuple[dict[str, Any], memoryview]:
+    """Return the document and what follows it; raises ValueError."""
+    start = 2 * _LENGTH_BYTES
+    end = start + int.from_bytes(content[_LENGTH_BYTES:start], "big")
+    if not is_whole(content) or end > len(content):
+        raise ValueError("cut short")
+    document = json.loads(content[start:end])
+    if not isinstance(document, dict):
+        raise ValueError("no document")
+    return document, memoryview(content)[end:]
+
+
+def encode_network(network: Network) -> bytes:
+    """Return a network, without its `file`, as bytes."""
+    import numpy
+
+    parts: list[bytes] = []
+
+    def part(content: bytes) -> int:
+        parts.append(content)
+        return len(content)
+
+    def values(constant: Constant) -> int | None:
+        return None if constant.value is None else part(numpy.ascontiguousarray(constant.value).tobytes())
+
+    nodes = [
+        [node.name, node.op, node.inputs, node.outputs, node.domain, part(node.proto.SerializeToString())]
+        for node in network.nodes
+    ]
+    document = {
+        "name": network.name,
+        "opset": network.opset,
+        "inputs": network.inputs,
+        "outputs": network.outputs,
+        "nodes": nodes,
+        "types": [[name, kind.dtype, kind.shape] for name, kind in network.types.items()],
+        "constants": [
+            [name, constant.type.dtype, constant.type.shape, values(constant)]
+            for name, constant in network.constants.items()
+        ],
+        "free": [[node.name, node.op, node.reason] for node in network.free],
+        "symbols": sorted(network.symbols),
+        "sha256": network.sha256,
+        "domains": [[domain, version] for domain, version in network.domains.items()],
+        "unmeasured": [[node.name, node.op] for node in network.unmeasured],
+    }
+    return encode(document, parts)
+
+
+def decode_network(content: bytes) -> Network:
+    """Return the network that `encode_network` was given; raises ValueError for anything else."""
+    from google.protobuf.message import DecodeError
+
+    document, rest = decode_document(content)
+    parts = _Parts(rest)
+    try:
+        nodes = tuple(_node(index, row, parts) for index, row in enumerate(document["nodes"]))
+        network = Network(
+            name=_text(document["name"]),
+            opset=_count(document["opset"]),
+            inputs=_texts(document["inputs"]),
+            outputs=_texts(document["outputs"]),
+            nodes=nodes,
+            types={_text(name): _type(dtype, shape) for name, dtype, shape in document["types"]},
+            constants=dict(_constants(document["constants"], parts)),
+            free=tuple(FreeNode(*_texts(row, 3)) for row in document["free"]),
+            symbols=frozenset(_texts(document["symbols"])),
+            sha256=_text(document["sha256"]),
+            domains={_text(domain): _count(version) for domain, version in document["domains"]},
+            unmeasured=tuple(UnmeasuredNode(*_texts(row, 2)) for row in document["unmeasured"]),
+        )
+    except (KeyError, TypeError, DecodeError) as error:
+        raise ValueError(str(error)) from error
+    _check(network)
+    parts.check_end()
+    return network
+
+
+class _Parts:
+    """What follows the document, taken in order."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._content, self._at = content, 0
+
+    def take(self, size: int) -> bytes:
+        taken = bytes(self._content[self._at : self._at + size])
+        if len(taken) != size:
+            raise ValueError("a part is missing")
+        self._at += size
+        return taken
+
+    def check_end(self) -> None:
+        if self._at != len(self._content):
+            raise ValueError("parts are left over")
+
+
+def _node(index: int, row: Any, parts: _Parts) -> Node:
+    from onnx import NodeProto
+
+    name, op, inputs, outputs, domain, size = row
+    proto = NodeProto()
+    proto.ParseFromString(parts.take(_count(size)))
+    return Node(index, _text(name), _text(op), _texts(inputs), _texts(outputs), proto, _text(domain))
+
+
+def _constants(rows: Any, parts: _Parts) -> Iterator[tuple[str, Constant]]:
+    import numpy
+
+    for name, dtype, shape, size in rows:
+        kind = _type(dtype, shape)
+        value = None
+        if size is not None:
+            if _count(size) != kind.bytes:
+                raise ValueError("a constant has another size than its type")
+            value = numpy.frombuffer(parts.take(size), kind.dtype).reshape(kind.shape)
+        yield _text(name), Constant(kind, value)
+
+
+def _type(dtype: Any, shape: Any) -> TensorType:
+    kind = TensorType(_text(dtype), tuple(_count(size) for size in _list(shape)))
+    if kind.dtype not in ITEM_BYTES or kind.bytes > MAX_TENSOR_BYTES:
+        raise ValueError("a type cannot be")
+    return kind
+
+
+def _check(network: Network) -> None:
+    named = [*network.inputs, *network.outputs, *network.constants]
+    named += [name for node in network.nodes for name in (*node.inputs, *node.results) if name]
+    if any(name not in network.types for name in named):
+        raise ValueError("a tensor has no type")
+    if not re.fullmatch("[0-9a-f]{64}", network.sha256):
+        raise ValueError("the hash is none")
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("not a list")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    return value
+
+
+def _texts(value: Any, count: int | None = None) -> tuple[str, ...]:
+    found = tuple(_text(each) for each in _list(value))
+    if count is not None and len(found) != count:
+        raise ValueError("another number of texts")
+    return found
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("not a count")
+    return value

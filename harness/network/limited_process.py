@@ -1,0 +1,202 @@
+"""Run one step in a child process with limits on address space, processor time and wall time.
+
+The child is a fork of this process where no other thread runs, which takes milliseconds. Otherwise a fork could inherit
+a lock that another thread holds for ever, so the child is a new interpreter, which takes about half a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import json
+import math
+import os
+import re
+import resource
+import select
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import ConfigurationError
+
+MEMORY_VARIABLE = "HARNESS_READ_MEMORY"
+SECONDS_VARIABLE = "HARNESS_READ_SECONDS"
+_MEMORY_BYTES = 512 << 20
+_MEMORY_PER_BYTE = 6
+"""Parsing, checking and inlining hold this many copies of a file at the same time."""
+_CPU_S = 6
+_BYTES_PER_S = 32 << 20
+_BLOCK_BYTES = 1 << 20
+_UNITS = {"M": 20, "G": 30}
+_CRASH = 1
+
+Step = Callable[[], bytes]
+IsWhole = Callable[[bytearray], bool]
+"""Whether an answer has arrived in full."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a child may take: bytes of memory beyond those of its start, and seconds of processor and wall time."""
+
+    memory_bytes: int
+    cpu_s: int
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a child wrote, and the signal that ended it, 0 if none did; `late` if its wall time ran out."""
+
+    content: bytes
+    signal: int = 0
+    late: bool = False
+
+
+def limits_for(size_bytes: int) -> Limits:
+    """Return the limits for a file of this size: those of the environment's variables, or of the size.
+
+    Raises ConfigurationError if a variable is not a size or a number of seconds.
+    """
+    memory = os.environ.get(MEMORY_VARIABLE, "")
+    match = re.fullmatch(r"([1-9]\d{0,5})([MG])", memory)
+    if memory and match is None:
+        raise ConfigurationError(
+            f"{MEMORY_VARIABLE} is not a size", why=repr(memory[:40]), next_step="Write 2G or 500M"
+        )
+    seconds = os.environ.get(SECONDS_VARIABLE, "")
+    if seconds and not re.fullmatch(r"[1-9]\d{0,5}", seconds):
+        why = repr(seconds[:40])
+        raise ConfigurationError(f"{SECONDS_VARIABLE} is not a number of seconds", why=why, next_step="Write 60")
+    given_bytes = int(match[1]) << _UNITS[match[2]] if match else _MEMORY_BYTES + _MEMORY_PER_BYTE * size_bytes
+    cpu_s = int(seconds) if seconds else _CPU_S + size_bytes // _BYTES_PER_S
+    return Limits(given_bytes, cpu_s, 60.0 + 4 * cpu_s)
+
+
+def answer_of(step: Step, module: str, request: Step, limits: Limits, is_whole: IsWhole) -> Answer:
+    """Return what a step writes, run in a child; `request` is the step for `python -m module`, which `serve`s it."""
+    reading, writing = os.pipe()
+    try:
+        try:
+            if threading.active_count() == 1:
+                child = _forked(step, writing, limits)
+            else:
+                child = _started(module, request(), writing, limits)
+        finally:
+            os.close(writing)
+        return _answer(child, reading, limits, is_whole)
+    finally:
+        os.close(reading)
+
+
+def serve(prepare: Callable[[], None], step: Callable[[bytes], bytes]) -> None:
+    """Answer one request of `answer_of` in a new interpreter; `prepare` imports what the step needs."""
+    prepare()
+    with open(0, "rb", closefd=False) as requested:
+        limits = Limits(**json.loads(requested.readline()))
+        request = requested.read()
+    _run(lambda: step(request), os.dup(1), limits)
+
+
+def _forked(step: Step, writing: int, limits: Limits) -> int:
+    with warnings.catch_warnings():  # threads of numpy's own are ready for a fork
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        _run(step, writing, limits)
+    return child
+
+
+def _started(module: str, request: bytes, writing: int, limits: Limits) -> int:
+    root = str(Path(__file__).resolve().parents[2])
+    paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    with tempfile.TemporaryFile() as file:
+        file.write(json.dumps(vars(limits)).encode() + b"\n" + request)
+        file.flush()
+        file.seek(0)
+        actions = [
+            (os.POSIX_SPAWN_DUP2, file.fileno(), 0),
+            (os.POSIX_SPAWN_DUP2, writing, 1),
+            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+        ]
+        # -P: a module in the current folder must not take the place of one of the program.
+        words = [sys.executable, "-P", "-m", module]
+        return os.posix_spawn(sys.executable, words, {**os.environ, "PYTHONPATH": paths}, file_actions=actions)
+
+
+def _run(step: Step, writing: int, limits: Limits) -> None:
+    """Run a step in this process, write what it returns, and end the process."""
+    code = _CRASH
+    try:
+        gc.freeze()  # what the parent holds must not be finalised here, such as its temporary folders
+        _become_limited(limits)
+        content = memoryview(step())
+        while content:
+            content = content[os.write(writing, content) :]
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _become_limited(limits: Limits) -> None:
+    faulthandler.disable()  # it keeps the parent's stderr
+    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGXCPU, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    signal.alarm(math.ceil(limits.wall_s) + 1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):  # native libraries write messages of their own before they abort
+        os.dup2(nowhere, stream)
+    for kind, limit in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, limits.cpu_s),
+        (resource.RLIMIT_AS, _address_space() + limits.memory_bytes),
+    ):
+        _, hard = resource.getrlimit(kind)
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        with contextlib.suppress(OSError, ValueError):  # macOS has no limit on address space
+            resource.setrlimit(kind, (limit, hard))
+
+
+def _address_space() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    except OSError:
+        return 1 << 30
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _answer(child: int, reading: int, limits: Limits, is_whole: IsWhole) -> Answer:
+    content = bytearray()
+    deadline_s = time.monotonic() + limits.wall_s
+    status = None
+    try:
+        while (left_s := deadline_s - time.monotonic()) > 0 and len(content) <= limits.memory_bytes:
+            if not select.select([reading], [], [], left_s)[0]:
+                continue
+            block = os.read(reading, _BLOCK_BYTES)
+            if not block:
+                break
+            content += block
+        while status is None and not is_whole(content) and time.monotonic() < deadline_s:
+            ended, found = os.waitpid(child, os.WNOHANG)
+            if ended:
+                status = found
+            else:
+                time.sleep(0.001)
+    finally:
+        if status is None:
+            os.kill(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
+    if is_whole(content):
+        return Answer(bytes(content))
+    late = time.monotonic() >= deadline_s
+    return Answer(b"", os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, late)

@@ -1,0 +1,166 @@
+"""Read a file's network in a child process with limits: a hostile file costs an error, not the memory of the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness import errors
+from harness.errors import HarnessError, InvalidNetwork, UnsupportedNetwork
+from harness.network import limited_process
+from harness.network.batch import leading_dims
+from harness.network.hand_back import decode_document, decode_network, encode, encode_network, is_whole
+from harness.network.limited_process import MEMORY_VARIABLE, SECONDS_VARIABLE, Answer, Limits
+from harness.network.network import Network
+from harness.network.prepare import prepare
+from harness.network.read import ModelFile, parse_model, read_model
+from harness.text import byte_size, printable
+
+Source = Path | tuple[str, bytes]
+"""The path of a file, or the name and content of one."""
+_ERRORS = ("InvalidNetwork", "UnsupportedNetwork", "UnresolvedDimension", "UsageError")
+_MAX_TEXT = 2000
+
+
+def read_network(source: Source, dims: Mapping[str, int], batch: int | None = None) -> Network:
+    """Return the prepared network of a file; `batch` sets symbolic leading dimensions.
+
+    Raises the errors of `read_model`, `prepare` and `leading_dims`, and UnsupportedNetwork for a file that takes more
+    memory or time than its size explains.
+    """
+    answer = _in_child(source, {"want": "network", "dims": dict(dims), "batch": batch})
+    try:
+        return decode_network(answer)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(source) from error
+
+
+def has_external_data(path: Path) -> bool:
+    """Return whether a checked file keeps weights in other files; raises as `read_network` does."""
+    answer, _ = decode_document(_in_child(path, {"want": "external data"}))
+    return bool(answer.get("external"))
+
+
+def _in_child(source: Source, wanted: Mapping[str, Any]) -> bytes:
+    _import_readers()
+    limits = limited_process.limits_for(_size(source))
+
+    def request() -> bytes:
+        name, content = (os.fsencode(source), b"") if isinstance(source, Path) else (source[0].encode(), source[1])
+        header = {**wanted, "name": name.hex(), "is_path": isinstance(source, Path)}
+        return json.dumps(header).encode() + b"\n" + content
+
+    module = "harness.network.limited_reading"
+    answer = limited_process.answer_of(
+        lambda: _guarded(lambda: _read(source, wanted)), module, request, limits, is_whole
+    )
+    if not answer.content:
+        raise _ended(source, answer, limits)
+    try:
+        document, _ = decode_document(answer.content)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(source) from error
+    _raise_error(document, source, limits)
+    return answer.content
+
+
+def _import_readers() -> None:
+    """Import here what every child needs, so that a fork has it."""
+    import numpy as np  # noqa: F401
+    import onnx.checker
+    import onnx.inliner
+    import onnx.shape_inference  # noqa: F401
+
+
+def _size(source: Source) -> int:
+    if not isinstance(source, Path):
+        return len(source[1])
+    try:
+        return source.stat().st_size
+    except (OSError, ValueError):  # the reader says what is wrong
+        return 0
+
+
+def _serve(request: bytes) -> bytes:
+    header, _, content = request.partition(b"\n")
+    wanted = json.loads(header)
+    name = bytes.fromhex(wanted["name"])
+    source: Source = Path(os.fsdecode(name)) if wanted["is_path"] else (name.decode(), content)
+    return _guarded(lambda: _read(source, wanted))
+
+
+def _read(source: Source, wanted: Mapping[str, Any]) -> bytes:
+    from onnx import TensorProto
+
+    file = read_model(source) if isinstance(source, Path) else parse_model(source[0], source[0], source[1])
+    if wanted["want"] == "network":
+        return encode_network(prepared(file, wanted["dims"], wanted["batch"]))
+    external = any(tensor.data_location == TensorProto.EXTERNAL for tensor in file.model.graph.initializer)
+    return encode({"external": external})
+
+
+def prepared(file: ModelFile, dims: Mapping[str, int], batch: int | None) -> Network:
+    """Prepare a checked file; `batch` sets symbolic leading dimensions."""
+    return prepare(file, leading_dims(file.model, dims, batch) if batch else dims)
+
+
+def _guarded(step: Callable[[], bytes]) -> bytes:
+    """Return what a step returns, or its error as a document."""
+    try:
+        return step()
+    except HarnessError as error:
+        texts = (error.what, error.why, error.next_step)
+        return encode({"error": type(error).__name__, "texts": [text[:_MAX_TEXT] for text in texts]})
+    except MemoryError:
+        return encode({"memory": True})
+    except Exception:  # a bug: the parent raises it
+        return encode({"bug": traceback.format_exc()[-_MAX_TEXT:]})
+
+
+def _raise_error(document: Mapping[str, Any], source: Source, limits: Limits) -> None:
+    if document.get("memory"):
+        raise _too_much_memory(source, limits)
+    if "bug" in document:
+        raise RuntimeError(f"{_shown(source)} was not read:\n{document['bug']}")
+    if "error" not in document:
+        return
+    kind, texts = document["error"], document.get("texts")
+    if kind not in _ERRORS or not isinstance(texts, list) or [type(text) for text in texts] != [str] * 3:
+        raise _damaged(source)
+    raise getattr(errors, kind)(texts[0], why=texts[1], next_step=texts[2])
+
+
+def _ended(source: Source, answer: Answer, limits: Limits) -> HarnessError:
+    shown = _shown(source)
+    if answer.late or answer.signal in (signal.SIGXCPU, signal.SIGALRM):
+        spent = f"{limits.wall_s:.0f} s" if answer.late else f"{limits.cpu_s} s of processor time"
+        step = f"If you trust the file, allow more seconds: {SECONDS_VARIABLE}={10 * limits.cpu_s}"
+        return UnsupportedNetwork(f"{shown} takes more than {spent} to read", next_step=step)
+    if answer.signal:
+        name = signal.Signals(answer.signal).name
+        why = f"It crashes the library that parses it, or takes more than {byte_size(limits.memory_bytes)} ({name})"
+        return InvalidNetwork(f"{shown} cannot be read", why=why, next_step="Copy or export the file again")
+    return _too_much_memory(source, limits)
+
+
+def _too_much_memory(source: Source, limits: Limits) -> HarnessError:
+    what = f"{_shown(source)} takes more than {byte_size(limits.memory_bytes)} of memory to read"
+    step = f"If you trust the file, allow more: {MEMORY_VARIABLE}={-(-4 * limits.memory_bytes // (1 << 30))}G"
+    return UnsupportedNetwork(what, next_step=step)
+
+
+def _damaged(source: Source) -> InvalidNetwork:
+    return InvalidNetwork(f"{_shown(source)} cannot be read", why="The process that read it gave a damaged answer")
+
+
+def _shown(source: Source) -> str:
+    return printable(str(source) if isinstance(source, Path) else source[0], 200)
+
+
+if __name__ == "__main__":
+    limited_process.serve(_import_readers, _serve)
