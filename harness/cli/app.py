@@ -12,7 +12,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from harness.cli import agent, demo, devices, estimate, lut, nightly, npu, profile, validate, worker
+from harness.cli import agent, demo, devices, estimate, journal, lut, nightly, npu, profile, validate, worker
 from harness.cli.output import print_error
 from harness.errors import ConfigurationError, HarnessError, Interrupted
 from harness.version import VERSION
@@ -37,6 +37,7 @@ app.command("estimate")(estimate.estimate)
 app.command("validate")(validate.validate)
 app.command("worker")(worker.worker)
 app.add_typer(lut.app, name="lut")
+app.add_typer(journal.app, name="journal")
 app.add_typer(npu.app, name="npu")
 app.add_typer(devices.app, name="devices")
 app.add_typer(agent.app, name="agent")

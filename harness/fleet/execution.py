@@ -132,15 +132,15 @@ def _attempt(
             try:
                 check_golden_again(run, golden)
             except DeviceQuarantined as error:  # the device changed during the campaign
-                _exclude(journal, outcome, error.what)
+                _exclude(run, outcome, error.what)
                 raise
             try:
                 for number in _profiled(outcome):
                     check_steady(journal, journal.campaign(number))
             except DeviceUnsteady as error:
-                _exclude(journal, outcome, error.what)
+                _exclude(run, outcome, error.what)
                 raise
-            _exclude(journal, outcome, None)
+            _exclude(run, outcome, None)
             return replace(outcome, health=store.health(device.name))
 
 
@@ -184,10 +184,10 @@ def _explore(bare: ProfileOutcome, run: DeviceRun, space: SearchSpace) -> Profil
     return replace(bare, result=result, space=found)
 
 
-def _exclude(journal: Journal, outcome: ProfileOutcome, reason: str | None) -> None:
+def _exclude(run: DeviceRun, outcome: ProfileOutcome, reason: str | None) -> None:
     """Keep the campaigns of an outcome out of tables and comparisons, or readmit them for None."""
     for campaign in {*_profiled(outcome), *(() if outcome.watch is None else (outcome.watch,))}:
-        journal.exclude(campaign, reason)
+        run.journal.exclude(campaign, run.session.token, reason)
 
 
 def _profiled(outcome: ProfileOutcome) -> set[int]:

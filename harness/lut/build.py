@@ -12,7 +12,7 @@ import numpy as np
 from harness.array_types import Floats
 from harness.device.inventory import find_device, load_inventory
 from harness.device.overrides import Variant
-from harness.errors import CampaignIncomplete, LutNotFound
+from harness.errors import CampaignIncomplete, JournalError, LutNotFound
 from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.joint import Place
 from harness.latency.layer_latency import CampaignData
@@ -44,7 +44,8 @@ def build_lut(
     Only campaigns with this `batch` and these `threads` count, by default those that set neither. For a layer measured
     several times, the newest campaign counts. Each campaign's own overhead is subtracted from its layers; the table
     holds the newest one's overhead. `note` receives a line for each campaign left out. Raises LutNotFound without any
-    campaign, CampaignIncomplete without a complete one, and IllConditionedDesign.
+    campaign, CampaignIncomplete without a complete one, JournalError for a campaign that was altered on disk, and
+    IllConditionedDesign.
     """
     workspace, variant = as_workspace(workspace), Variant(batch, threads)
     if not workspace.journal.exists():
@@ -55,7 +56,9 @@ def build_lut(
         if not measured_here:
             raise _nothing_measured(workspace, device, variant)
         campaigns = _comparable(measured_here, device, note)
-        sources = [_Source.read(journal, campaign, method) for campaign in _not_superseded(journal, campaigns)]
+        used = _not_superseded(journal, campaigns)
+        _check_unaltered(journal, used)
+        sources = [_Source.read(journal, campaign, method) for campaign in used]
     newest = campaigns[-1]
     entries, covariance = _entries(sources, method)
     draft = Lut(
@@ -134,6 +137,18 @@ def _not_superseded(journal: Journal, campaigns: Sequence[Campaign]) -> list[Cam
             kept.append(campaign)
         known |= held
     return kept[::-1]
+
+
+def _check_unaltered(journal: Journal, campaigns: Sequence[Campaign]) -> None:
+    """Raise JournalError if a campaign is not what was measured."""
+    altered = [str(one.id) for one in campaigns if journal.check(one.id) == "altered"]
+    if altered:
+        what = f"{journal.path} was altered on disk: campaign {', '.join(altered)}"
+        step = (
+            "Restore the file from a backup, or keep these campaigns out of tables with"
+            " `harness journal check --exclude` and measure again"
+        )
+        raise JournalError(what, why="Its samples or its plan are not those that were measured", next_step=step)
 
 
 def _nothing_measured(workspace: Workspace, device: str, variant: Variant) -> LutNotFound:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from harness.errors import DeviceBusy, JournalError, LeaseLost
+from harness.measure import journal_digest
 from harness.measure.database import DurableFile
 from harness.measure.schema import SCHEMA
 from harness.measure.sessions_at_work import is_at_work
@@ -59,6 +60,7 @@ class Campaign:
     created: str
     complete: bool
     excluded: str | None = None
+    token: int = field(default=0, compare=False)
 
     @property
     def is_usable(self) -> bool:
@@ -124,6 +126,7 @@ class Journal(DurableFile):
                     "The samples arrived too late", why=why, next_step="Let the other controller finish the campaign"
                 )
             yield
+            journal_digest.renew(self._db, campaign)
 
     def begin(self, key: CampaignKey, plan: ProbePlan, clock: str, token: int = 0, shared: bool = False) -> Campaign:
         """Record a campaign with its probes and layers, or return the existing one if the key names a job.
@@ -164,6 +167,7 @@ class Journal(DurableFile):
         self._insert_rows(f"probes {columns}", campaign, probes)
         self._insert_rows("layers", campaign, layers)
         self._insert_rows("chains", campaign, chains)
+        journal_digest.cover(self._db, campaign)
         return campaign
 
     def _insert_rows(self, table: str, campaign: int, rows: Iterable[Iterable[Any]]) -> None:
@@ -207,6 +211,7 @@ class Journal(DurableFile):
             (holder,) = self._db.execute("SELECT token FROM campaigns WHERE id=?", (one.id,)).fetchone()
             if holder == token or not is_at_work(self.path, one.device, holder):
                 self._db.execute("UPDATE campaigns SET token=max(token, ?) WHERE id=?", (token, one.id))
+                journal_digest.renew(self._db, one.id)
                 return one
             if finished and one.is_usable:
                 return one
@@ -215,10 +220,32 @@ class Journal(DurableFile):
                 raise DeviceBusy(what, next_step="Wait until it ends")
         return None
 
-    def exclude(self, campaign: int, reason: str | None) -> None:
-        """Keep a campaign out of tables and comparisons, or readmit it for None; needs no lease."""
-        with self.transaction():
+    def exclude(self, campaign: int, token: int, reason: str | None) -> None:
+        """Keep a campaign out of tables and comparisons, or readmit it for None; raises as `add` does.
+
+        Without a lease, `token` is the `Campaign.token` that the decision was based on.
+        """
+        with self._fenced(campaign, token):
             self._db.execute("UPDATE campaigns SET excluded=? WHERE id=?", (reason, campaign))
+
+    def numbers(self) -> tuple[int, ...]:
+        """Return the numbers of all campaigns."""
+        with self._reading():
+            return tuple(int(number) for (number,) in self._db.execute("SELECT id FROM campaigns ORDER BY id"))
+
+    def check(self, campaign: int) -> journal_digest.Verdict:
+        """Compare a campaign with the digest of what was committed; raises JournalError for an unreadable file."""
+        with self._reading():
+            return journal_digest.check(self._db, campaign)
+
+    def check_all(self) -> dict[int, journal_digest.Verdict]:
+        """Check every campaign; one that is gone but for its digest is altered.
+
+        Raises JournalError for an unreadable file.
+        """
+        with self._reading():
+            verdicts = {number: journal_digest.check(self._db, number) for number in self.numbers()}
+            return {**verdicts, **dict.fromkeys(journal_digest.lost(self._db), "altered")}
 
     def campaign(self, number: int) -> Campaign:
         """Return the campaign with that number; raises JournalError if there is none."""

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from harness.measure import journal_digest
 from harness.measure.journal import PENDING, SAME_KEY, Journal
 from harness.measure.journal_transfer import (
     CAMPAIGNS,
@@ -57,6 +58,7 @@ def _merge(ours: sqlite3.Connection, db: sqlite3.Connection, theirs: int, row: _
         CAMPAIGNS.insert(ours, [tuple(copy.values())])
         for table in (PROBES, LAYERS, CHAINS):
             table.insert(ours, ((number, *rest) for _, *rest in table.rows(db, "campaign=?", theirs)))
+        journal_digest.cover(ours, number)
     else:
         known = dict(zip(CAMPAIGNS.columns, found, strict=True))
         number = int(known["id"])
@@ -81,6 +83,7 @@ def _merge(ours: sqlite3.Connection, db: sqlite3.Connection, theirs: int, row: _
         ((number, batch, finished) for _, batch, finished in ROUNDS.rows(db, "campaign=?", theirs)),
     )
     _copy_series(ours, db, number, theirs)
+    journal_digest.renew(ours, number)
     return number
 
 
@@ -111,6 +114,8 @@ def _counting(ours: sqlite3.Connection, row: _Row, number: int) -> int:
         [row[name] for name in _SAME],
     ).fetchall()
     ours.executemany("UPDATE campaigns SET excluded=? WHERE id=?", [(SECOND, one) for (one,) in held[1:]])
+    for (one,) in held[1:]:
+        journal_digest.renew(ours, one)
     (excluded,) = ours.execute("SELECT excluded FROM campaigns WHERE id=?", (number,)).fetchone()
     return int(held[0][0]) if held and excluded == SECOND else number
 
@@ -157,4 +162,4 @@ def hold_out(journal: Journal, reasons: Mapping[str, str], *, job: str, device: 
     """Exclude campaigns that another journal holds out, so that the job starts anew."""
     for one in journal.campaigns(device):
         if one.job == job and one.excluded in (None, PENDING) and one.created in reasons:
-            journal.exclude(one.id, printable(reasons[one.created]))
+            journal.exclude(one.id, one.token, printable(reasons[one.created]))

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from harness.measure.database import Schema
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+_DIGESTS = """
+CREATE TABLE digests (
+    campaign INTEGER PRIMARY KEY, plan TEXT NOT NULL, state TEXT NOT NULL, series TEXT NOT NULL,
+    covered INTEGER NOT NULL);
+"""
+"""Of earlier versions, campaigns have no digest (`journal_digest`)."""
 SCHEMA = Schema(
     SCHEMA_VERSION,
     """
@@ -35,6 +41,7 @@ CREATE TABLE series (
 CREATE TABLE samples (
     series INTEGER NOT NULL REFERENCES series, ordinal INTEGER NOT NULL, wall_ns INTEGER NOT NULL, cpu_ns INTEGER,
     device_ns INTEGER, preemptions INTEGER NOT NULL, PRIMARY KEY (series, ordinal)) WITHOUT ROWID;
-""",
-    changes={2: "ALTER TABLE campaigns ADD COLUMN excluded TEXT"},
+"""
+    + _DIGESTS,
+    changes={2: "ALTER TABLE campaigns ADD COLUMN excluded TEXT", 3: _DIGESTS.strip().rstrip(";")},
 )

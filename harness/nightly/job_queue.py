@@ -164,7 +164,7 @@ class JobQueue:
         for held in campaigns_of_nights(self.journal, device, *_PURPOSES):
             # A pending campaign is excluded, too: the job that resumes it would include it.
             if held.job.night == self.night.isoformat() and held.campaign.excluded in (None, PENDING):
-                self.journal.exclude(held.campaign.id, reason)
+                self.journal.exclude(held.campaign.id, held.campaign.token, reason)
         self._campaigns.pop(device, None)
 
     def _row(self, outcome: ProfileOutcome) -> SetRow:

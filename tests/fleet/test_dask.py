@@ -271,7 +271,7 @@ def test_what_the_controller_excludes_is_measured_anew(rig: Lab) -> None:
     (first,) = run(engine(rig), job(rig, "l"))
     assert first.result is not None
     with Journal(rig.workspace(MAIN).journal) as journal:
-        journal.exclude(first.result.campaign, "quarantine of the night")
+        journal.exclude(first.result.campaign, journal.campaign(first.result.campaign).token, "quarantine of the night")
         (second,) = run(engine(rig), job(rig, "l"))
         assert second.result is not None
         assert second.result.campaign != first.result.campaign

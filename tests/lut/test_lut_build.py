@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import sqlite3
 
 import pytest
 from nullbench import Bench, StopAfter, build_network
 
-from harness.errors import CampaignIncomplete, Interrupted, LutNotFound
+from harness.errors import CampaignIncomplete, Interrupted, JournalError, LutNotFound
 from harness.lut.diff import compare
 from harness.lut.table_files import latest_lut, read_lut
 from harness.measure.journal import Journal
@@ -47,6 +49,22 @@ def test_every_entry_leads_back_to_its_samples(bench: Bench) -> None:
     assert (table.fingerprint, table.clock, table.visits) == (campaign.fingerprint, "device", "cold")
     assert table.fingerprint["runtime"] == "null"
     assert table.overhead.c.value == pytest.approx(bench.truth.c_s, rel=0.02)
+
+
+def test_an_altered_journal_gives_no_table(bench: Bench) -> None:
+    """One changed sample is an error that names the campaign; without it, the older campaign gives the table."""
+    bench.profile(policy=FEW)
+    bench.profile(policy=FEW, seed=9)
+    with contextlib.closing(sqlite3.connect(bench.workspace.journal)) as database, database:
+        last = "series=(SELECT max(series) FROM samples) AND ordinal=0"
+        assert database.execute(f"UPDATE samples SET wall_ns=wall_ns+1 WHERE {last}").rowcount == 1
+    with pytest.raises(JournalError, match="altered on disk: campaign 2") as altered:
+        bench.build()
+    assert "harness journal check" in altered.value.next_step and "ove the file" not in altered.value.next_step
+    assert not bench.workspace.lut.exists()
+    with Journal(bench.workspace.journal) as journal:
+        journal.exclude(2, journal.campaign(2).token, "altered on disk")
+    assert {entry.campaign for entry in bench.build().entries} == {1}
 
 
 def test_campaigns_of_one_device_are_merged(bench: Bench) -> None:

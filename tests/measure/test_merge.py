@@ -94,7 +94,7 @@ def test_a_merged_campaign_is_the_one_that_was_extracted(tmp_path: Path, path: P
         journal.finish_round(campaign, 7, 1, 2)
         journal.spend(campaign, 7, 0.25)
         journal.complete(campaign, 7)
-        journal.exclude(campaign, "too warm")
+        journal.exclude(campaign, journal.campaign(campaign).token, "too warm")
         with Journal(path) as ours:
             (number,) = (numbers := merge(ours, extract(theirs, JOB), job=JOB, device=DEVICE)).values()
             assert numbers == {campaign: 1}
@@ -251,7 +251,7 @@ def test_no_worker_readmits_what_the_controller_excluded(path: Path, sent: str |
     """A campaign that the controller excluded stays excluded for that reason, whatever a worker sends."""
     with Journal(path) as ours:
         merge(ours, extract_of(PLACES, complete=1), job=JOB, device=DEVICE)
-        ours.exclude(1, "quarantine of the night")
+        ours.exclude(1, ours.campaign(1).token, "quarantine of the night")
         merge(ours, extract_of(PLACES, complete=1, excluded=sent), job=JOB, device=DEVICE)
         assert ours.campaign(1).excluded == "quarantine of the night"
 
@@ -264,7 +264,7 @@ def test_a_worker_starts_held_out_campaigns_anew(path: Path, tmp_path: Path) -> 
         (number,) = merge(ours, extract(theirs, JOB), job=JOB, device=DEVICE).values()
         merge(ours, extract_of(PLACES, complete=1, created=MOMENTS[1]), job=JOB, device=DEVICE)  # another worker's
         assert held_out(ours, job=JOB, device=DEVICE) == {}
-        ours.exclude(number, "quarantine of the night")
+        ours.exclude(number, ours.campaign(number).token, "quarantine of the night")
         reasons = held_out(ours, job=JOB, device=DEVICE)
         assert reasons == dict.fromkeys(MOMENTS[:2], "quarantine of the night")
         assert held_out(ours, job="another", device=DEVICE) == {}
@@ -292,7 +292,7 @@ def test_an_extract_holds_nothing_but_the_job(tmp_path: Path) -> None:
         assert db.execute("SELECT count(*) FROM samples").fetchone() == (2,)
     with Journal(theirs) as journal:
         (known,) = (one.id for one in journal.campaigns(DEVICE) if one.settings.get("job") == JOB)
-        journal.exclude(known, "too warm")
+        journal.exclude(known, journal.campaign(known).token, "too warm")
     again = write(theirs, PLACES[:1], job=JOB)
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         db.deserialize(extract(theirs, JOB, again))
