@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,22 @@ def test_ssh_gives_what_the_local_device_gives(workspace: Workspace, model: Path
         (estimates[device],) = estimate([str(model)], device=device, workspace=workspace)
     assert estimates["cpu01"].coverage == estimates["board"].coverage
     assert estimates["board"].latency_s is not None
+
+
+def test_a_pushed_agent_measures_a_whole_campaign(workspace: Workspace, model: Path, sshd: Any) -> None:
+    """With `agent = "push"` a campaign gives a table of the same device as one behind the forced command."""
+    settings = workspace.devices.read_text()
+    forced = profile(model, device="board", workspace=workspace, policy=RepeatPolicy(runs=4))
+    sshd.allow_commands()
+    pushed_settings = f'agent = "push"\npython = "{sys.executable}"\n\n[devices.board.options]'
+    workspace.devices.write_text(settings.replace("[devices.board.options]", pushed_settings))
+    pushed = profile(model, device="board", workspace=workspace, policy=RepeatPolicy(runs=4), seed=7)
+    assert pushed.campaign != forced.campaign and pushed.samples == forced.samples
+    with Journal(workspace.journal) as journal:
+        first, second = (journal.campaign(one.campaign) for one in (forced, pushed))
+        assert dict(first.fingerprint) == dict(second.fingerprint)
+    assert {entry.campaign for entry in build_lut("board", workspace=workspace).entries} == {pushed.campaign}
+    assert [path.suffix for path in (sshd.home / ".cache" / "harness").iterdir()] == [".pyz"]
 
 
 def _spread(journal: Journal, campaign: Campaign) -> float:

@@ -19,6 +19,7 @@ import processes
 import psutil
 
 import device_agents
+from harness.fleet.cluster.access import TlsFiles
 from harness.workspace import Workspace
 
 HOSTS = {"one": "left", "two": "right"}
@@ -41,11 +42,20 @@ class Lab:
     root: Path
     port: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    tls: TlsFiles | None = None
 
     @property
     def scheduler(self) -> str:
         """Address of the scheduler."""
-        return f"tcp://127.0.0.1:{self.port}"
+        return f"{'tls' if self.tls else 'tcp'}://127.0.0.1:{self.port}"
+
+    @property
+    def _tls_words(self) -> list[str]:
+        """The options of scheduler and workers for their TLS files."""
+        if self.tls is None:
+            return []
+        named = {"ca-file": self.tls.authority, "cert": self.tls.certificate, "key": self.tls.key}
+        return [word for name, path in named.items() for word in (f"--tls-{name}", str(path))]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -81,6 +91,8 @@ class Lab:
             "--no-dashboard",
             "--dashboard-address",
             "127.0.0.1:0",
+            *(["--protocol", "tls"] if self.tls else []),
+            *self._tls_words,
         ]
         self._start("scheduler", [sys.executable, "-m", "distributed.cli.dask_scheduler", *words])
         wait_until(lambda: "Scheduler at" in self.log("scheduler"), "the scheduler")
@@ -100,7 +112,7 @@ class Lab:
             for name in (*HOSTS.values(), "both")
         )
         (home / "devices.toml").write_text("".join(tables))
-        words = [self.scheduler, "--device", ",".join(devices), "--workspace", str(home)]
+        words = [self.scheduler, "--device", ",".join(devices), "--workspace", str(home), *self._tls_words]
         self._start(host, [sys.executable, "-m", "harness", "worker", *words])
 
     def child(self, host: str) -> int:
@@ -138,9 +150,9 @@ class Lab:
 
 
 @contextlib.contextmanager
-def lab(root: Path) -> Iterator[Lab]:
+def lab(root: Path, tls: TlsFiles | None = None) -> Iterator[Lab]:
     """A lab whose processes are ended after the test."""
-    rig = Lab(root)
+    rig = Lab(root, tls=tls)
     try:
         yield rig
     finally:
