@@ -14,7 +14,7 @@ import json
 import math
 import struct
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 PROTOCOL_MAJOR = 2
 PROTOCOL_MINOR = 2
@@ -79,10 +79,13 @@ def _finite(text: str) -> float:
 class Decoder:
     """Turns a stream of bytes, in pieces of any size, into frames.
 
-    A malformed header, or a `seq` that is not the next one, raises FrameError; the stream is then unusable.
+    A malformed header, or a `seq` that is not the next one, raises FrameError; the stream is then unusable. With
+    `payload_limits`, so does a payload longer than the limit of its frame's type, in bytes, before it is received; a
+    type that has no limit there may have no payload. The mapping may change between frames.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, payload_limits: Optional[Mapping[str, int]] = None) -> None:
+        self._limits = payload_limits
         self._buffer = bytearray()
         self._header: Dict[str, Any] | None = None
         self._next_seq = 0
@@ -126,6 +129,9 @@ class Decoder:
         _check_header(header)
         if header["seq"] != self._next_seq:
             raise FrameError(f"frame {header['seq']} arrived instead of frame {self._next_seq}")
+        if self._limits is not None and header["payload_bytes"] > self._limits.get(header["type"], 0):
+            limit = self._limits.get(header["type"], 0)
+            raise FrameError(f"a payload of {header['payload_bytes']} bytes exceeds the limit of {limit} here")
         self._next_seq += 1
         self._header = header
         return header

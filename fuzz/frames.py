@@ -42,7 +42,7 @@ def read(data: bytes, folder: Path) -> bool:  # noqa: ARG001 - nothing is writte
                 raise AssertionError("the decoder keeps more than one frame")
     except wire.FrameError:
         accepted = False
-    run = replies.RunCheck("device", _VISITS, 0)
+    run = replies.RunCheck("device", _VISITS, 0, "device")
     for frame in frames:
         _check_round_trip(frame)
         try:
@@ -81,7 +81,7 @@ def seeds() -> list[bytes]:
     samples = json.dumps(
         {
             "series": [
-                {"visit": 0, "probe": "p", "samples": [[1000, 900, None, 0], [1001, None, 7, 1]]},
+                {"visit": 0, "probe": "p", "samples": [[1000, 900, 800, 0], [1001, None, 7, 1]]},
                 {"visit": 1, "probe": "q", "samples": [[5, 5, 5, 0]] * 3},
             ],
             "state": {"load_1min": 0.5, "cpu_mhz": 2400},

@@ -20,6 +20,9 @@ from harness.errors import BackendError, HarnessError, LinkLost, ProtocolError
 from harness.text import last_part
 
 _SLICE_S = 0.5
+_LAST_WORDS_S = 2.0
+_LAST_WORDS_BYTES = 1 << 20
+"""How long and how much a device may say after a request could not be sent."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class AgentLink:
         self._device = device
         self._deadlines = deadlines
         self._writer = wire.FrameWriter(connection.send)
-        self._decoder = wire.Decoder()
+        self._payload_limits: dict[str, int] = {}
+        self._decoder = wire.Decoder(self._payload_limits)
         self._inbox: deque[wire.Frame] = deque()
         self._sending = threading.Lock()
         self._requests = 0
@@ -82,6 +86,10 @@ class AgentLink:
         request = self.send("run", token=self.token, **fields)
         self._run_is_open, self.cancel_sent = True, False
         return request
+
+    def allow(self, type: str, payload_bytes: int) -> None:
+        """Accept frames of this type with so long a payload from now on; others have none."""
+        self._payload_limits[type] = payload_bytes
 
     def end_run(self) -> None:
         """Allow other requests again."""
@@ -118,7 +126,7 @@ class AgentLink:
             return
         self._closed.set()
         try:
-            self.send("bye")
+            self._write("bye", None)  # no last words: nobody waits for an answer
         except (HarnessError, OSError):
             pass  # the agent also ends on end of input, and a dead link frees the lease
         finally:
@@ -166,11 +174,12 @@ class AgentLink:
             raise ProtocolError(f"{self._device} answered {answer!r} instead of {' or '.join(types)}")
         return frame
 
-    def _receive(self, timeout_s: float) -> bool:
+    def _receive(self, timeout_s: float) -> int:
+        """Receive some frames or parts of them; returns the number of bytes, 0 if none arrived in time."""
         try:
             data = self._connection.recv(timeout_s)
         except TimeoutError:
-            return False
+            return 0
         except (OSError, EOFError) as error:
             raise self._lost(last_part(str(error), 200)) from error
         if not data:
@@ -181,13 +190,21 @@ class AgentLink:
         except wire.FrameError as error:
             why = f"{error}; {last_part(self._connection.diagnosis())}"
             raise ProtocolError(f"{self._device} sent bytes that are not a frame", why=why) from error
-        return True
+        return len(data)
 
     def _last_words(self) -> HarnessError | None:
-        """Return the error that the agent sent before it ended, if any: it is the reason for a broken link."""
+        """Return the error that the agent sent before it ended, if any: it is the reason for a broken link.
+
+        A device that never ends gets no more than _LAST_WORDS_S and _LAST_WORDS_BYTES.
+        """
+        self._payload_limits.clear()  # errors have no payload
+        deadline_s, left = time.monotonic() + _LAST_WORDS_S, _LAST_WORDS_BYTES
         try:
-            while self._receive(_SLICE_S):
-                pass
+            while left > 0 and (wait_s := deadline_s - time.monotonic()) > 0:
+                received = self._receive(min(_SLICE_S, wait_s))
+                if not received:
+                    break
+                left -= received
         except HarnessError:
             pass  # the end of the stream is expected
         words = [frame for frame in self._inbox if (frame.type, frame.id) == ("error", 0)]

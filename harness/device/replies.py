@@ -39,12 +39,18 @@ class Series:
 _Positive = Annotated[int, Field(gt=0, lt=2**63)]
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Word = Annotated[str, Field(pattern=r"\A[a-z0-9_.-]{1,64}\z")]
+_MOST_NS = 86_400 * 10**9
+_Time = Annotated[int, Field(gt=0, le=_MOST_NS)]
+_CpuTime = Annotated[int, Field(ge=0, le=_MOST_NS)]
+_Events = Annotated[int, Field(ge=0, lt=2**31)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _LONGEST_S = 86_400.0
 _Seconds = Annotated[float, Field(ge=0, le=_LONGEST_S, allow_inf_nan=False)]
 _ROUNDING = 1e-6
 _SAMPLE_BYTES, _SERIES_BYTES = 128, 16 * 1024
-"""Upper bounds of the JSON of one sample, four integers, and of the state and names in a frame of one visit."""
+_SAMPLE_MARKS, _SERIES_MARKS = 6, 80
+"""Upper bounds of the JSON of one sample, four integers, and of the state and names in a frame of one visit: in bytes,
+and in commas and opening brackets."""
 
 
 class HelloReply(StrictModel):
@@ -128,7 +134,7 @@ class ErrorReply(StrictModel):
 class _SeriesReply(StrictModel):
     visit: _Count
     probe: str
-    samples: list[tuple[_Positive, _Count | None, _Positive | None, _Count]]
+    samples: list[tuple[_Time, _CpuTime | None, _Time | None, _Events]]
 
 
 class _SamplesReply(StrictModel):
@@ -152,30 +158,37 @@ def check(model: type[_Model], content: Mapping[str, Any] | bytes, device: str) 
 class RunCheck:
     """Checks one run: each requested visit must arrive once, and the end record must confirm all samples.
 
-    The payloads of a run together may take no more bytes than the requested samples need.
+    Every sample must have a time on the `clock` that the device announced. The payloads of a run together may take no
+    more than `room_bytes`, what the requested samples need, and hold no more values than these.
     """
 
-    def __init__(self, device: str, visits: Sequence[Visit], first: int) -> None:
+    def __init__(self, device: str, visits: Sequence[Visit], first: int, clock: str) -> None:
         self._device = device
         self._visits = visits
         self._first = first
         self._seen: set[int] = set()
         self._count = 0
         self._digest = hashlib.sha256()
-        self._room_bytes = sum(_SERIES_BYTES + 6 * len(v.probe) + _SAMPLE_BYTES * v.runs for v in visits)
+        self._clock = clock
+        self.room_bytes = sum(_SERIES_BYTES + 6 * len(v.probe) + _SAMPLE_BYTES * v.runs for v in visits)
+        self._marks = sum(_SERIES_MARKS + 3 * len(v.probe) + _SAMPLE_MARKS * v.runs for v in visits)
 
     def samples(self, payload: bytes) -> tuple[tuple[Series, ...], Mapping[str, float]]:
         """Return the series and the device state of one samples frame; raises ProtocolError."""
-        self._room_bytes -= len(payload)
-        if self._room_bytes < 0:
-            raise self._refused("it sent more bytes than the requested samples need")
+        self.room_bytes -= len(payload)
+        # Before parsing: what a parser builds can take a hundred times the bytes of the text.
+        self._marks -= sum(map(payload.count, (b",", b"[", b"{")))
+        if self.room_bytes < 0 or self._marks < 0:
+            raise self._refused("it sent more bytes or values than the requested samples need")
         reply = check(_SamplesReply, payload, self._device)
         self._digest.update(payload)
         return tuple(self._series(series) for series in reply.series), reply.state
 
     def end(self, reply: EndReply, cancel_sent: bool) -> None:
         """Compare the end record with the received samples; raises ProtocolError."""
-        if reply.count != self._count or reply.hash != self._digest.hexdigest():
+        if reply.count == self._count and reply.hash != self._digest.hexdigest():
+            raise self._refused("the end record has another hash than the samples that arrived")
+        if reply.count != self._count:
             raise self._refused(f"the end record confirms {reply.count} samples, {self._count} arrived")
         if reply.cancelled and not cancel_sent:
             raise self._refused("it cancelled a run without a request")
@@ -190,6 +203,9 @@ class RunCheck:
             raise self._refused(f"visit {reply.visit} is of another probe: {last_part(reply.probe, 80)}")
         if len(reply.samples) != visit.runs:
             raise self._refused(f"visit {reply.visit} has {len(reply.samples)} samples instead of {visit.runs}")
+        at = {"wall": 0, "cpu": 1, "device": 2}[self._clock]
+        if not all(sample[at] for sample in reply.samples):
+            raise self._refused(f"visit {reply.visit} has a sample without a time on the {self._clock} clock")
         self._seen.add(reply.visit)
         self._count += visit.runs
         samples = tuple(Sample(*sample) for sample in reply.samples)

@@ -19,6 +19,7 @@ from harness.device.inventory import Adb, Device, Ssh
 from harness.device.link import AgentLink, Deadlines
 from harness.device.local import start_here
 from harness.device.replies import RunCheck, Series, Visit, check, read_truth
+from harness.device.revealed import check_revealed, reveal_limit_bytes
 from harness.device.ssh import start_over_ssh
 from harness.device.transport import Connection
 from harness.errors import DeviceUnreachable, LinkLost, ProtocolError
@@ -40,6 +41,7 @@ __all__ = [
 
 Purpose = Literal["measurement", "validation"]
 _REQUEST_BYTES = wire.MAX_HEADER_BYTES - 4096
+_ORACLE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class AgentSession:
         """Load a probe; returns the runtime's graph if the request asks for it and the backend reveals it."""
         lists = {"weights": request.weights, "inputs": request.inputs}
         content = request.model + json.dumps(lists, allow_nan=False).encode()
+        self._link.allow("put", reveal_limit_bytes(request.model) if request.reveal else 0)
         frame = self._ask_worker(
             "put",
             content,
@@ -129,10 +132,14 @@ class AgentSession:
         if (reply.format is None) != (not frame.payload) or (frame.payload and not request.reveal):
             raise ProtocolError(f"{self._name} revealed a graph without being asked, or an empty one")
         self.load_reports[request.probe] = LoadReport(reply.compile_s, tuple(reply.on_cpu))
-        return Revealed(reply.format, frame.payload) if reply.format is not None else None
+        if reply.format is None:
+            return None
+        check_revealed(reply.format, frame.payload, request.model, self._name)
+        return Revealed(reply.format, frame.payload)
 
     def oracle(self, probe: str) -> Truth:
         """Return the true latencies of a loaded probe; needs a session for validation."""
+        self._link.allow("oracle", _ORACLE_BYTES)
         frame = self._ask_worker("oracle", probe=probe)
         check(replies.EmptyReply, frame.fields, self._name)
         return read_truth(frame.payload, probe, self._name)
@@ -162,10 +169,11 @@ class AgentSession:
     def _run_part(
         self, part: list[Any], visits: Sequence[Visit], first: int
     ) -> Generator[tuple[tuple[Series, ...], Mapping[str, float]], None, bool]:
-        ledger = RunCheck(self._name, visits, first)
+        ledger = RunCheck(self._name, visits, first, self.hello.clock)
         request = self._link.open_run(visits=part, silence_s=self._deadlines.run_s)
         deadline_s = self._deadlines.run_s + self._deadlines.margin_s
         while True:
+            self._link.allow("samples", ledger.room_bytes)
             frame = self._link.wait(request, ("samples", "end"), deadline_s)
             if frame.type == "end":
                 break

@@ -47,7 +47,8 @@ class Schema:
             (version,) = db.execute("PRAGMA user_version").fetchone()
         if version not in (*self.changes, self.version) and (version, tables) != (0, 0):
             why = f"It has schema {version}; this version reads schema {self.version}"
-            raise JournalError(f"{path} is not a file of this version", why=why, next_step="Move it away")
+            step = "Use the version of harness that wrote it, or another workspace"
+            raise JournalError(f"{path} is not a file of this version", why=why, next_step=step)
         return int(version)
 
     def bring_up_to_date(self, db: sqlite3.Connection) -> None:
@@ -104,7 +105,8 @@ class DurableFile:
         try:
             yield
         except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
-            step = f"Move the file away{self.LOSS}"
+            # The file was opened: much of it can be read, and must not be given up.
+            step = "Keep the file; `sqlite3 FILE .recover` writes what can be read of it as SQL for a new file"
             raise JournalError(f"{self.TITLE} {self.path} is damaged", why=str(error), next_step=step) from error
 
     @contextlib.contextmanager

@@ -378,7 +378,7 @@ class Journal(DurableFile):
     def spent_s(self, campaign: int) -> float:
         """Return the device time of a campaign in seconds, untimed runs included."""
         query = (
-            "SELECT untimed_s + (SELECT coalesce(sum(coalesce(nullif(device_ns, 0), wall_ns)), 0) / 1e9"
+            "SELECT untimed_s + (SELECT total(coalesce(nullif(device_ns, 0), wall_ns)) / 1e9"
             " FROM samples JOIN series ON series.id=samples.series WHERE campaign=campaigns.id)"
             " FROM campaigns WHERE id=?"
         )

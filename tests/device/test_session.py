@@ -28,8 +28,8 @@ from harness.errors import (
 )
 
 VISITS = [Visit("p", 0, 1), Visit("q", 0, 2)]
-GOOD = [{"visit": 0, "probe": "p", "samples": [[5, 4, None, 0]]}]
-GOOD += [{"visit": 1, "probe": "q", "samples": [[5, 0, 7, 1], [6, None, None, 0]]}]
+GOOD = [{"visit": 0, "probe": "p", "samples": [[5, 4, 3, 0]]}]
+GOOD += [{"visit": 1, "probe": "q", "samples": [[5, 0, 7, 1], [6, None, 8, 0]]}]
 HELLO = {
     "major": wire.PROTOCOL_MAJOR,
     "minor": 0,
@@ -152,7 +152,7 @@ def _run(meet: Meet, script: Any, deadlines: Deadlines | None = None) -> list[An
 def test_proper_run_is_believed(meet: Meet) -> None:
     """The values arrive as they were sent, absent clocks as None."""
     first, second = _run(meet, _samples(*GOOD))
-    assert (first.visit, first.probe, first.samples[0].wall_ns, first.samples[0].device_ns) == (0, "p", 5, None)
+    assert (first.visit, first.probe, first.samples[0].wall_ns, first.samples[0].device_ns) == (0, "p", 5, 3)
     assert (second.samples[0].cpu_ns, second.samples[0].preemptions, second.samples[1].cpu_ns) == (0, 1, None)
 
 
@@ -176,6 +176,12 @@ def _changed(samples: Any) -> list[Any]:
         _changed([["5", 1, 1, 0]]),
         _changed([[None, 1, 1, 0]]),
         _changed([[2**63, 1, 1, 0]]),
+        _changed([[86_400 * 10**9 + 1, 1, 1, 0]]),
+        _changed([[5, 86_400 * 10**9 + 1, 1, 0]]),
+        _changed([[5, 1, 86_400 * 10**9 + 1, 0]]),
+        _changed([[5, 1, 2**62, 0]]),
+        _changed([[5, 1, None, 0]]),
+        _changed([[5, 1, 1, 2**31]]),
         _changed([[5, -1, 1, 0]]),
         _changed([[5, 1, 0, 0]]),
         _changed([[5, 1, 1, -1]]),
@@ -398,7 +404,7 @@ def test_long_lists_of_visits_are_sent_in_parts(meet: Meet) -> None:
 
     def run(peer: Peer, frame: wire.Frame) -> None:
         series = [
-            {"visit": index, "probe": probe, "samples": [[1, None, None, 0]] * runs}
+            {"visit": index, "probe": probe, "samples": [[1, None, 1, 0]] * runs}
             for index, (probe, _, runs) in enumerate(frame.fields["visits"])
         ]
         _samples(*series)(peer, frame)

@@ -245,11 +245,11 @@ def test_proper_samples_fit_under_the_cap() -> None:
     """The largest numbers, the longest names and a full state are accepted."""
     from harness.device.replies import EndReply, RunCheck
 
-    probe, most = "\u20ac" * 200, 2**63 - 1
-    check = RunCheck("device", [Visit(probe, 0, 50)] * 3, 0)
+    probe, most, events = "\u20ac" * 200, 86_400 * 10**9, 2**31 - 1
+    check = RunCheck("device", [Visit(probe, 0, 50)] * 3, 0, "device")
     digest = hashlib.sha256()
     for visit in range(3):
-        rows = [[most, most, most, most]] * 50
+        rows = [[most, most, most, events]] * 50
         state = {f"{index:064d}": -1.2345678901234567e-300 for index in range(64)}
         reply = {"series": [{"visit": visit, "probe": probe, "samples": rows}], "state": state}
         payload = json.dumps(reply, indent=None).encode()
