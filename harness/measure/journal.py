@@ -241,9 +241,14 @@ class Journal(DurableFile):
     def check_all(self) -> dict[int, journal_digest.Verdict]:
         """Check every campaign; one that is gone but for its digest is altered.
 
-        Raises JournalError for an unreadable file.
+        Raises JournalError for an unreadable file, and for one whose records are out of order: another query could
+        find other samples.
         """
         with self._reading():
+            (found,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+            if found != "ok":
+                step = "Restore the file from a backup"
+                raise JournalError(f"{self.TITLE} {self.path} is damaged", why=str(found)[:200], next_step=step)
             verdicts = {number: journal_digest.check(self._db, number) for number in self.numbers()}
             return {**verdicts, **dict.fromkeys(journal_digest.lost(self._db), "altered")}
 
