@@ -134,7 +134,8 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     variance += stderr_of_sum([one.layer for one in used], [one.prediction for one in used]) ** 2
     plain = (entry for entry in found if entry is not None and "@" not in entry.context)
     aside_s = sum(entry.latency_s for entry in plain if entry.key in table.displaced)
-    common = (table.sum_error**2 + table.overhead.drift**2) * covered_s**2 + (table.displacement * aside_s) ** 2
+    sum_error = table.network_errors.get(network.sha256[:16], table.sum_error)
+    common = (sum_error**2 + table.overhead.drift**2) * covered_s**2 + (table.displacement * aside_s) ** 2
     stderr_s = math.sqrt(variance + common)
     return NetworkEstimate(
         name=network.name,

@@ -161,8 +161,8 @@ def check_residuals(
     solution: Solution,
     terms: Mapping[str, OverheadTerms],
     measured: Mapping[str, Measurement],
-) -> tuple[float, ...]:
-    """Return for each network the relative error of chains and meetings on windows of three chains.
+) -> dict[str, float]:
+    """Return the relative error of chains and meetings on windows of three chains, by network.
 
     Nothing is fitted to these windows. Errors of one sign add up over a network, others partly cancel: the larger of
     their sum and the root of their squares counts.
@@ -184,31 +184,31 @@ def check_residuals(
         taken_s = sum(float(solution.values[solution.index(part)]) for part in parts)
         differences[first.network].append(taken_s - left_s)
         whole[first.network] += left_s
-    return tuple(
-        max(abs(sum(found)), sum(one**2 for one in found) ** 0.5) / whole[network]
+    return {
+        network: max(abs(sum(found)), sum(one**2 for one in found) ** 0.5) / whole[network]
         for network, found in differences.items()
         if whole[network] > 0
-    )
+    }
 
 
 def disagreements(
     chains: Sequence[ChainProbes], solution: Solution, layers: Mapping[tuple[str, str], Latency]
-) -> tuple[float, ...]:
-    """Return, for each network whose windows have no borders, half the relative difference to its single layers.
+) -> dict[str, float]:
+    """Return half the relative difference to its single layers of each network whose windows have no borders.
 
     `layers` are latencies in context by place. Windows of neighbours and single layers would agree if a layer cost the
     same in any company. What a window shows of the difference, a longer one would show more of.
     """
     names = frozenset(solution.names)
-    found = []
-    for _, group in itertools.groupby(chains, key=lambda chain: chain.network):
+    found: dict[str, float] = {}
+    for network, group in itertools.groupby(chains, key=lambda chain: chain.network):
         windows = list(group)
         known = [chain for chain in windows if _chain(chain) in names and layers.keys() >= {*chain.places}]
         whole_s = sum(float(solution.values[solution.index(_chain(chain))]) for chain in known)
         if known and whole_s > 0 and not any(chain.meeting for chain in windows) and len(windows) > 1:
             singles_s = sum(layers[place].remainder_s for chain in known for place in chain.places)
-            found.append(abs(singles_s - whole_s) / whole_s / 2)
-    return tuple(found)
+            found[network] = abs(singles_s - whole_s) / whole_s / 2
+    return found
 
 
 def _with_next(chains: Sequence[ChainProbes]) -> Iterator[tuple[ChainProbes, ChainProbes | None]]:

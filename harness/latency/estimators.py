@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class LayerLatencies:
 
     Where the device reports chains, places with a neighbourhood hold the layer's share of the chain that it runs in.
     `additivity` is the robust spread of the joint system's residuals in standard errors, None for other methods;
-    `sum_error` is the relative error of sums beyond that of their layers.
+    `sum_error` is the relative error of sums beyond that of their layers, `network_errors` that of single networks.
     """
 
     latencies: Mapping[Place, Latency]
@@ -34,6 +34,7 @@ class LayerLatencies:
     flags: Mapping[Place, str]
     additivity: float | None
     sum_error: float
+    network_errors: Mapping[str, float] = field(default_factory=dict)
 
 
 def estimate_layers(data: CampaignData, method: LatencyMethod, overhead: Overhead) -> LayerLatencies:
@@ -48,7 +49,8 @@ def estimate_layers(data: CampaignData, method: LatencyMethod, overhead: Overhea
         together = np.zeros((len(found) + len(shared),) * 2)
         together[: len(found), : len(found)] = fit.covariance
         together[len(found) :, len(found) :] = covariance
-        return LayerLatencies({**found, **shared}, together, _flags(data, fit, overhead), fit.scale, fit.sum_error)
+        flags = _flags(data, fit, overhead)
+        return LayerLatencies({**found, **shared}, together, flags, fit.scale, fit.sum_error, fit.network_errors)
     latencies = {}
     for layer in data.layers:
         if method == "chain":

@@ -51,8 +51,9 @@ class JointFit:
     """Layer latencies of one campaign.
 
     `covariance` in s² has the order of `places`. `shares` are the layers' parts of their chains, none where the device
-    reports no chains. `sum_error` is the relative error of sums of layers beyond the errors of each: the scatter of
-    null probes about the overhead model, or the residuals of windows of several chains. `repeated` is each layer
+    reports no chains. `network_errors` are the relative errors of the sums of networks beyond the errors of their
+    layers, as windows show them, by network; `sum_error` is that of other sums: the scatter of null probes about the
+    overhead model, or the median of these networks if that is larger. `repeated` is each layer
     behind a copy of itself. `scale` is the robust spread of residuals in standard errors over the `redundant`
     equations, 1 where the additive model holds; `condition` is the system's condition number.
     """
@@ -61,6 +62,7 @@ class JointFit:
     latencies: tuple[Latency, ...]
     covariance: Floats
     shares: LayerShares
+    network_errors: Mapping[str, float]
     sum_error: float
     repeated: Mapping[Place, Latency]
     scale: float
@@ -80,16 +82,16 @@ def fit_joint(data: CampaignData, overhead: Overhead) -> JointFit:
     latencies = tuple(
         _latency(solution, _in_context(layer), measured[layer.in_context], measured[layer.null]) for layer in layers
     )
-    checks = check_residuals(chains, solution, data.terms, measured)
     at = [solution.index(_in_context(layer)) for layer in layers]
     in_context = _by_chain_place(chains, dict(zip(places, latencies, strict=True)))
-    company = disagreements(chains, solution, in_context)
+    errors = disagreements(chains, solution, in_context) | check_residuals(chains, solution, data.terms, measured)
     return JointFit(
         places=places,
         latencies=latencies,
         covariance=solution.covariance[np.ix_(at, at)],
         shares=shares(chain_latencies(chains, solution), in_context),
-        sum_error=max(overhead.scatter, _root_mean_square(checks), statistics.median(company or (0.0,))),
+        network_errors={network: max(overhead.scatter, error) for network, error in errors.items()},
+        sum_error=max(overhead.scatter, statistics.median(errors.values() or (0.0,))),
         repeated={
             place: _latency(solution, _repeated(layer), measured[layer.stacks[-1]])
             for place, layer in zip(places, layers, strict=True)
@@ -99,10 +101,6 @@ def fit_joint(data: CampaignData, overhead: Overhead) -> JointFit:
         redundant=int(solution.redundant.sum()),
         condition=solution.condition,
     )
-
-
-def _root_mean_square(errors: Sequence[float]) -> float:
-    return math.sqrt(sum(one**2 for one in errors) / max(1, len(errors)))
 
 
 def _solve(equations: dict[tuple[str, ...], Equation], roles: Mapping[str, str]) -> tuple[Solution, float]:

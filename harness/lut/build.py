@@ -73,6 +73,7 @@ def build_lut(
         entries=entries,
         additivity=sources[-1].latencies.additivity,
         sum_error=max(source.latencies.sum_error for source in sources),
+        network_errors={name: error for source in sources for name, error in source.latencies.network_errors.items()},
         correlations=pack(covariance),
         predictor=learn_predictor(entries),
     )

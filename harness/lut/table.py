@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -65,7 +65,8 @@ class Lut:
     `correlations` are those of the entries' errors, packed by `harness.lut.error_correlations`. `predictor` is the ONNX
     model for unmeasured layers, or empty. `additivity` is the robust spread in standard errors that the additive
     model leaves unexplained, None where the method does not estimate it. `sum_error` is the relative error of sums of
-    entries beyond the errors of their layers.
+    entries beyond the errors of their layers; `network_errors` are those of the networks in which it was measured, by
+    the beginning of their files' hashes.
     """
 
     path: Path
@@ -79,6 +80,7 @@ class Lut:
     entries: tuple[Entry, ...]
     additivity: float | None = None
     sum_error: float = 0.0
+    network_errors: Mapping[str, float] = field(default_factory=dict)
     correlations: bytes = b""
     predictor: bytes = b""
 

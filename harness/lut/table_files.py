@@ -61,6 +61,7 @@ class _Manifest(StrictModel):
     method: LatencyMethod
     additivity: _Amount | None
     sum_error: _Amount
+    network_errors: dict[Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")], _Amount] = Field(default_factory=dict)
     fingerprint: dict[str, str]
     overhead: Overhead
     rules: tuple[FusionRule, ...]
@@ -196,6 +197,7 @@ def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes]) -> L
         entries=entries,
         additivity=manifest.additivity,
         sum_error=manifest.sum_error,
+        network_errors=manifest.network_errors,
         correlations=correlations,
         predictor=files.get(PREDICTOR, b""),
     )
@@ -243,6 +245,7 @@ def _manifest_json(lut: Lut, files: Mapping[str, bytes]) -> bytes:
         "schema_version": SCHEMA_VERSION,
         "tool_version": VERSION,
         **{name: getattr(lut, name) for name in ("device", "created", "clock", "method", "additivity", "sum_error")},
+        "network_errors": dict(lut.network_errors),
         "fingerprint": dict(lut.fingerprint),
         "overhead": asdict(lut.overhead),
         "rules": [asdict(rule) for rule in lut.rules],

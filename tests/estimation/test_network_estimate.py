@@ -7,6 +7,7 @@ import math
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,20 @@ def test_errors_of_repeated_layers_add_up_straight(bench: Bench, table: Lut) -> 
         assert half_s(repeats, one) == pytest.approx(Z_95 * repeats * 1e-5)
     both = tuple(dataclasses.replace(entry, remainder_stderr_s=1e-5 if "Conv" in entry.op else 0.0) for entry in exact)
     assert half_s(3, both) == pytest.approx(Z_95 * 1e-5 * math.sqrt(3**2 + 1))
+
+
+def test_the_error_of_sums_is_that_of_the_network_if_its_windows_showed_one(bench: Bench, table: Lut) -> None:
+    """A network whose windows do not add up has a wide interval; the other networks of the table do not."""
+    network = load_network(str(bench.model))
+
+    def width_s(errors: Mapping[str, float]) -> float:
+        found = estimate_network(network, dataclasses.replace(table, sum_error=0.01, network_errors=errors))
+        assert found.interval_s is not None and found.latency_s is not None
+        return (found.interval_s[1] - found.interval_s[0]) / found.latency_s
+
+    of_others = width_s({"0" * 16: 0.3})
+    assert width_s({}) == of_others < 0.2
+    assert width_s({network.sha256[:16]: 0.3}) > 0.6
 
 
 def test_a_sum_adds_what_was_measured_and_not_what_is_shown(bench: Bench, table: Lut) -> None:

@@ -313,6 +313,8 @@ BAD_MANIFESTS = [
     ("overhead", "coefficients", "runs", "stderr", -1.0),
     ("overhead", "covariance", [[1.0]]),
     ("overhead", "scatter", -1.0),
+    ("network_errors", {"0123456789abcdef": -1.0}),
+    ("network_errors", {"another": 0.1}),
     ("overhead", "misfit_p", 1.5),
     ("rules", 0, "pattern", "Conv(9)"),
     ("rules", 0, "p_value", 2.0),
