@@ -151,6 +151,15 @@ Budget = Annotated[
     typer.Option("--budget", metavar="TIME", help="Limit of the time on the device, such as 90s, 10m or 2h."),
 ]
 
+TimeLimit = Annotated[
+    str | None,
+    typer.Option(
+        "--time-limit",
+        metavar="TIME",
+        help="Limit of the wall time of a campaign; by default, ten times what is usual.",
+    ),
+]
+
 Wait = Annotated[
     str | None,
     typer.Option("--wait", metavar="TIME", help="Wait up to this time for a device in use, such as 90s, 10m or 2h."),

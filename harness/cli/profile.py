@@ -60,6 +60,7 @@ def profile(
     aux: Auxiliary = "auto",
     runs: Runs = "auto",
     budget: arguments.Budget = None,
+    time_limit: arguments.TimeLimit = None,
     space: SpaceFile = None,
     count: Count = None,
     target: Target = None,
@@ -103,7 +104,9 @@ def profile(
         device=devices[0].name,
         models=tuple(models or ()),
         space=chosen,
-        policy=RepeatPolicy(runs=run_count, budget_s=budget_s),
+        policy=RepeatPolicy(
+            runs=run_count, budget_s=budget_s, wall_s=arguments.parse_budget(time_limit, "--time-limit")
+        ),
         auxiliary=chosen_kind(aux),
         dims=dims,
         seed=seed,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.device.session import LoadRequest, Series, Visit
-from harness.errors import BackendError, WorkerDied
+from harness.errors import BackendError, CampaignIncomplete, ProtocolError, WorkerDied
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Campaign, Slot
 from harness.measure.policy import RepeatPolicy, unsettled, visit_order
@@ -33,6 +34,8 @@ REQUEST_S = 30.0
 _UNKNOWN_S = 1.0
 _OVERHEAD_S = 1.0
 """Expected time of a run while none is known, and time of a request that does not count as slowness."""
+CANCEL_S = 120.0
+"""How long a device may take to end a run that was cancelled because its time is up."""
 MAX_DEATHS = 3
 """Deaths of the worker while it loads a probe, after which the probe counts as refused."""
 
@@ -47,6 +50,10 @@ def load_request(probe: Probe, load: str | None = None, *, reveal: bool = False)
 def device_s(samples: Sequence[Sample]) -> float:
     """Return the device time of samples in seconds."""
     return sum(sample.device_ns or sample.wall_ns for sample in samples) / 1e9
+
+
+class _TimeUp(Exception):
+    """The wall time of the run is used up."""
 
 
 @dataclass
@@ -74,6 +81,8 @@ class CampaignRun:
     def run(self) -> None:
         """Measure what the journal does not hold yet; raises Interrupted when stopped, and a DeviceError.
 
+        Raises CampaignIncomplete if the wall time of the run ends before the minimum number of rounds.
+
         The campaign is complete when every batch has been measured well enough, or as well as the budget allows
         with at least the minimum number of rounds.
         """
@@ -81,13 +90,33 @@ class CampaignRun:
         self._samples, self._device_s = journal.samples(number), journal.spent_s(number)
         self._refused = {record.id for record in journal.probes(number).values() if record.refused}
         self._rounds = [self._whole_rounds(batch) for batch in range(len(self.plan.batches))]
+        time_is_up = False
+        try:
+            self._measure()
+        except _TimeUp:
+            time_is_up = True
+        if min(self._rounds, default=0) >= self.policy.fewest_rounds or not self._rounds:
+            settled = not (time_is_up or self._is_spent())
+            journal.complete(number, self.on.session.token, settled, self.excluded)
+        elif time_is_up:
+            what = f"{self.on.device} did not finish within {self._limit_s:.0f} s"
+            step = "Run the same command again; it continues from here, and --time-limit allows it more time"
+            raise CampaignIncomplete(what, why="Not every probe has its minimum of samples", next_step=step)
+
+    def _measure(self) -> None:
+        """Pass over all batches, then continue where it helps most."""
         for batch, rounds in self._passes():
             if not self._is_spent():
                 self._measure_batch(batch, rounds)
         while not self._is_spent() and (chosen := self._most_worthwhile()) is not None:
             self._measure_batch(*chosen)
-        if min(self._rounds, default=0) >= self.policy.fewest_rounds or not self._rounds:
-            journal.complete(number, self.on.session.token, not self._is_spent(), self.excluded)
+
+    @functools.cached_property
+    def _limit_s(self) -> float:
+        """The wall time of this run of the campaign, whatever device time the device reports."""
+        batches = self.plan.batches
+        runs = sum((len(one.loads) + 2) * (one.runs + one.warmup) for one in batches)
+        return self.policy.limit_s(sum(len(one.loads) for one in batches), runs)
 
     def _passes(self) -> Iterator[tuple[int, int]]:
         """Batches with the rounds they should have, pass by pass; batches that only check end before the last pass."""
@@ -279,7 +308,11 @@ class CampaignRun:
         staged = []
         for part in self.on.session.run(visits):
             staged.append(part)
-            if self.on.stop.is_set():
+            over_s = time.monotonic() - self._started_s - self._limit_s
+            if over_s > CANCEL_S:
+                why = f"It went on measuring for {over_s:.0f} s after the end of its time"
+                raise ProtocolError(f"{self.on.device} does not end a run that was cancelled", why=why)
+            if self.on.stop.is_set() or over_s > 0:
                 self.on.session.cancel()
         return staged
 
@@ -287,6 +320,8 @@ class CampaignRun:
         resumes = self.campaign.settings["purpose"] != "validate"
         again = "Run the same command again" + (" to resume" if resumes else "; it starts anew")
         self.on.check_stop(next_step=again)
+        if time.monotonic() - self._started_s > self._limit_s:
+            raise _TimeUp
 
     def _report(self, stage: str, batch: int) -> None:
         """Report progress; the minimum of rounds is planned for each batch, or more if more were done."""

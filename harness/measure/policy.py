@@ -15,6 +15,11 @@ NEGLIGIBLE_SHARE = 0.01
 PASSES = 3
 FEWEST_MORE = 4
 FEWEST_ROUNDS = 3
+START_LIMIT_S = 600.0
+LOAD_LIMIT_S = 5.0
+RUN_LIMIT_S = 10.0
+BUDGET_FACTOR = 10.0
+"""Wall time that a campaign may take: in any case, for each load, for each run, and as a multiple of the budget."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,8 @@ class RepeatPolicy:
 
     With `runs`, every probe gets exactly that many samples. Otherwise every probe is visited in `min_rounds` rounds,
     and batches then continue, for at most `max_rounds`, until the 95 % interval of every probe that enters an estimate
-    is within `target` of its median, or negligible in the sum of its batch. `budget_s` bounds the device time.
+    is within `target` of its median, or negligible in the sum of its batch. `budget_s` bounds the device time, as the
+    device reports it, and `wall_s` the time on the clock of the host; see `limit_s` for its default.
     """
 
     runs: int | None = None
@@ -31,6 +37,19 @@ class RepeatPolicy:
     min_rounds: int = 12
     max_rounds: int = 40
     budget_s: float | None = None
+    wall_s: float | None = None
+
+    def limit_s(self, loads: int, runs: int) -> float:
+        """Return the wall time after which a device is given up: `wall_s`, or what a slow device needs.
+
+        `loads` are the probes to load in each pass, `runs` those of one round, with untimed ones.
+        """
+        if self.wall_s is not None:
+            return self.wall_s
+        measuring_s = RUN_LIMIT_S * runs * self.passes[-1]
+        if self.budget_s is not None:
+            measuring_s = min(measuring_s, BUDGET_FACTOR * self.budget_s)
+        return START_LIMIT_S + LOAD_LIMIT_S * loads * (PASSES + 1) + measuring_s
 
     @property
     def fewest_rounds(self) -> int:
@@ -52,9 +71,9 @@ class RepeatPolicy:
     def settings(self, purpose: str, seed: int, job: str = "") -> dict[str, Any]:
         """Return the settings of a campaign in the journal; campaigns of one plan with other settings differ.
 
-        The budget is not among them: a larger one continues the same campaign.
+        The limits of time are not among them: larger ones continue the same campaign.
         """
-        kept = {name: value for name, value in asdict(self).items() if name != "budget_s"}
+        kept = {name: value for name, value in asdict(self).items() if name not in ("budget_s", "wall_s")}
         return {**kept, "purpose": purpose, "seed": seed, **({"job": job} if job else {})}
 
     def more_rounds(self, rounds: int, open_probes: Mapping[str, Measurement]) -> int:

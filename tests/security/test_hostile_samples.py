@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from altered_agent import alter_agents
 from nullbench import Bench
 
 from device_agents import wire
-from harness.errors import LinkLost, ProtocolError
+from harness.errors import CampaignIncomplete, LinkLost, ProtocolError
 from harness.measure.policy import RepeatPolicy
 
 FOUR = RepeatPolicy(runs=4)
@@ -117,3 +118,32 @@ def test_samples_before_a_broken_link_are_no_data(
     assert bench.profile(policy=FOUR).resumed
     assert rows(bench, f"SELECT count(*) FROM samples WHERE device_ns={FALSE_NS}") == [(0,)]
     assert bench.visits(1) == whole
+
+
+def test_a_device_that_takes_its_time_is_given_up(
+    bench: Bench, whole: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that reports short runs and takes long ones is given up after the wall time; a later run resumes."""
+
+    def alter(frame: wire.Frame) -> Iterator[wire.Frame]:
+        if frame.type == "end":
+            time.sleep(0.2)
+        yield frame
+
+    with monkeypatch.context() as patch:
+        alter_agents(patch, alter)
+        with pytest.raises(CampaignIncomplete, match=r"did not finish within 1 s.*--time-limit") as given_up:
+            bench.profile(policy=RepeatPolicy(runs=4, wall_s=1.0))
+    assert (given_up.value.exit_code, given_up.value.fault) == (5, "device")
+    before = bench.visits(1)
+    assert 0 < len(before) < len(whole)
+    assert bench.profile(policy=FOUR).resumed
+    assert bench.visits(1) == whole
+
+
+def test_the_default_limit_follows_from_plan_and_budget() -> None:
+    """More probes, more rounds and a larger budget allow more time; what the user sets is taken as it is."""
+    plain, budgeted = RepeatPolicy(), RepeatPolicy(budget_s=60.0)
+    assert plain.limit_s(10, 20) < plain.limit_s(20, 20) < plain.limit_s(20, 40)
+    assert budgeted.limit_s(10, 200) < RepeatPolicy(budget_s=90.0).limit_s(10, 200) < plain.limit_s(10, 200)
+    assert RepeatPolicy(wall_s=5.0).limit_s(10, 200) == 5.0

@@ -278,7 +278,7 @@ def _named_facts(request: ProfileRequest) -> dict[str, Any]:
         "count": space.count,
         "target": space.target,
         "name": request.name,
-        "policy": {**asdict(request.policy), "budget_s": None},
+        "policy": {**asdict(request.policy), "budget_s": None, "wall_s": None},
         "auxiliary": request.auxiliary,
         "dims": dict(request.dims),
         "seed": request.seed,
