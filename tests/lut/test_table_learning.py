@@ -85,19 +85,17 @@ def test_keys_of_another_version_are_left_out() -> None:
 
 
 def test_a_predictor_of_other_operators_is_refused() -> None:
-    """A model with operators that no predictor has, or with results of wrong shapes, is refused."""
+    """A model with operators that no predictor has, or with other results, is refused."""
     model = onnx.load_model_from_string(learnt())
     strange = onnx.ModelProto()
     strange.CopyFrom(model)
     strange.graph.node[0].op_type = "Loop"
-    with pytest.raises(LutCorrupt, match="Loop"):
+    with pytest.raises(LutCorrupt, match="not a TreeEnsemble"):
         Predictor(strange.SerializeToString())
     odd = onnx.ModelProto()
     odd.CopyFrom(model)
     for output in odd.graph.output:
         if output.name == "spread":
             output.name = odd.graph.node[0].output[0]
-    layer = describe(entries()[0].signature)
-    assert layer is not None
-    with pytest.raises(LutCorrupt):
-        Predictor(odd.SerializeToString()).predict(layer)
+    with pytest.raises(LutCorrupt, match="its graph is not that of a predictor"):
+        Predictor(odd.SerializeToString())
