@@ -100,6 +100,7 @@ class ProbeRecord:
     refused: str | None
 
 
+_CLOCKS = ("cpu", "wall", "device")
 _CAMPAIGN = tuple(field.name for field in fields(Campaign))
 _LAYER = tuple(field.name for field in fields(LayerProbes))
 _LISTS = ("stacks", "networks")
@@ -410,6 +411,10 @@ def _layer(row: Sequence[Any]) -> LayerProbes:
 def _campaign(row: Sequence[Any]) -> Campaign:
     values = dict(zip(_CAMPAIGN, row, strict=True))
     read = {name: json.loads(values[name]) for name in ("settings", "fingerprint", "rules")}
+    if not all(isinstance(read[name], dict) for name in ("settings", "fingerprint")):
+        raise ValueError(f"Campaign {values['id']} has settings or facts of the device that are no objects")
+    if not all(isinstance(fact, str) for fact in read["fingerprint"].values()) or values["clock"] not in _CLOCKS:
+        raise ValueError(f"Campaign {values['id']} has facts of the device or a clock that no device reports")
     read["rules"] = tuple(FusionRule(**rule) for rule in read["rules"])
     return Campaign(**{**values, **read, "complete": bool(values["complete"])})
 
