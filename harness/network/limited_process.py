@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from harness.errors import ConfigurationError
 
@@ -118,7 +119,7 @@ def _forked(step: Step, writing: int, limits: Limits) -> int:
 def _started(module: str, request: bytes, writing: int, limits: Limits) -> int:
     root = str(Path(__file__).resolve().parents[2])
     paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    with tempfile.TemporaryFile() as file:
+    with _unnamed_file() as file:
         file.write(json.dumps(vars(limits)).encode() + b"\n" + request)
         file.flush()
         file.seek(0)
@@ -130,6 +131,13 @@ def _started(module: str, request: bytes, writing: int, limits: Limits) -> int:
         # -P: a module in the current folder must not take the place of one of the program.
         words = [sys.executable, "-P", "-m", module]
         return os.posix_spawn(sys.executable, words, {**os.environ, "PYTHONPATH": paths}, file_actions=actions)
+
+
+def _unnamed_file() -> IO[bytes]:
+    """Return a file in memory, which needs no room for temporary files; on disk where the system has none in memory."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("request"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def _run(step: Step, writing: int, limits: Limits) -> None:

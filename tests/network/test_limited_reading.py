@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,6 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from harness.errors import ConfigurationError, NetworkError, UnresolvedDimension, UnsupportedNetwork
 from harness.network.hand_back import decode_network, encode_network
-from harness.network.limited_process import Limits, answer_of
 from harness.network.model_references import load_network
 from harness.network.network import Network
 
@@ -143,13 +143,15 @@ def test_damaged_answers_are_refused() -> None:
 
 def test_process_that_crashes_is_named_by_its_signal() -> None:
     """A library that crashes ends the child alone."""
-
-    def crash() -> bytes:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return b""
-
-    answer = answer_of(crash, "", bytes, Limits(1 << 28, 5, 20.0), lambda content: bool(content))
-    assert (answer.content, answer.signal) == (b"", signal.SIGKILL)
+    program = (
+        "import os, signal\n"
+        "from harness.network.limited_process import Limits, answer_of\n"
+        "crash = lambda: os.kill(os.getpid(), signal.SIGKILL) or b''\n"
+        "answer = answer_of(crash, '', bytes, Limits(1 << 28, 5, 20.0), bool)\n"
+        "print(answer.content, int(answer.signal))\n"
+    )  # in a process with one thread, which forks
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"b'' {int(signal.SIGKILL)}\n"
 
 
 @pytest.mark.parametrize(("name", "value"), [("HARNESS_READ_MEMORY", "lots"), ("HARNESS_READ_SECONDS", "-1")])

@@ -12,11 +12,13 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx_models import prepared
 
 from device_agents import arrays
-from harness import build_lut, estimate, profile
+from harness import profile
+from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed
 from harness.network.layers import cut
+from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.network.signed_pairs import with_unsigned_pairs
@@ -139,15 +141,14 @@ def test_a_rule_decides_whether_layers_are_unsigned() -> None:
     assert [layer.key for layer in cut(as_executed(network, RULES), RULES)] == [layer.key for layer in layers]
 
 
-def test_a_table_of_signed_layers_covers_its_network(tmp_path: Path) -> None:
-    """A network with signed pairs is measured, and estimated from the table as it was cut, without a missing layer."""
+def test_signed_layers_are_measured_as_they_are_looked_up(tmp_path: Path) -> None:
+    """The campaign of a network with signed pairs holds each layer into which its rules cut the file."""
     path = tmp_path / "signed.onnx"
     path.write_bytes(network_in("residual", SIGNED).SerializeToString())
     place = Workspace(tmp_path)
-    profile(path, device="cpu01", workspace=place, policy=RepeatPolicy(runs=3))
-    table = build_lut("cpu01", workspace=place)
-    assert (UNSIGNED_PAIRS in {rule.pattern for rule in table.rules}) == is_rewritten(
-        prepared(network_in("residual", SIGNED))
-    )
-    (found,) = estimate(path, device="cpu01", workspace=place)
-    assert found.latency_s is not None and found.coverage["measured"] == len(found.layers)
+    number = profile(path, device="cpu01", workspace=place, policy=RepeatPolicy(runs=3)).campaign
+    network = load_network(str(path))
+    with Journal(place.journal) as journal:
+        rules, measured = journal.campaign(number).rules, {layer.key for layer in journal.layers(number)}
+    assert (UNSIGNED_PAIRS in {rule.pattern for rule in rules}) == is_rewritten(network)
+    assert {layer.key for layer in cut(network, rules)} == measured

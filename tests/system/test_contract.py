@@ -36,6 +36,7 @@ DOCUMENTED = {
     *_below("npu", "pipeline split sweep"),
     *_below("nightly", "run install status"),
     *_below("devices", "mark golden"),
+    *_below("journal", "check"),
 }
 
 
