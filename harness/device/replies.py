@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
 
 from device_agents.messages import TrueLayer, TrueOverhead, Truth
 from harness.errors import BackendError, DeviceBusy, DeviceError, LeaseLost, LinkLost, ProtocolError, WorkerDied
-from harness.samples import Sample
+from harness.samples import Clock, Sample
 from harness.strict_model import StrictModel
 from harness.text import last_part
 
@@ -61,7 +61,7 @@ class HelloReply(StrictModel):
     agent_version: Annotated[str, Field(max_length=40)]
     backend: _Word | None
     fingerprint: Annotated[dict[_Word, Annotated[str, Field(max_length=1000)]], Field(max_length=64)]
-    clock: Literal["cpu", "wall", "device"] | None
+    clock: Clock | None
     reveals: Annotated[list[_Word], Field(max_length=16)]
 
 

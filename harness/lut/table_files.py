@@ -31,6 +31,7 @@ from harness.latency.overhead import COLUMNS, Overhead
 from harness.lut.error_correlations import check
 from harness.lut.table import Entry, Lut
 from harness.network.fusion_rules import FusionRule
+from harness.samples import Clock
 from harness.settings import DEFAULT_DEVICE
 from harness.strict_model import StrictModel
 from harness.version import VERSION
@@ -57,7 +58,7 @@ class _Manifest(StrictModel):
     tool_version: str
     device: str
     created: str
-    clock: Literal["cpu", "wall", "device"]
+    clock: Clock
     method: LatencyMethod
     additivity: _Amount | None
     sum_error: _Amount

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
@@ -22,7 +22,7 @@ from harness.probe.chain_plan import ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
 from harness.probe.probe_plan import LayerProbes, ProbePlan
-from harness.samples import Sample
+from harness.samples import Clock, Sample
 
 PENDING = "the golden probe was not measured after it; run the same command again"
 """The reason that excludes a campaign until the golden probe after it has been measured."""
@@ -100,7 +100,6 @@ class ProbeRecord:
     refused: str | None
 
 
-_CLOCKS = ("cpu", "wall", "device")
 _CAMPAIGN = tuple(field.name for field in fields(Campaign))
 _LAYER = tuple(field.name for field in fields(LayerProbes))
 _LISTS = ("stacks", "networks")
@@ -413,7 +412,9 @@ def _campaign(row: Sequence[Any]) -> Campaign:
     read = {name: json.loads(values[name]) for name in ("settings", "fingerprint", "rules")}
     if not all(isinstance(read[name], dict) for name in ("settings", "fingerprint")):
         raise ValueError(f"Campaign {values['id']} has settings or facts of the device that are no objects")
-    if not all(isinstance(fact, str) for fact in read["fingerprint"].values()) or values["clock"] not in _CLOCKS:
+    if not all(isinstance(fact, str) for fact in read["fingerprint"].values()) or values["clock"] not in get_args(
+        Clock
+    ):
         raise ValueError(f"Campaign {values['id']} has facts of the device or a clock that no device reports")
     read["rules"] = tuple(FusionRule(**rule) for rule in read["rules"])
     return Campaign(**{**values, **read, "complete": bool(values["complete"])})

@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, Json, TypeAdapter, ValidationError
 
@@ -25,6 +25,7 @@ from harness.probe.batches import Visits
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
+from harness.samples import Clock
 from harness.text import is_time
 
 MAX_EXTRACT_BYTES = 1 << 30
@@ -97,7 +98,7 @@ _KINDS = {"INTEGER": _Count, "TEXT": _Text, "REAL": _Seconds}
 _NARROWER: Mapping[str, Any] = {
     "settings": Json[dict[str, Any]],
     "fingerprint": Json[dict[str, str]],
-    "clock": Literal["cpu", "wall", "device"],
+    "clock": Clock,
     "rules": _written(list[FusionRule]),
     "created": _Moment,
     "complete": _Flag,
