@@ -8,7 +8,7 @@ from harness.device.inventory import BUILT_IN
 from harness.device.session import AgentSession, open_session
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.table import Lut
-from harness.measure.campaign import load_request
+from harness.measure.device_requests import load_request
 from harness.network.disjoint_sets import DisjointSets
 from harness.network.layers import cut
 from harness.network.network import Network

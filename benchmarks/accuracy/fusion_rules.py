@@ -22,7 +22,7 @@ from benchmarks.accuracy.devices import Run, patiently, references, say
 from benchmarks.generated_page import Section, table
 from harness.device.inventory import BUILT_IN
 from harness.device.session import open_session
-from harness.measure.campaign import load_request
+from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch, TriedPattern
 from harness.measure.journal import Journal

@@ -23,7 +23,7 @@ from device_agents.emulated_npu.host_processor import HostModel
 from device_agents.emulated_npu.machine import Host, load_preset
 from harness.latency.drift import SLOW_DRIFT
 from harness.latency.overhead import Overhead, overhead_of_samples
-from harness.measure.campaign import load_request
+from harness.measure.device_requests import load_request
 from harness.measure.policy import RepeatPolicy, unsettled, visit_order
 from harness.measure.summary import summarise
 from harness.probe.auxiliary import AuxiliaryKind

@@ -31,7 +31,8 @@ from harness.fleet.store import FleetStore, now
 from harness.fleet.watch_campaign import measure_watch
 from harness.measure.busy_device import Announcement
 from harness.measure.device_run import DeviceRun, leased_run
-from harness.measure.journal import PENDING, Journal
+from harness.measure.journal import Journal
+from harness.measure.journal_records import PENDING
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
 from harness.measure.progress import Observer, ignore, notes_of
 from harness.measure.request import ProfileRequest

@@ -22,7 +22,8 @@ from harness.lut.error_correlations import pack
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import publish
-from harness.measure.journal import PENDING, Campaign, Journal
+from harness.measure.journal import Journal
+from harness.measure.journal_records import PENDING, Campaign
 from harness.measure.summary import summarise
 from harness.network.fusion_rules import FusionRule
 from harness.probe.probe_plan import LayerProbes

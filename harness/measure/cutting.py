@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from harness.device.session import AgentSession, Revealed
 from harness.errors import BackendError, Interrupted, UnsupportedNetwork
-from harness.measure.campaign import load_request
+from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
 from harness.measure.progress import Observer, Progress

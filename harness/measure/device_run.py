@@ -12,7 +12,8 @@ from harness.device.inventory import Device
 from harness.device.overrides import NO_VARIANT, Variant
 from harness.device.session import AgentSession, open_session
 from harness.errors import Interrupted
-from harness.measure.journal import Campaign, CampaignKey, Journal
+from harness.measure.journal import Journal
+from harness.measure.journal_records import Campaign, CampaignKey
 from harness.measure.progress import Observer, ignore
 from harness.measure.sessions_at_work import at_work
 from harness.probe.probe_plan import ProbePlan

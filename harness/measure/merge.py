@@ -7,19 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.measure import journal_digest
-from harness.measure.journal import PENDING, SAME_KEY, Journal
-from harness.measure.journal_transfer import (
-    CAMPAIGNS,
-    CHAINS,
-    LAYERS,
-    PROBES,
-    ROUNDS,
-    SAMPLES,
-    SERIES,
-    checked_campaigns,
-    not_ours,
-    opened,
-)
+from harness.measure.journal import SAME_KEY, Journal
+from harness.measure.journal_records import PENDING
+from harness.measure.journal_tables import CAMPAIGNS, CHAINS, LAYERS, PROBES, ROUNDS, SAMPLES, SERIES
+from harness.measure.journal_transfer import Extract, not_ours, opened
 from harness.text import printable
 
 SECOND = "measured a second time by another worker"
@@ -40,13 +31,13 @@ def merge(journal: Journal, content: bytes, *, job: str, device: str) -> Mapping
     Raises JournalError, and leaves the journal unchanged, for bytes that are not an extract of this version or that
     belong to another job.
     """
-    with opened(content) as db, journal.transaction() as ours:
-        rows = checked_campaigns(db, job, device)
-        numbers = {theirs: _merge(ours, db, theirs, row) for theirs, row in rows.items()}
+    with opened(content) as extract, journal.transaction() as ours:
+        rows = extract.campaigns(job, device)
+        numbers = {theirs: _merge(ours, extract, theirs, row) for theirs, row in rows.items()}
         return {theirs: _counting(ours, row, numbers[theirs]) for theirs, row in rows.items()}
 
 
-def _merge(ours: sqlite3.Connection, db: sqlite3.Connection, theirs: int, row: _Row) -> int:
+def _merge(ours: sqlite3.Connection, extract: Extract, theirs: int, row: _Row) -> int:
     """Copy what a campaign here lacks of the same campaign there; returns its number here."""
     found = ours.execute(
         f"SELECT {CAMPAIGNS.names} FROM campaigns WHERE {SAME_KEY} AND created=?",  # noqa: S608 - our own names
@@ -57,7 +48,7 @@ def _merge(ours: sqlite3.Connection, db: sqlite3.Connection, theirs: int, row: _
         copy = {**row, "id": number, "excluded": _standing({"complete": 0, "excluded": None}, row)}
         CAMPAIGNS.insert(ours, [tuple(copy.values())])
         for table in (PROBES, LAYERS, CHAINS):
-            table.insert(ours, ((number, *rest) for _, *rest in table.rows(db, "campaign=?", theirs)))
+            table.insert(ours, ((number, *rest) for _, *rest in extract.rows(table, "campaign=?", theirs)))
         journal_digest.cover(ours, number)
     else:
         known = dict(zip(CAMPAIGNS.columns, found, strict=True))
@@ -70,7 +61,7 @@ def _merge(ours: sqlite3.Connection, db: sqlite3.Connection, theirs: int, row: _
             " untimed_s=max(untimed_s, ?), excluded=? WHERE id=?",
             (*(row[name] for name in ("complete", "settled", "token", "untimed_s")), _standing(known, row), number),
         )
-        for _, probe, *_, refused, deaths in PROBES.rows(db, "campaign=?", theirs):
+        for _, probe, *_, refused, deaths in extract.rows(PROBES, "campaign=?", theirs):
             changed = ours.execute(
                 "UPDATE probes SET refused=coalesce(refused, ?), deaths=max(deaths, ?) WHERE campaign=? AND probe=?",
                 (refused, deaths, number, probe),
@@ -80,9 +71,9 @@ def _merge(ours: sqlite3.Connection, db: sqlite3.Connection, theirs: int, row: _
     ours.executemany(
         "INSERT INTO rounds VALUES (?,?,?)"
         " ON CONFLICT (campaign, batch) DO UPDATE SET finished=max(finished, excluded.finished)",
-        ((number, batch, finished) for _, batch, finished in ROUNDS.rows(db, "campaign=?", theirs)),
+        ((number, batch, finished) for _, batch, finished in extract.rows(ROUNDS, "campaign=?", theirs)),
     )
-    _copy_series(ours, db, number, theirs)
+    _copy_series(ours, extract, number, theirs)
     journal_digest.renew(ours, number)
     return number
 
@@ -120,7 +111,7 @@ def _counting(ours: sqlite3.Connection, row: _Row, number: int) -> int:
     return int(held[0][0]) if held and excluded == SECOND else number
 
 
-def _copy_series(ours: sqlite3.Connection, db: sqlite3.Connection, number: int, theirs: int) -> None:
+def _copy_series(ours: sqlite3.Connection, extract: Extract, number: int, theirs: int) -> None:
     """Copy series for slots that have none here, with their samples, in the order in which they were taken."""
     taken = set(ours.execute("SELECT batch, round, position FROM series WHERE campaign=?", (number,)))
     probes = {probe for (probe,) in ours.execute("SELECT probe FROM probes WHERE campaign=?", (number,))}
@@ -128,7 +119,7 @@ def _copy_series(ours: sqlite3.Connection, db: sqlite3.Connection, number: int, 
     new: dict[int, int] = {}
 
     def series() -> Iterator[Sequence[Any]]:
-        for own, _, probe, batch, round, position, *rest in SERIES.rows(db, "campaign=? ORDER BY id", theirs):
+        for own, _, probe, batch, round, position, *rest in extract.rows(SERIES, "campaign=? ORDER BY id", theirs):
             if probe not in probes:
                 raise not_ours(f"Its campaign {theirs} has samples of a probe that the plan does not have")
             if (batch, round, position) not in taken:
@@ -137,7 +128,7 @@ def _copy_series(ours: sqlite3.Connection, db: sqlite3.Connection, number: int, 
 
     SERIES.insert(ours, series())
     where = "series IN (SELECT id FROM series WHERE campaign=?) ORDER BY series, ordinal"
-    samples = ((new[own], *rest) for own, *rest in SAMPLES.rows(db, where, theirs) if own in new)
+    samples = ((new[own], *rest) for own, *rest in extract.rows(SAMPLES, where, theirs) if own in new)
     SAMPLES.insert(ours, samples)
 
 

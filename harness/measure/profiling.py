@@ -16,7 +16,8 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.cutting import cut_as_probed, cut_as_reported, put_network, refuse_unplaced, with_chains
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
-from harness.measure.journal import Campaign, CampaignKey, Journal
+from harness.measure.journal import Journal
+from harness.measure.journal_records import Campaign, CampaignKey
 from harness.measure.policy import RepeatPolicy, unsettled
 from harness.measure.progress import Observer, notes_of
 from harness.measure.request import ProfileRequest

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.errors import DeviceUnsteady
-from harness.measure.journal import Campaign, Journal
+from harness.measure.journal import Journal
+from harness.measure.journal_records import Campaign
 from harness.measure.summary import summarise
 from harness.samples import Sample
 from harness.settings import MOST_DRIFT

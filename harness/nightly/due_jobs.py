@@ -15,7 +15,8 @@ from harness.fleet.selection import select
 from harness.fleet.store import FleetStore
 from harness.lut.table import Entry
 from harness.lut.table_files import latest_lut, read_lut
-from harness.measure.journal import Campaign, Journal
+from harness.measure.journal import Journal
+from harness.measure.journal_records import Campaign
 from harness.measure.policy import RepeatPolicy
 from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.measure.summary import Z_95

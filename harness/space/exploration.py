@@ -11,10 +11,11 @@ from harness.errors import CampaignIncomplete, UnsupportedNetwork
 from harness.latency.estimators import estimate_layers
 from harness.latency.method_names import DEFAULT_METHOD
 from harness.lut.build import read_campaign
-from harness.measure.campaign import CampaignRun, device_s
+from harness.measure.campaign import CampaignRun
 from harness.measure.cutting import cut_as_reported
+from harness.measure.device_requests import device_s
 from harness.measure.device_run import DeviceRun
-from harness.measure.journal import Campaign
+from harness.measure.journal_records import Campaign
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import PURPOSE
 from harness.measure.request import ProfileRequest, SpaceRequest

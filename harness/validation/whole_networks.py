@@ -17,7 +17,8 @@ from harness.device.session import AgentSession, LoadReport, Truth
 from harness.errors import BackendError, LutMismatch
 from harness.lut.table import Lut
 from harness.measure.busy_device import Patience, lease_when_free
-from harness.measure.campaign import CampaignRun, load_request
+from harness.measure.campaign import CampaignRun
+from harness.measure.device_requests import load_request
 from harness.measure.device_run import leased_run
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy

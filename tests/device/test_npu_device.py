@@ -18,7 +18,7 @@ from harness.device.inventory import BUILT_IN, Device
 from harness.device.replies import read_truth
 from harness.device.session import AgentSession, Truth, Visit, open_session
 from harness.errors import BackendError, ProtocolError
-from harness.measure.campaign import load_request
+from harness.measure.device_requests import load_request
 from harness.measure.policy import RepeatPolicy
 from harness.network.model_references import load_network
 from harness.network.runtime_graph.formats import read_runtime_graph

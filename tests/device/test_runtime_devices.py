@@ -11,7 +11,7 @@ from harness import build_lut, profile, validate
 from harness.device.diagnose import check_device
 from harness.device.inventory import BUILT_IN
 from harness.device.session import open_session
-from harness.measure.campaign import load_request
+from harness.measure.device_requests import load_request
 from harness.measure.policy import RepeatPolicy
 from harness.network.model_references import load_network
 from harness.network.runtime_graph.formats import read_runtime_graph

@@ -13,7 +13,8 @@ import pytest
 from command_line import Harness
 
 from harness.errors import JournalError, LeaseLost
-from harness.measure.journal import CampaignKey, Journal, Slot
+from harness.measure.journal import Journal
+from harness.measure.journal_records import CampaignKey, Slot
 from harness.measure.journal_transfer import extract
 from harness.measure.merge import merge
 from harness.probe.auxiliary import AuxiliaryKind

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import JournalError
-from harness.measure.journal import PENDING, CampaignKey, Journal, Slot
+from harness.measure.journal import Journal
+from harness.measure.journal_records import PENDING, CampaignKey, Slot
 from harness.measure.journal_transfer import MAX_EXTRACT_BYTES, extract
 from harness.measure.merge import SECOND, held_out, hold_out, merge
 from harness.probe.auxiliary import AuxiliaryKind

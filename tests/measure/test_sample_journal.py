@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import JournalError
-from harness.measure.journal import Campaign, CampaignKey, Journal, Slot
+from harness.measure.journal import Journal
+from harness.measure.journal_records import Campaign, CampaignKey, Slot
 from harness.measure.schema import SCHEMA_VERSION
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
@@ -33,7 +34,8 @@ WRITER = f"""
 import dataclasses, itertools, sys
 from pathlib import Path
 from harness.samples import Sample
-from harness.measure.journal import CampaignKey, Journal, Slot
+from harness.measure.journal import Journal
+from harness.measure.journal_records import CampaignKey, Slot
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe_plan import ProbePlan
@@ -56,7 +58,8 @@ import itertools, resource, sys
 from pathlib import Path
 from harness.samples import Sample
 from harness.errors import JournalError
-from harness.measure.journal import CampaignKey, Journal, Slot
+from harness.measure.journal import Journal
+from harness.measure.journal_records import CampaignKey, Slot
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe_plan import ProbePlan

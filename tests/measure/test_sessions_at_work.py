@@ -11,7 +11,8 @@ import pytest
 from nullbench import Bench
 
 from harness.errors import DeviceBusy
-from harness.measure.journal import Campaign, CampaignKey, Journal
+from harness.measure.journal import Journal
+from harness.measure.journal_records import Campaign, CampaignKey
 from harness.measure.sessions_at_work import at_work, is_at_work
 from harness.probe.probe_plan import ProbePlan
 

@@ -14,7 +14,8 @@ from device_agents.backends.null import NullBackend
 from harness.device.inventory import BUILT_IN
 from harness.device.session import Visit, open_session
 from harness.errors import BackendError
-from harness.measure.campaign import CampaignRun, load_request
+from harness.measure.campaign import CampaignRun
+from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy

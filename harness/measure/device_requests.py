@@ -1,0 +1,173 @@
+"""Requests of a campaign to its device: visits divided into runs of some seconds, whose series go into the journal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.device.session import LoadRequest, Series, Visit
+from harness.errors import ProtocolError
+from harness.measure.device_run import DeviceRun
+from harness.measure.journal_records import Campaign, Slot
+from harness.probe.batches import Batch, probe_of
+from harness.probe.probe import Probe
+from harness.samples import Sample
+
+POOL_REQUEST_S = 0.1
+"""Device time of the rounds of a pool that are requested at once."""
+COLD_FACTOR = 4
+"""How much longer the first round of a pool may take than the following ones."""
+MAX_REQUEST_VISITS = 2000
+"""Visits that one request surely holds."""
+REQUEST_S = 30.0
+"""Expected time of one request outside pools: what is lost at most if the connection breaks before its end record."""
+_UNKNOWN_S = 1.0
+_OVERHEAD_S = 1.0
+"""Expected time of a run while none is known, and time of a request that does not count as slowness."""
+CANCEL_S = 120.0
+"""How long a device may take to end a run that was cancelled because its time is up."""
+
+DueVisit = tuple[Slot, str]
+"""A load to visit, and the slot of its series."""
+
+
+class TimeUp(Exception):
+    """The wall time of the campaign's run is used up."""
+
+
+def load_request(probe: Probe, load: str | None = None, *, reveal: bool = False) -> LoadRequest:
+    """Return a probe as the session sends it, under its own id or as another copy `load` of it."""
+    model = probe.model
+    weights, inputs = ([spec.wire() for spec in specs] for specs in (model.weights, model.inputs))
+    return LoadRequest(load or probe.id, model.content, weights, inputs, model.output_bytes, reveal)
+
+
+def device_s(samples: Sequence[Sample]) -> float:
+    """Return the device time of samples in seconds."""
+    return sum(sample.device_ns or sample.wall_ns for sample in samples) / 1e9
+
+
+@dataclass
+class DeviceRequests:
+    """Visits the loads of a campaign on its leased device, for at most `limit_s` on the host's clock.
+
+    `samples` are those of the campaign so far, by probe, and `spent_s` is its device time, untimed runs included; both
+    grow with each request. `visited` counts the timed runs of this object's requests. Each method raises Interrupted
+    when stopped, TimeUp, a DeviceError, and what writing to the journal raises.
+    """
+
+    on: DeviceRun
+    campaign: Campaign
+    limit_s: float
+    samples: dict[str, list[Sample]]
+    spent_s: float
+    visited: int = 0
+    _started_s: float = field(default_factory=time.monotonic)
+    _slowness: float = 1.0
+
+    @classmethod
+    def of(cls, on: DeviceRun, campaign: Campaign, limit_s: float) -> DeviceRequests:
+        """Return the requests of a new or resumed campaign."""
+        return cls(on, campaign, limit_s, on.journal.samples(campaign.id), on.journal.spent_s(campaign.id))
+
+    @property
+    def elapsed_s(self) -> float:
+        """The time since the campaign was begun or resumed."""
+        return time.monotonic() - self._started_s
+
+    def visit(self, due: Sequence[DueVisit], batch: Batch, untimed: Sequence[str] = ()) -> None:
+        """Visit the loads of slots, in requests that each begin with a visit to each load of `untimed`."""
+        for part in self._divided(due, batch):
+            self._visit(part, batch, untimed)
+
+    def pool_rounds(self, batch: Batch) -> int:
+        """Run a pool without keeping its samples; return how many rounds to request at once.
+
+        A network runs without pauses. Between two requests there is one, in which other programs empty the last cache
+        that all share: after 10 ms, a layer with 1 MB of weights took three times as long. So short rounds are
+        requested together, behind one that is not timed.
+        """
+        if not batch.loads:
+            return 1
+        round_s = self._untimed_round(batch)
+        if round_s < COLD_FACTOR * POOL_REQUEST_S:  # it was cold; the next one shows how long a round takes
+            round_s = self._untimed_round(batch)
+        most = MAX_REQUEST_VISITS // len(batch.loads) - 1
+        return max(1, min(most, int(POOL_REQUEST_S / max(round_s, 1e-9))))
+
+    def check_stop(self) -> None:
+        """Raise Interrupted if a stop was requested, and TimeUp after `limit_s`."""
+        resumes = self.campaign.settings["purpose"] != "validate"
+        again = "Run the same command again" + (" to resume" if resumes else "; it starts anew")
+        self.on.check_stop(next_step=again)
+        if self.elapsed_s > self.limit_s:
+            raise TimeUp
+
+    def _divided(self, due: Sequence[DueVisit], batch: Batch) -> Iterator[Sequence[DueVisit]]:
+        """Divide visits into requests of about REQUEST_S, as the visits so far suggest; a pool is not divided."""
+        while due and batch.visits != "pool":
+            known = {probe: device_s(samples[-1:]) for probe, samples in self.samples.items()}
+            longest_s, left_s = max(known.values(), default=_UNKNOWN_S), REQUEST_S
+            for count, (_, load) in enumerate(due):
+                left_s -= known.get(probe_of(load), longest_s) * (batch.runs + batch.warmup) * self._slowness
+                if left_s < 0 and count:
+                    break
+            else:
+                break
+            yield due[:count]
+            due = due[count:]
+        if due:
+            yield due
+
+    def _visit(self, due: Sequence[DueVisit], batch: Batch, untimed: Sequence[str]) -> None:
+        """Visit the loads of these slots in one request, after a visit to each of `untimed`."""
+        visits = [Visit(load, batch.warmup, batch.runs) for load in (*untimed, *(load for _, load in due))]
+        slots: list[Slot | None] = [*(None for _ in untimed), *(slot for slot, _ in due)]
+        started_s, timed_s = time.monotonic(), 0.0
+        for series, state in self._confirmed(visits):
+            before = sum(device_s(one.samples) for one in series if slots[one.visit] is None)
+            placed = [(slot, one) for one in series if (slot := slots[one.visit]) is not None]
+            taken = [(slot, probe_of(one.probe), one.samples) for slot, one in placed]
+            if before:
+                self._spend(before)
+            self.on.journal.add(self.campaign.id, self.on.session.token, taken, state)
+            for _, probe, samples in taken:
+                self.samples.setdefault(probe, []).extend(samples)
+                self.spent_s += device_s(samples)
+                timed_s += device_s(samples)
+                self.visited += len(samples)
+        if batch.warmup:  # an untimed run takes about as long as a timed one
+            self._spend(batch.warmup / batch.runs * timed_s)
+        took_s = time.monotonic() - started_s - _OVERHEAD_S
+        self._slowness = max(1.0, took_s / max(timed_s * (1 + batch.warmup / batch.runs), 1e-9))
+        self.check_stop()
+
+    def _untimed_round(self, batch: Batch) -> float:
+        """Visit each load of a batch once and return the device time in seconds."""
+        parts = self._confirmed([Visit(load, 0, 1) for load in batch.loads])
+        round_s = sum(device_s(one.samples) for part, _ in parts for one in part)
+        self._spend(round_s)
+        self.check_stop()
+        return round_s
+
+    def _spend(self, seconds: float) -> None:
+        self.spent_s += seconds
+        self.on.journal.spend(self.campaign.id, self.on.session.token, seconds)
+
+    def _confirmed(self, visits: Sequence[Visit]) -> list[tuple[tuple[Series, ...], Mapping[str, float]]]:
+        """Return the series of a request and the state after each part, once its end record has confirmed them.
+
+        Before, they are not data: a device may have sent them wrongly. An error drops them.
+        """
+        self.check_stop()
+        staged = []
+        for part in self.on.session.run(visits):
+            staged.append(part)
+            over_s = self.elapsed_s - self.limit_s
+            if over_s > CANCEL_S:
+                why = f"It went on measuring for {over_s:.0f} s after the end of its time"
+                raise ProtocolError(f"{self.on.device} does not end a run that was cancelled", why=why)
+            if self.on.stop.is_set() or over_s > 0:
+                self.on.session.cancel()
+        return staged
