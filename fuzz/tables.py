@@ -56,8 +56,10 @@ def _use(table: Lut) -> None:
     repr((table.name, table.visits, table.displacement, table.overhead.a, table.by_key, table.by_place))
     predictor = table.loaded_predictor
     if predictor is not None:
-        layers = (describe(entry.signature) for entry in table.entries[:3])
-        predictor.predict_all([layer for layer in layers if layer is not None])
+        described = [describe(entry.signature) for entry in table.entries[:3]]
+        layers = [layer for layer in described if layer is not None]
+        known = zip(layers, predictor.knows(layers), strict=True)
+        predictor.predict_all([layer for layer, is_known in known if is_known])
 
 
 @functools.cache
@@ -97,6 +99,7 @@ def _predictor(entries: tuple[Entry, ...]) -> bytes:
     """Return a predictor without trees, which would take seconds to train."""
     import numpy as np
 
+    from harness.predictor.bounds import bounds_of
     from harness.predictor.features.layer_arrays import layer_arrays
     from harness.predictor.roofline.device_tiling import DeviceTiling
     from harness.predictor.roofline.feature_matrix import feature_matrix
@@ -110,10 +113,12 @@ def _predictor(entries: tuple[Entry, ...]) -> bytes:
     found = [(describe(entry.signature), entry.latency_s) for entry in entries]
     known = {layer: latency_s for layer, latency_s in found if layer is not None}
     work = layer_arrays(list(known))
-    roofline = fit_roofline(work, np.array(list(known.values())), DeviceTiling(1, 1, 1), iterations=3)
+    latency_s = np.array(list(known.values()))
+    roofline = fit_roofline(work, latency_s, DeviceTiling(1, 1, 1), iterations=3)
     operators = tuple(sorted(set(work.operators)))
     calibration = Calibration({ANY: 0.1}, {(ANY, coverage): 1.0 for coverage in Coverage}, 1e-7)
-    parameters = Parameters(roofline, hull_of(work, operators), calibration, {ANY: 0.5})
+    bounds = bounds_of(work, latency_s, np.zeros(len(work)))
+    parameters = Parameters(roofline, hull_of(work, operators), bounds, calibration, {ANY: 0.5})
     columns, _ = feature_matrix(work, roofline)
     model = model_of([NoTrees()] * len(operators), columns.shape[1], {METADATA_KEY: text_of(parameters)})
     return bytes(model.SerializeToString())

@@ -65,6 +65,9 @@ def estimate(
         from harness.report.html import write_report
 
         write_report(files.html, table, found)
+    warnings = _warnings(found)
+    for warning in warnings:
+        note(f"warning: {warning}")
     if json:
         print_json(
             device=table.device,
@@ -72,6 +75,7 @@ def estimate(
             clock=table.clock,
             networks=[_json(network) for network in found],
             refused_networks=[asdict(one) for one in found.refused_networks],
+            warnings=warnings,
         )
     else:
         _show(found, layers)
@@ -86,6 +90,17 @@ def estimate(
 
 
 _SHOWN = 10
+_MOSTLY = 0.5
+
+
+def _warnings(found: Sequence[NetworkEstimate]) -> list[str]:
+    """Return one sentence for each network whose latency is mostly predicted."""
+    mostly = [network for network in found if network.predicted_share > _MOSTLY]
+    return [
+        f"{network.predicted_share:.0%} of the latency of {network.name} is predicted from other layers; "
+        "profile the network to measure its own"
+        for network in mostly
+    ]
 
 
 def _json(network: NetworkEstimate) -> dict[str, Any]:
@@ -95,6 +110,7 @@ def _json(network: NetworkEstimate) -> dict[str, Any]:
         "interval_s": network.interval_s,
         "covered_latency_s": network.covered_latency_s,
         "overhead_s": network.overhead_s,
+        "predicted_share": network.predicted_share,
         "coverage": dict(network.coverage),
         "layers": [asdict(layer) for layer in network.layers],
         "free": [asdict(node) for node in network.free],

@@ -26,7 +26,8 @@ from harness.predictor.uncertainty.network_errors import LayerPrediction, stderr
 from harness.probe.overhead_terms import OverheadTerms
 from harness.workspace import AnyWorkspace, as_workspace
 
-COVERAGE_CLASSES = ("measured", "interpolated", "extrapolated", "unknown")
+PREDICTED = ("interpolated", "extrapolated")
+COVERAGE_CLASSES = ("measured", *PREDICTED, "unknown")
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,11 @@ class NetworkEstimate:
     layers: tuple[LayerEstimate, ...]
     free: tuple[FreeNode, ...]
     unmeasured: tuple[UnmeasuredNode, ...] = ()
+
+    @property
+    def predicted_share(self) -> float:
+        """The part of the latency that layers take which were predicted, not measured."""
+        return sum(one.share_of(self.covered_latency_s) for one in self.layers if one.source in PREDICTED)
 
     @property
     def unknown(self) -> tuple[LayerEstimate, ...]:
@@ -130,7 +136,7 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     complete = all(layer.latency_s is not None for layer in estimates)
     coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in estimates))
     variance = _variance(table, [entry for entry in found if entry is not None]) + overhead_variance
-    used = [predicted[layer.key] for layer in estimates if layer.source in _PREDICTED]
+    used = [predicted[layer.key] for layer in estimates if layer.source in PREDICTED]
     variance += stderr_of_sum([one.layer for one in used], [one.prediction for one in used]) ** 2
     plain = (entry for entry in found if entry is not None and "@" not in entry.context)
     aside_s = sum(entry.latency_s for entry in plain if entry.key in table.displaced)
@@ -150,9 +156,6 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     )
 
 
-_PREDICTED = ("interpolated", "extrapolated")
-
-
 @dataclass(frozen=True)
 class _Predicted:
     """A layer's features and their prediction."""
@@ -163,10 +166,12 @@ class _Predicted:
 
 def _predict(table: Lut, layers: Sequence[Layer]) -> dict[str, _Predicted]:
     """Return the predictions of the table's predictor by the digests of the layers' keys."""
-    if table.loaded_predictor is None or not layers:
+    if not layers or table.loaded_predictor is None:
         return {}
     described = {layer.key.digest: describe(layer.key.text) for layer in layers}
     known = {digest: features for digest, features in described.items() if features is not None}
+    learnt = zip(list(known), table.loaded_predictor.knows(list(known.values())), strict=True)
+    known = {digest: known[digest] for digest, is_learnt in learnt if is_learnt}
     predictions = table.loaded_predictor.predict_all(list(known.values()))
     return {
         digest: _Predicted(features, prediction)

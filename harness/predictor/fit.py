@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from harness.errors import HarnessError, UsageError
+from harness.predictor.bounds import bounds_of
 from harness.predictor.features.layer_arrays import index_of, layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
 from harness.predictor.predictor import Predictor
@@ -102,7 +103,8 @@ def _stored(
     for operator in operators:
         own = index_of(training.arrays, operator)
         trees.append(WAYS[ways[operator]](columns[own], log_ratio[own], training.seed))
-    parameters = Parameters(roofline, hull_of(training.arrays, operators), calibration, shares)
+    bounds = bounds_of(training.arrays, training.latency_s, training.noise)
+    parameters = Parameters(roofline, hull_of(training.arrays, operators), bounds, calibration, shares)
     model = model_of(trees, columns.shape[1], {METADATA_KEY: text_of(parameters)})
     predictor = Predictor(model.SerializeToString())
     for operator, grown in zip(operators, trees, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.errors import LutCorrupt
+from harness.errors import LutCorrupt, UsageError
 from harness.host_runtime import open_session, session_options
 from harness.predictor.features.layer_arrays import LayerArrays, layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures
@@ -16,7 +16,7 @@ from harness.predictor.roofline.feature_matrix import FeatureMatrix, feature_mat
 from harness.predictor.stored_graph import check_model
 from harness.predictor.stored_parameters import METADATA_KEY, parameters_from
 from harness.predictor.trees import Corrections
-from harness.predictor.uncertainty.coverage import operator_index
+from harness.predictor.uncertainty.coverage import Coverage, operator_index
 from harness.predictor.uncertainty.network_errors import LayerPrediction, share_of
 
 
@@ -52,21 +52,33 @@ class Predictor:
         """The device's tiling, as found from the data."""
         return self._parameters.roofline.tiling
 
+    def knows(self, layers: Sequence[LayerFeatures]) -> tuple[bool, ...]:
+        """Return whether the operator of each layer was learnt; no other is predicted."""
+        return tuple(self._parameters.hull.knows([layer.operator for layer in layers]).tolist())
+
     def predict(self, layer: LayerFeatures) -> LayerPrediction:
-        """Predict the latency of one layer."""
+        """Predict the latency of one layer; raises UsageError if its operator was never learnt."""
         return self.predict_all([layer])[0]
 
     def predict_all(self, layers: Sequence[LayerFeatures]) -> tuple[LayerPrediction, ...]:
-        """Predict the latencies of many layers, much faster than one by one."""
+        """Predict the latencies of many layers, much faster than one by one.
+
+        Raises UsageError if the operator of one was never learnt: nothing is known of its latency.
+        """
         if not layers:
             return ()
+        for layer, known in zip(layers, self.knows(layers), strict=True):
+            if not known:
+                raise UsageError(
+                    f"No layer like {layer.operator} was learnt", next_step="Measure layers of this operator"
+                )
         try:
             with np.errstate(all="ignore"):
                 found = self._predictions(layers)
         except (KeyError, IndexError, ValueError, TypeError) as error:
             raise _corrupt(f"its parts do not fit each other ({type(error).__name__})") from error
         # An interval may reach to infinity.
-        if not all(math.isfinite(one.latency_s) and one.low_s <= one.latency_s <= one.high_s for one in found):
+        if not all(_is_latency(one) for one in found):
             raise _corrupt("it predicts a value that is not a latency")
         return found
 
@@ -75,7 +87,12 @@ class Predictor:
         columns, roofline = feature_matrix(arrays, known.roofline)
         fix = self.corrections(arrays, columns)
         classes, beyond = known.hull.locate(arrays)
-        log_latency = roofline + fix.log_ratio
+        low, high = np.log(np.stack(known.bounds.of(arrays)))
+        free = roofline + fix.log_ratio
+        log_latency = np.clip(free, low, high)
+        classes = [
+            Coverage.OUTSIDE if moved else place for moved, place in zip(log_latency != free, classes, strict=True)
+        ]
         half_width = known.calibration.half_widths(arrays.operators, classes, fix.spread, beyond, np.exp(log_latency))
         bounds = np.exp(np.stack([log_latency, log_latency - half_width, log_latency + half_width]))
         return tuple(
@@ -98,5 +115,13 @@ class Predictor:
         return Corrections(log_ratio[:, 0].astype(np.float64), spread[:, 0].astype(np.float64))
 
 
+def _is_latency(one: LayerPrediction) -> bool:
+    return math.isfinite(one.latency_s) and one.low_s <= one.latency_s <= one.high_s
+
+
 def _corrupt(why: str) -> LutCorrupt:
-    return LutCorrupt("This file is not a predictor", why=why, next_step="Build the table again to make a new one")
+    return LutCorrupt(
+        "This file is not a predictor",
+        why=why,
+        next_step="Build the table again from its journal: harness lut build --device NAME",
+    )

@@ -11,14 +11,15 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, ValidationError, field_validator
 
+from harness.predictor.bounds import Bounds, ClassLimits
 from harness.predictor.roofline.device_tiling import DeviceTiling
-from harness.predictor.roofline.roofline_fit import Roofline
+from harness.predictor.roofline.roofline import Roofline
 from harness.predictor.uncertainty.coverage import Coverage, Hull
 from harness.predictor.uncertainty.intervals import Calibration
 from harness.strict_model import StrictModel
 
 METADATA_KEY = "harness.predictor"
-_VERSION = 2
+_VERSION = 3
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Size = Annotated[int, Field(gt=0, lt=2**31)]
@@ -33,6 +34,7 @@ class _Steps(StrictModel):
 
 
 class _Roofline(StrictModel):
+    tile_constants: _Row
     names: tuple[str, ...]
     table: tuple[_Row, ...]
     overlap: _Number
@@ -53,11 +55,24 @@ class _Calibration(StrictModel):
     least_s: _Amount
 
 
+class _Limits(StrictModel):
+    launch_s: _Amount
+    slowness: _Amount
+
+
+class _Bounds(StrictModel):
+    byte_s: _Amount
+    work_s: dict[str, _Amount]
+    least_s: _Amount
+    classes: dict[str, _Limits]
+
+
 class _Content(StrictModel):
     schema_version: int
     steps: _Steps
     roofline: _Roofline
     hull: _Hull
+    bounds: _Bounds
     calibration: _Calibration
     shares: dict[str, Annotated[float, Field(ge=0, le=1)]]
 
@@ -71,10 +86,11 @@ class _Content(StrictModel):
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters of features, coverage and intervals; `shares` are those of `shares_of`."""
+    """Parameters of features, coverage, bounds and intervals; `shares` are those of `shares_of`."""
 
     roofline: Roofline
     hull: Hull
+    bounds: Bounds
     calibration: Calibration
     shares: Mapping[str, float]
 
@@ -85,8 +101,14 @@ def text_of(parameters: Parameters) -> str:
     content = {
         "schema_version": _VERSION,
         "steps": asdict(roofline.tiling),
-        "roofline": {"names": roofline.names, "table": roofline.table.tolist(), "overlap": roofline.overlap},
+        "roofline": {
+            "tile_constants": roofline.tile_constants.tolist(),
+            "names": roofline.names,
+            "table": roofline.table.tolist(),
+            "overlap": roofline.overlap,
+        },
         "hull": {name: np.asarray(value).tolist() for name, value in vars(parameters.hull).items()},
+        "bounds": asdict(parameters.bounds),
         "calibration": {
             "floors": calibration.floors,
             "least_s": calibration.least_s,
@@ -108,11 +130,16 @@ def parameters_from(text: str) -> Parameters:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]) from None
     tiling = DeviceTiling(**content.steps.model_dump())
-    roofline = Roofline(tiling, content.roofline.names, np.array(content.roofline.table), content.roofline.overlap)
+    line = content.roofline
+    constants, table = np.array(line.tile_constants), np.array(line.table)
+    roofline = Roofline(tiling, constants, line.names, table, line.overlap)
     arrays = {name: np.array(value) for name, value in content.hull.model_dump(exclude={"operators"}).items()}
     quantiles = {
         (operator, Coverage(coverage)): math.inf if value is None else value
         for operator, coverage, value in content.calibration.quantiles
     }
     calibration = Calibration(content.calibration.floors, quantiles, content.calibration.least_s)
-    return Parameters(roofline, Hull(content.hull.operators, **arrays), calibration, content.shares)
+    given = content.bounds
+    limits = {name: ClassLimits(one.launch_s, one.slowness) for name, one in given.classes.items()}
+    bounds = Bounds(given.byte_s, given.work_s, given.least_s, limits)
+    return Parameters(roofline, Hull(content.hull.operators, **arrays), bounds, calibration, content.shares)

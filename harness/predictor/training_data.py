@@ -11,7 +11,8 @@ from harness.array_types import Floats, Ints
 from harness.predictor.features.layer_arrays import LayerArrays, index_of
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.feature_matrix import FeatureMatrix, feature_matrix
-from harness.predictor.roofline.roofline_fit import Roofline, fit_roofline
+from harness.predictor.roofline.roofline import Roofline
+from harness.predictor.roofline.roofline_fit import fit_roofline
 from harness.predictor.trees import Corrector, grow_boosted, grow_voting, no_trees
 from harness.predictor.uncertainty.coverage import Coverage, hull_of
 from harness.predictor.uncertainty.intervals import Residuals

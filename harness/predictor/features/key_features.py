@@ -98,7 +98,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
     if transposed:
         kernel = (-(-kernel[0] // stride[0]), -(-kernel[1] // stride[1]))
     return LayerFeatures(
-        operator="/".join(("mac", "conv", kind, _suffix(layer, place))),
+        operator="/".join(("mac", "conv", kind + _typed(data), _suffix(layer, place))),
         batch=data.shape[0],
         in_channels=in_channels,
         out_channels=out_channels,
@@ -128,7 +128,9 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     # A right-hand side from another layer is in the memory of activations, and is read like them.
     operands = 0 if right.constant else -(-elements // (rows * columns))
     return LayerFeatures(
-        operator="/".join(("mac", "product", "weights" if right.constant else "activations", _suffix(layer, place))),
+        operator="/".join(
+            ("mac", "product", ("weights" if right.constant else "activations") + _typed(left), _suffix(layer, place))
+        ),
         batch=1,
         in_channels=batch * depth,
         out_channels=batch * columns,
@@ -139,6 +141,11 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
         extra_operands=operands + _extra_operands(layer, place, rows * columns),
         element_bytes=ITEM_BYTES.get(left.dtype, 4),
     )
+
+
+def _typed(tensor: Tensor) -> str:
+    """Return what sets the class of code for another element type apart from that for float32."""
+    return "" if tensor.dtype == "float32" else f"-{tensor.dtype}"
 
 
 def _suffix(layer: ParsedKey, place: int) -> str:
@@ -182,7 +189,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     extra = 0
     if window is not None:
         spatial = len(in_shape) - 2
-        kernel = _plane(window.numbers("kernel_shape", (1,) * spatial))
+        kernel = _inside(_plane(window.numbers("kernel_shape", (1,) * spatial)), _plane(in_shape[2:]))
         stride = _plane(window.numbers("strides", (1,) * spatial))
     elif group == "copy" or any(operator.op in _PARTIAL_READS for operator in layer.operators):
         # Joined inputs and split outputs count together; of a larger tensor, only the part that is picked is read.
@@ -197,8 +204,9 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     (batch, channels, in_size), (_, out_channels, out_size) = _image(in_shape), _image(out_shape)
     if out_channels != channels:
         channels, in_size = out_channels, (max(1, math.prod(in_shape) // (batch * out_channels)), 1)
+    path = {"view": ("any", "+".join(names)), "copy": ("+".join(names),)}
     found = channelwise(
-        "/".join(("move", group, "+".join(names))),
+        "/".join(("move", group, *path.get(group, ("+".join(name + _typed(read) for name in names),)))),
         batch=batch,
         channels=channels,
         in_size=in_size,
@@ -207,6 +215,11 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         stride=stride,
     )
     return replace(found, extra_operands=max(0, extra), element_bytes=item)
+
+
+def _inside(kernel: Pair, size: Pair) -> Pair:
+    """Return the part of a window that a map holds: the rest of a larger one is padding, which no device reads."""
+    return (max(1, min(kernel[0], size[0])), max(1, min(kernel[1], size[1])))
 
 
 def _joined(layer: ParsedKey) -> Shape:

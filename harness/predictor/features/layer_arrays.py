@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.array_types import Floats, Ints
+from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.layer_features import LayerFeatures, code_of
 
 Variant = tuple[str, int, int, int, int]
-"""Operator, kernel and stride: layers that may run different code."""
+"""Class of code, kernel and stride: layers that may run different code."""
 
 _PLAIN = ("batch", "in_channels", "out_channels", "groups", "extra_operands", "element_bytes")
 _PAIRS = {"in": "in_size", "out": "out_size", "kernel": "kernel", "stride": "stride"}
@@ -48,6 +48,12 @@ class LayerArrays:
         return self.sizes["groups"]
 
     @property
+    def channelwise(self) -> Mask:
+        """Whether each output channel reads one input channel and no other does: depthwise, pooling, element-wise."""
+        groups = self.sizes["groups"]
+        return np.asarray((groups == self.sizes["in_channels"]) & (groups == self.sizes["out_channels"]))
+
+    @property
     def taps(self) -> Floats:
         """Positions of the kernel."""
         return self.sizes["kernel_height"] * self.sizes["kernel_width"]
@@ -80,7 +86,7 @@ def layer_arrays(layers: Sequence[LayerFeatures]) -> LayerArrays:
     return LayerArrays(
         tuple(code_of(layer.operator) for layer in layers),
         tuple(layer.operator for layer in layers),
-        tuple((layer.operator, *layer.kernel, *layer.stride) for layer in layers),
+        tuple((code_of(layer.operator), *layer.kernel, *layer.stride) for layer in layers),
         sizes,
         *(column(name) for name in _DERIVED),
     )

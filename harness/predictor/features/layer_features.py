@@ -125,6 +125,12 @@ def code_of(operator: str) -> str:
     return classes_of(operator)[:CODE_LEVELS][-1]
 
 
+def movers_of(operator: str) -> frozenset[str]:
+    """Return the operators that a class without products fuses, `{"Add", "Relu"}` of `move/map/Add+Relu`, or none."""
+    parts = code_of(operator).split("/")
+    return frozenset(parts[-1].split("+")) if parts[0] == "move" and len(parts) == CODE_LEVELS else frozenset()
+
+
 def convolution(
     *,
     batch: int,

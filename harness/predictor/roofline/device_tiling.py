@@ -1,4 +1,8 @@
-"""Steps in latency: a device works in whole tiles, and on tiles in whole waves over its parallel units."""
+"""Steps in latency: a device works in whole tiles, and on tiles in whole waves over its parallel units.
+
+Layers that compute each channel alone are no matrix products: their elements go through vector units, a few at a time,
+and their work has no steps of tiles. With them, a pooling of the whole map to one pixel would fill one row of a tile.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +44,13 @@ class DeviceTiling:
     def waves(self, arrays: LayerArrays) -> Floats:
         """Return how often all units are filled, (layers, tiles)."""
         waves = [_tiles(arrays, rows, columns) / (self.units * together) for rows, columns, together in self.tiles]
-        return np.ceil(np.stack(waves, axis=1))
+        shares = np.stack(waves, axis=1)
+        return np.where(arrays.channelwise[:, None], shares, np.ceil(shares))
 
     def turns(self, arrays: LayerArrays) -> Floats:
         """Return the depth steps of one tile, (layers,)."""
         padded = arrays.taps * np.ceil(arrays.group_channels / self.channels) * self.channels
-        return np.ceil(padded / self.depth)
+        return np.where(arrays.channelwise, arrays.taps / self.depth, np.ceil(padded / self.depth))
 
     def padded_work(self, arrays: LayerArrays) -> Floats:
         """Return the logarithm of work done, padding included, over useful work, (layers, tiles)."""
@@ -55,4 +60,5 @@ class DeviceTiling:
 
 
 def _tiles(arrays: LayerArrays, rows: int, columns: int) -> Floats:
-    return np.asarray(arrays.groups * np.ceil(arrays.rows / rows) * np.ceil(arrays.columns / columns))
+    tiles = arrays.groups * np.ceil(arrays.rows / rows) * np.ceil(arrays.columns / columns)
+    return np.where(arrays.channelwise, arrays.groups * arrays.rows / (rows * columns), tiles)

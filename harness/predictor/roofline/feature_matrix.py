@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays
-from harness.predictor.roofline.roofline_fit import Roofline
+from harness.predictor.roofline.roofline import Roofline
 
 _CHANNEL_WIDTHS = (8, 16, 32, 64, 128, 256)
 _PIXEL_WIDTHS = (2, 4, 6, 8)

@@ -10,19 +10,21 @@ import numpy as np
 from harness.array_types import Floats, Ints
 from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.roofline.device_tiling import ALL_TILES, DeviceTiling
-from harness.predictor.roofline.roofline_fit import Roofline, fit_roofline
+from harness.predictor.roofline.roofline import Roofline
+from harness.predictor.roofline.roofline_fit import fit_roofline
 
-_MOST_SAMPLES = 2000
+_MOST_SAMPLES = 1000
+_FEWEST_SAMPLES = 12
 _MOST_UNITS = 1024
 _DEPTHS = (1, 8, 16, 32, 64)
 _CHANNELS = (1, 4, 8, 16, 32)
 _PER_OCTAVE = 4
 _REFINEMENTS = (0.08, 0.04, 0.02, 0.01, 0.0)
-_ITERATIONS, _STRICT_ITERATIONS = 60, 200
+_ITERATIONS, _STRICT_ITERATIONS = 25, 60
 _LEAST_SHARE = 0.005
 _STREAMED_DEPTHS, _STREAMED_COLUMNS = (1, 16, 32), (1, 8, 16, 32, 64)
 _SEARCHED_TILES = tuple(tile for tile in ALL_TILES if tile[2] == 1)
-_MOST_FOLDS = 4
+_MOST_FOLDS = 3
 _HALF_LOSS = 0.1
 
 
@@ -30,10 +32,14 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     """Return the tiling whose roofline is nearest to layers that it was not fitted to.
 
     Searches units on a grid of quarter octaves, then finer and with better fits about the best; then depth and channel
-    padding in turn; then drops tiles that are rarely the fastest. A device of n units with two tiles each may be found
-    as 2 n units, which predicts the same. Tilings that process one pixel at a time are judged in addition.
+    padding in turn; then drops tiles that are rarely the fastest. Layers that compute each channel alone have no part
+    in it: their work has no tiles. A device of n units with two tiles each may be found as 2 n units, which predicts
+    the same. Tilings that process one pixel at a time are judged in addition.
     """
-    order = np.random.default_rng(seed).permutation(len(arrays))[:_MOST_SAMPLES]
+    products = np.flatnonzero(~arrays.channelwise)
+    order = np.random.default_rng(seed).permutation(products)[:_MOST_SAMPLES]
+    if order.size < _FEWEST_SAMPLES:
+        return _streamed()[-1]
     judge, strict = (_Judge(arrays, latency_s, order, count, noise) for count in (_ITERATIONS, _STRICT_ITERATIONS))
     exponents = range(int(_PER_OCTAVE * np.log2(_MOST_UNITS)) + 1)
     coarse = sorted({round(2 ** (exponent / _PER_OCTAVE)) for exponent in exponents})

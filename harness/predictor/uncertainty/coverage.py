@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
-from harness.array_types import Floats, Ints
+from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.layer_arrays import LayerArrays
+from harness.predictor.features.layer_features import code_of, movers_of
 
 _EDGE_QUANTILE = 0.95
 _BLOCK = 256
@@ -47,6 +49,14 @@ class Hull:
     low: Floats
     high: Floats
     near: Floats
+
+    def knows(self, paths: Sequence[str]) -> Mask:
+        """Return which classes were learnt: their code, or each of the operators that they fuse."""
+        own = frozenset(self.operators)
+        fused = frozenset(name for operator in own for name in movers_of(operator))
+        return np.array(
+            [code_of(path) in own or bool(movers_of(path) and movers_of(path) <= fused) for path in paths], dtype=bool
+        )
 
     def locate(self, arrays: LayerArrays) -> tuple[list[Coverage], Floats]:
         """Return the coverage of each layer, and the doublings by which it is beyond the hull, (layers,)."""

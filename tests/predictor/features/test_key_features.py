@@ -114,6 +114,32 @@ def test_pooling_has_a_window() -> None:
     assert (layer.in_size, layer.out_size) == ((112, 112), (56, 56))
 
 
+def test_a_window_larger_than_its_map_is_clipped() -> None:
+    """Of a window of 112 x 112 on a map of 7 x 7, only the map is read."""
+    layer = described(
+        "k1|x0:float32[1,64,7,7]|AveragePool(x0){ceil_mode=0;count_include_pad=0;dilations=1,1;kernel_shape=112,112;"
+        "pads=56,56,56,56;strides=1,1}|->t0:float32[1,64,8,8]"
+    )
+    assert layer.kernel == (7, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "operator"),
+    [
+        (
+            "x0:uint8[1,8,6,6]|ConvInteger(x0,c:uint8[8,8,3,3]){" + window(3, 1) + "}|->t0:int32[1,8,6,6]",
+            "mac/conv/dense-uint8/plain",
+        ),
+        ("x0:float16[4,8]|MatMul(x0,c:float16[8,8]){}|->t0:float16[4,8]", "mac/product/weights-float16/plain"),
+        ("x0:int64[4,8]|Add(x0,c:int64[8]){}|->t0:int64[4,8]", "move/map/Affine-int64"),
+        ("x0:int64[4,8]|Reshape(x0,c:int64[1]=32){}|->t0:int64[32]", "move/view/any/Reshape"),
+    ],
+)
+def test_other_element_types_are_other_code(text: str, operator: str) -> None:
+    """An operator on another type than float32 has a class of its own; views and copies move bytes of any type."""
+    assert described(f"k1|{text}").operator == operator
+
+
 @pytest.mark.parametrize("name", ["mobilenetv2", "shufflenet", "bert_mini"])
 def test_every_layer_of_a_network_is_described(name: str) -> None:
     """Every layer of a network has features, and every product is a loop nest."""

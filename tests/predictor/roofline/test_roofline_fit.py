@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from harness.predictor.features.layer_arrays import layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, matrix_product
 from harness.predictor.roofline.device_tiling import DeviceTiling
-from harness.predictor.roofline.roofline_fit import Roofline, fit_roofline
+from harness.predictor.roofline.roofline import Roofline
+from harness.predictor.roofline.roofline_fit import fit_roofline
 
 EXACT = tiled_machine.TILING
 

@@ -1,0 +1,110 @@
+"""Limits that no prediction leaves: the fastest rates that a device showed, and how far each class falls behind them.
+
+The *ideal time* of a layer is the longer of its bytes and its work, each at the fastest rate that any learnt layer
+reached. No layer is much faster than that. A class of operators is slower by a factor that its own larger layers show,
+and its smallest layers show what a launch takes; no layer is much slower than both together. Both limits can only grow
+with a size of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.array_types import Floats, Ints, Mask
+from harness.predictor.features.layer_arrays import LayerArrays
+from harness.predictor.features.layer_features import CODE_LEVELS, classes_of
+
+_SLACK = 1.5
+"""A rate beyond all that were seen, and a class slower than its slowest layer, by at most this factor."""
+_NOISY = 0.2
+_FEWEST = 3
+VIEW = "move/view"
+
+
+@dataclass(frozen=True)
+class ClassLimits:
+    """Of a class of operators: `launch_s` for no work at all, and time over the ideal time at most."""
+
+    launch_s: float
+    slowness: float
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The limits of a device.
+
+    byte_s: seconds per byte at the fastest rate
+    work_s: seconds per operation at the fastest rate, by family of classes
+    least_s: the shortest latency
+    classes: the limits of each learnt class, down to those that name an operator's code
+    """
+
+    byte_s: float
+    work_s: Mapping[str, float]
+    least_s: float
+    classes: Mapping[str, ClassLimits]
+
+    def ideal_s(self, arrays: LayerArrays) -> Floats:
+        """Return the time of each layer at the fastest rates."""
+        work = np.array([self.work_s.get(family, 0.0) for family in _families(arrays)])
+        return np.asarray(np.maximum(arrays.moved_bytes * self.byte_s, arrays.macs * work))
+
+    def of(self, arrays: LayerArrays) -> tuple[Floats, Floats]:
+        """Return the least and the greatest latency of each layer, in seconds; 0 and infinity where nothing is known.
+
+        A view moves bytes on some devices and none on others: only its greatest latency depends on its size.
+        """
+        ideal = self.ideal_s(arrays)
+        view = np.array([path.startswith(VIEW) for path in arrays.paths], dtype=bool)
+        limits = [_finest(self.classes, path) for path in arrays.paths]
+        launch = np.array([limit.launch_s if limit else np.inf for limit in limits])
+        slowness = np.array([limit.slowness if limit else 0.0 for limit in limits])
+        low = np.where(view, 0.0, np.maximum(ideal, self.least_s) / _SLACK)
+        return low, np.maximum(_SLACK * (launch + ideal * slowness), low)
+
+
+def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
+    """Return the limits that measured layers show; `noise` is the relative standard error of each latency."""
+    sure = noise <= _NOISY
+    if sure.sum() < _FEWEST:
+        sure = np.ones(len(arrays), dtype=bool)
+    moving = sure & np.array([not path.startswith(VIEW) for path in arrays.paths], dtype=bool)
+    moving = moving if moving.any() else sure
+    families = np.array(_families(arrays))
+    rates = {
+        str(family): float(np.min(latency_s[own] / arrays.macs[own]))
+        for family in np.unique(families)
+        for own in [moving & (families == family)]
+        if own.any()
+    }
+    found = Bounds(
+        float(np.min(latency_s[moving] / arrays.moved_bytes[moving])), rates, float(np.min(latency_s[moving])), {}
+    )
+    ideal = found.ideal_s(arrays)
+    members: dict[str, list[int]] = {}
+    for place, path in enumerate(arrays.paths):
+        for name in classes_of(path)[:CODE_LEVELS]:
+            members.setdefault(name, []).append(place)
+    classes = {name: _limits(ideal, latency_s, sure, np.array(own)) for name, own in sorted(members.items())}
+    return Bounds(found.byte_s, rates, found.least_s, classes)
+
+
+def _limits(ideal: Floats, latency_s: Floats, sure: Mask, own: Ints) -> ClassLimits:
+    """Return limits that hold for all sure layers of a class; slowness is that of the larger half of them."""
+    kept = own[sure[own]] if sure[own].any() else own
+    large = kept[ideal[kept] >= np.median(ideal[kept])]
+    slowness = float(np.max(latency_s[large] / ideal[large]))
+    launch_s = max(float(np.min(latency_s[kept])), float(np.max(latency_s[kept] - slowness * ideal[kept])))
+    return ClassLimits(launch_s, slowness)
+
+
+def _families(arrays: LayerArrays) -> list[str]:
+    return [path.split("/", 1)[0] for path in arrays.paths]
+
+
+def _finest(classes: Mapping[str, ClassLimits], path: str) -> ClassLimits | None:
+    names: Sequence[str] = classes_of(path)[:CODE_LEVELS]
+    return next((classes[name] for name in reversed(names) if name in classes), None)

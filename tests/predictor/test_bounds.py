@@ -1,0 +1,57 @@
+"""The limits that no prediction leaves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiled_machine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.predictor.bounds import Bounds, bounds_of
+from harness.predictor.features.layer_arrays import layer_arrays
+from harness.predictor.features.layer_features import LayerFeatures, channelwise
+
+LAYERS = tiled_machine.random_layers(200, seed=1)
+LATENCIES = np.array([tiled_machine.latency_s(layer) for layer in LAYERS])
+
+
+@pytest.fixture(scope="module")
+def bounds() -> Bounds:
+    """Return the limits that 200 layers of the synthetic machine show."""
+    return bounds_of(layer_arrays(LAYERS), LATENCIES, np.zeros(len(LAYERS)))
+
+
+def test_every_measured_layer_is_within_its_limits(bounds: Bounds) -> None:
+    """No layer that the limits come from is outside of them."""
+    low, high = bounds.of(layer_arrays(LAYERS))
+    assert (low <= LATENCIES).all() and (high >= LATENCIES).all()
+
+
+@given(
+    layer=st.sampled_from(LAYERS),
+    size=st.sampled_from(["batch", "out_channels", "extra_operands", "weight_elements", "in_size", "kernel"]),
+    factor=st.integers(2, 9),
+)
+def test_limits_grow_with_every_size(bounds: Bounds, layer: LayerFeatures, size: str, factor: int) -> None:
+    """A layer with one larger size has neither a lower least nor a lower greatest latency."""
+    value = getattr(layer, size)
+    grown = tuple(factor * edge for edge in value) if isinstance(value, tuple) else (value or 1) * factor
+    change = {size: grown}
+    if layer.groups > 1 and size == "out_channels":
+        change |= {"in_channels": layer.in_channels * factor, "groups": layer.groups * factor}
+    small, large = np.stack(bounds.of(layer_arrays([layer, replace(layer, **change)]))).T
+    assert (large >= small).all()
+
+
+def test_limits_of_a_view_do_not_depend_on_the_fastest_copy() -> None:
+    """A view that takes no time on the device has no least latency, and does not make other layers look fast."""
+    view = channelwise("move/view/any/Reshape", batch=1, channels=4096, in_size=(56, 56), out_size=(56, 56))
+    copies = [layer for layer in LAYERS if layer.operator == "MaxPool"]
+    times = [tiled_machine.latency_s(layer) for layer in copies]
+    plain = bounds_of(layer_arrays(copies), np.array(times), np.zeros(len(copies)))
+    found = bounds_of(layer_arrays([*copies, view]), np.array([*times, 1e-8]), np.zeros(len(copies) + 1))
+    assert found.byte_s == plain.byte_s
+    assert found.of(layer_arrays([view]))[0].tolist() == [0.0]
