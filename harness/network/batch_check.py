@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError, UnsupportedNetwork
-from harness.host_runtime import open_session, session_options
+from harness.host_runtime import is_shortage, open_session, session_options
 from harness.network.assemble import ArraySpec, assemble_network
 from harness.network.batch import Rebatched, tiled
 from harness.network.network import Network
@@ -27,6 +27,7 @@ MAX_CHECK_BYTES = 4 << 30
 """The most memory for tensors of the network with the new batch; above it, nothing is compared."""
 MAX_CHECK_S = 10.0
 """The longest expected time of the new network's run; above it, nothing is compared."""
+TOO_LARGE = "this takes more memory than there is"
 _BLOCK = 1 << 20
 _TOLERANCE = 1e-3
 _LEAST_TOLERANCE = 2e-5
@@ -38,10 +39,10 @@ _LEAST_SPREAD = 1e-5
 _NEXT = "Export it with a symbolic batch dimension and give --dim, or omit --batch"
 
 
-def check_rows(original: Network, found: Rebatched) -> str:
+def check_rows(original: Network, found: Rebatched, threads: int = 0) -> str:
     """Compare every row of the network with the new batch with the original network; raises UnsupportedNetwork.
 
-    Returns an empty text, or why nothing was compared.
+    Returns an empty text, or why nothing was compared. 0 leaves the number of threads to the runtime.
     """
     network = found.network
     needed = sum(kind.bytes for kind in network.types.values())
@@ -53,7 +54,7 @@ def check_rows(original: Network, found: Rebatched) -> str:
         feeds = {name: _rows(one.specs[name], found.axes[name], rows) for name in found.axes if name in one.specs}
         feeds |= {name: _array(spec, 0) for name, spec in one.specs.items() if name not in feeds}
         weights = {name: _array(spec, spec.seed) for name, spec in one.weights.items()}
-        first = one.open(weights)
+        first = one.open(weights, threads)
         started_s = time.monotonic()
         want = {0: first(_chunk(feeds, found, 0))}
         run_s = time.monotonic() - started_s
@@ -64,10 +65,14 @@ def check_rows(original: Network, found: Rebatched) -> str:
         chosen = parts if 2 * many_s <= MAX_CHECK_S else parts[-1:]
         want |= {at: first(_chunk(feeds, found, at)) for at in chosen}
         own = _weights_of(many, found, original, weights)
-        got = many.open(own)({name: _taken(found, name, value, range(found.batch)) for name, value in feeds.items()})
+        got = many.open(own, threads)(
+            {name: _taken(found, name, value, range(found.batch)) for name, value in feeds.items()}
+        )
     except HarnessError as error:  # the assembled model is not valid
         raise _refusal(found, error.why or error.what) from error
     except Exception as error:  # the runtime's exceptions have no narrower common base
+        if is_shortage(error):
+            return TOO_LARGE
         why = " ".join(str(error).split())[:300]
         raise _refusal(found, f"ONNX Runtime cannot run it: {why}") from error
     return _compare(found, one, want, got)
@@ -86,10 +91,10 @@ class _Runnable:
         written = set(self.model.names.tensors.values())
         self.outputs = [name for name in network.outputs if name in written]
 
-    def open(self, weights: Mapping[str, Array]) -> Any:
+    def open(self, weights: Mapping[str, Array], threads: int) -> Any:
         """Return a function from inputs to outputs, both by their names in the network."""
         values = {emitted: weights[name] for name, emitted in self.copied.items()}
-        session = open_session(self.model.content, session_options(), values)
+        session = open_session(self.model.content, session_options(threads), values)
 
         def run(feeds: Mapping[str, Array]) -> dict[str, Array]:
             results = session.run(None, {self.specs[name].name: value for name, value in feeds.items()})

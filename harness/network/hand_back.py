@@ -42,8 +42,8 @@ def decode_document(content: bytes) -> tuple[dict[str, Any], memoryview]:
     return document, memoryview(content)[end:]
 
 
-def encode_network(network: Network) -> bytes:
-    """Return a network, without its `file`, as bytes."""
+def encode_network(network: Network, note: str = "") -> bytes:
+    """Return a network, without its `file`, as bytes; `note` is a text about it."""
     import numpy
 
     parts: list[bytes] = []
@@ -60,6 +60,7 @@ def encode_network(network: Network) -> bytes:
         for node in network.nodes
     ]
     document = {
+        "note": note,
         "name": network.name,
         "opset": network.opset,
         "inputs": network.inputs,
@@ -79,8 +80,8 @@ def encode_network(network: Network) -> bytes:
     return encode(document, parts)
 
 
-def decode_network(content: bytes) -> Network:
-    """Return the network that `encode_network` was given; raises ValueError for anything else."""
+def decode_network(content: bytes) -> tuple[Network, str]:
+    """Return the network that `encode_network` was given, and the note; raises ValueError for anything else."""
     from google.protobuf.message import DecodeError
 
     document, rest = decode_document(content)
@@ -105,7 +106,7 @@ def decode_network(content: bytes) -> Network:
         raise ValueError(str(error)) from error
     _check(network)
     parts.check_end()
-    return network
+    return network, _text(document.get("note"))
 
 
 class _Parts:

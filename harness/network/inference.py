@@ -2,6 +2,7 @@
 
 ONNX's shape inference does this for the operators of the standard. It neither expands operators that the standard
 defines by others, nor knows the operators of ONNX Runtime's own domain: those are run once on the host, on ones.
+Networks repeat their nodes, so what inference has found is kept for nodes that differ in names alone.
 """
 
 from __future__ import annotations
@@ -11,23 +12,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
-from harness.host_runtime import open_session, session_options
 from harness.network.network import FLOATS, ITEM_BYTES, Constant, Node, TensorType
+from harness.network.single_runs import MAX_FORM_BYTES, form_of, values
 
 if TYPE_CHECKING:
-    import numpy as np
     from onnx import OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto
-
-    Array = np.ndarray[Any, Any]
 
 MAX_TENSOR_BYTES = 1 << 34
 MAX_RUN_BYTES = 1 << 30
 """Largest input, in bytes, of an operator that is run to find the type of its result."""
-_IR_VERSION = 8
+_FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})
+"""Operators whose results have sizes that follow from constants of floats."""
+_KEPT = 4096
+"""The most nodes whose types are kept."""
 _GROUPS = frozenset({"group", "groups", "num_groups", "offset_group"})
 """Attributes that divide channels into groups."""
-_OUT_OF_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Available memory")
-"""What ONNX Runtime says if it gets no memory."""
 
 
 @dataclass(frozen=True)
@@ -52,39 +51,25 @@ def output_types(node: Node, read: Operands) -> dict[str, TensorType]:
 
     Raises UnresolvedDimension if they depend on values that are not known, InvalidNetwork and UnsupportedNetwork.
     """
+    types = _types_read(node, read)
+    known = _values_of_sizes(node, read)
+    key = _key(node, types, known, read)
+    if key is not None and key in _known_types:
+        return dict(zip(node.results, _known_types[key], strict=True))
     _check_groups(node)
-    inferred = _inferred(node, read)
-    if not all(_is_typed(inferred.get(name)) for name in node.results) and _needs_a_run(node, read):
+    inferred = _inferred(node, types, known, read)
+    is_typed = all(_is_typed(inferred.get(name)) for name in node.results)
+    if not is_typed and _needs_a_run(node, read):
         inferred = _run_on_ones(node, read)
     found = {name: _output_type(node, name, inferred.get(name)) for name in node.results}
     if node.op == "Reshape" and found[node.outputs[0]].elements != read.types[node.inputs[0]].elements:
         why = f"It reshapes {read.types[node.inputs[0]]} to {found[node.outputs[0]]}"
         raise InvalidNetwork(f"{_shown(node)} has impossible shapes", why=why)
+    if key is not None and is_typed:
+        if len(_known_types) >= _KEPT:
+            _known_types.clear()
+        _known_types[key] = tuple(found.values())
     return found
-
-
-def values(node: Node, feeds: Mapping[str, Any], read: Operands) -> dict[str, Array] | None:
-    """Return a node's results by ONNX Runtime on the host, which measures nothing; None if it cannot run it.
-
-    `feeds` are the values that it reads, by their names in the file.
-    """
-    import numpy
-    from onnx import helper
-
-    inputs = [value_info(name, TensorType(str(value.dtype), value.shape)) for name, value in feeds.items()]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in node.results]
-    graph = helper.make_graph([node.proto], "node", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=opset_imports(read.opsets), ir_version=_IR_VERSION)
-    try:
-        options = session_options(threads=1, level="DISABLE_ALL")
-        options.enable_cpu_mem_arena = False  # a result would keep the arena of its session, 1 MiB of address space
-        session = open_session(model.SerializeToString(), options)
-        results = session.run(list(node.results), dict(feeds))
-    except Exception as error:  # the runtime's exceptions have no narrower common base
-        if isinstance(error, MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY):
-            raise MemoryError(f"{_shown(node)} takes too much memory") from error
-        return None
-    return {name: numpy.asarray(value) for name, value in zip(node.results, results, strict=True)}
 
 
 def operands(node: Node) -> dict[str, str]:
@@ -135,28 +120,58 @@ def onnx_dtype(dtype: str) -> int:
     return int(helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)))
 
 
-def _inferred(node: Node, read: Operands) -> Mapping[str, TypeProto]:
+_Key = tuple[bytes, tuple[tuple[str, int], ...], tuple[TensorType, ...], tuple[bytes | None, ...]]
+_known_types: dict[_Key, tuple[TensorType, ...]] = {}
+"""The types of results that shape inference found, which depend on nothing but the key."""
+
+
+def _types_read(node: Node, read: Operands) -> dict[str, TensorType]:
+    """Return the types of the tensors that a node reads, by their names in the file."""
+    try:
+        return {name: read.types[alias] for name, alias in operands(node).items()}
+    except KeyError:
+        name = next(name for name, alias in operands(node).items() if alias not in read.types)
+        raise InvalidNetwork(f"{_shown(node)} reads {name[:80]!r}, which nothing writes") from None
+
+
+def _values_of_sizes(node: Node, read: Operands) -> dict[str, Any]:
+    """Return the constants that shape inference may read values of: lists of integers, for some operators of floats."""
+    found: dict[str, Any] = {}
+    for name, alias in operands(node).items():
+        constant = read.constants.get(alias)
+        if constant is None or constant.value is None or len(constant.type.shape) > 1:
+            continue
+        if constant.type.dtype not in FLOATS or node.op in _FLOATS_READ:
+            found[name] = constant.value
+    return found
+
+
+def _key(node: Node, types: Mapping[str, TensorType], known: Mapping[str, Any], read: Operands) -> _Key | None:
+    form = form_of(node) if sum(value.nbytes for value in known.values()) <= MAX_FORM_BYTES else None
+    if form is None:
+        return None
+    names = [name for name in node.proto.input if name]
+    held = tuple(known[name].tobytes() if name in known else None for name in names)
+    return form, tuple(read.opsets.items()), tuple(types[name] for name in names), held
+
+
+def _inferred(
+    node: Node, types: Mapping[str, TensorType], known: Mapping[str, Any], read: Operands
+) -> Mapping[str, TypeProto]:
     """Return what ONNX's shape inference finds, nothing for an operator that it does not know."""
     import onnx
     from onnx import defs, numpy_helper, shape_inference
 
-    types: dict[str, TypeProto] = {}
-    data: dict[str, TensorProto] = {}
-    for name, alias in operands(node).items():
-        if alias not in read.types:
-            raise InvalidNetwork(f"{_shown(node)} reads {name[:80]!r}, which nothing writes")
-        types[name] = value_info(name, read.types[alias]).type
-        constant = read.constants.get(alias)
-        if constant is not None and constant.value is not None:
-            data[name] = numpy_helper.from_array(constant.value)
     version = read.opsets[node.domain]
     if not defs.has(node.op, version, node.domain):
         return {}
+    inputs = {name: value_info(name, kind).type for name, kind in types.items()}
+    data: dict[str, TensorProto] = {name: numpy_helper.from_array(value) for name, value in known.items()}
     invalid = (shape_inference.InferenceError, onnx.checker.ValidationError)
     try:
         schema = defs.get_schema(node.op, version, node.domain)
         found: Mapping[str, TypeProto] = shape_inference.infer_node_outputs(
-            schema, node.proto, types, data, opset_imports=opset_imports(read.opsets)
+            schema, node.proto, inputs, data, opset_imports=opset_imports(read.opsets)
         )
     except (*invalid, ValueError, TypeError, RuntimeError) as error:
         why = str(error).strip().splitlines()[0][:300]
@@ -197,7 +212,7 @@ def _run_on_ones(node: Node, read: Operands) -> dict[str, TypeProto]:
         feeds[name] = numpy.ones(kind.shape, kind.dtype) if value is None else value
     return {
         name: helper.make_tensor_type_proto(onnx_dtype(str(value.dtype)), value.shape)
-        for name, value in (values(node, feeds, read) or {}).items()
+        for name, value in (values(node, feeds, read.opsets) or {}).items()
     }
 
 

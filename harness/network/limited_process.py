@@ -33,11 +33,16 @@ SECONDS_VARIABLE = "HARNESS_READ_SECONDS"
 _MEMORY_BYTES = 512 << 20
 _MEMORY_PER_BYTE = 6
 """Parsing, checking and inlining hold this many copies of a file at the same time."""
-_CPU_S = 6
+_CPU_S = 4
 _BYTES_PER_S = 32 << 20
 _BLOCK_BYTES = 1 << 20
+_NODES_PER_S = 10_000
+_MOST_S_FOR_NODES = 4
 _UNITS = {"M": 20, "G": 30}
 _CRASH = 1
+
+_limits: Limits | None = None
+"""Those of this process, if it is a child."""
 
 Step = Callable[[], bytes]
 IsWhole = Callable[[bytearray], bool]
@@ -46,20 +51,28 @@ IsWhole = Callable[[bytearray], bool]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a child may take: bytes of memory beyond those of its start, and seconds of processor and wall time."""
+    """What a child may take: bytes of memory beyond those of its start, and seconds of processor and wall time.
+
+    `more_s` is the processor time that `allow_for_nodes` may add.
+    """
 
     memory_bytes: int
     cpu_s: int
     wall_s: float
+    more_s: int = 0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a child wrote, and the signal that ended it, 0 if none did; `late` if its wall time ran out."""
+    """What a child wrote, and the signal that ended it, 0 if none did; `late` if its wall time ran out.
+
+    `cpu_s` is the processor time that it took.
+    """
 
     content: bytes
     signal: int = 0
     late: bool = False
+    cpu_s: float = 0.0
 
 
 def limits_for(size_bytes: int) -> Limits:
@@ -79,7 +92,15 @@ def limits_for(size_bytes: int) -> Limits:
         raise ConfigurationError(f"{SECONDS_VARIABLE} is not a number of seconds", why=why, next_step="Write 60")
     given_bytes = int(match[1]) << _UNITS[match[2]] if match else _MEMORY_BYTES + _MEMORY_PER_BYTE * size_bytes
     cpu_s = int(seconds) if seconds else _CPU_S + size_bytes // _BYTES_PER_S
-    return Limits(given_bytes, cpu_s, 60.0 + 4 * cpu_s)
+    more_s = 0 if seconds else _MOST_S_FOR_NODES
+    return Limits(given_bytes, cpu_s, 60.0 + 4 * (cpu_s + more_s), more_s)
+
+
+def allow_for_nodes(count: int) -> None:
+    """Allow this process, a child with limits, more processor time for a network of many nodes."""
+    extra_s = min(count // _NODES_PER_S, _limits.more_s) if _limits else 0
+    if extra_s and _limits:
+        _set_limit(resource.RLIMIT_CPU, _limits.cpu_s + extra_s)
 
 
 def answer_of(step: Step, module: str, request: Step, limits: Limits, is_whole: IsWhole) -> Answer:
@@ -113,6 +134,7 @@ def _forked(step: Step, writing: int, limits: Limits) -> int:
         child = os.fork()
     if child == 0:
         _run(step, writing, limits)
+    _lead_group(child)
     return child
 
 
@@ -130,7 +152,17 @@ def _started(module: str, request: bytes, writing: int, limits: Limits) -> int:
         ]
         # -P: a module in the current folder must not take the place of one of the program.
         words = [sys.executable, "-P", "-m", module]
-        return os.posix_spawn(sys.executable, words, {**os.environ, "PYTHONPATH": paths}, file_actions=actions)
+        environment = {**os.environ, "PYTHONPATH": paths}
+        child = os.posix_spawn(sys.executable, words, environment, file_actions=actions)
+    _lead_group(child)
+    return child
+
+
+def _lead_group(child: int) -> None:
+    """Put a child into a group of processes with the children that it may start, so that they end with it."""
+    if _limits is None:
+        with contextlib.suppress(OSError):  # the child has done it, or has ended
+            os.setpgid(child, child)
 
 
 def _unnamed_file() -> IO[bytes]:
@@ -155,6 +187,9 @@ def _run(step: Step, writing: int, limits: Limits) -> None:
 
 
 def _become_limited(limits: Limits) -> None:
+    global _limits
+    _lead_group(os.getpid())
+    _limits = limits
     faulthandler.disable()  # it keeps the parent's stderr
     for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGXCPU, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
@@ -168,10 +203,14 @@ def _become_limited(limits: Limits) -> None:
         (resource.RLIMIT_CPU, limits.cpu_s),
         (resource.RLIMIT_AS, _address_space() + limits.memory_bytes),
     ):
-        _, hard = resource.getrlimit(kind)
-        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        with contextlib.suppress(OSError, ValueError):  # macOS has no limit on address space
-            resource.setrlimit(kind, (limit, hard))
+        _set_limit(kind, limit)
+
+
+def _set_limit(kind: int, limit: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    with contextlib.suppress(OSError, ValueError):  # macOS has no limit on address space
+        resource.setrlimit(kind, (limit, hard))
 
 
 def _address_space() -> int:
@@ -185,7 +224,7 @@ def _address_space() -> int:
 def _answer(child: int, reading: int, limits: Limits, is_whole: IsWhole) -> Answer:
     content = bytearray()
     deadline_s = time.monotonic() + limits.wall_s
-    status = None
+    ended = None
     try:
         while (left_s := deadline_s - time.monotonic()) > 0 and len(content) <= limits.memory_bytes:
             if not select.select([reading], [], [], left_s)[0]:
@@ -194,17 +233,25 @@ def _answer(child: int, reading: int, limits: Limits, is_whole: IsWhole) -> Answ
             if not block:
                 break
             content += block
-        while status is None and not is_whole(content) and time.monotonic() < deadline_s:
-            ended, found = os.waitpid(child, os.WNOHANG)
-            if ended:
-                status = found
+        while ended is None and not is_whole(content) and time.monotonic() < deadline_s:
+            found = os.wait4(child, os.WNOHANG)
+            if found[0]:
+                ended = found
             else:
                 time.sleep(0.001)
     finally:
-        if status is None:
-            os.kill(child, signal.SIGKILL)
-            _, status = os.waitpid(child, 0)
+        if ended is None:
+            _kill(child)
+            ended = os.wait4(child, 0)
+    _, status, used = ended
     if is_whole(content):
         return Answer(bytes(content))
     late = time.monotonic() >= deadline_s
-    return Answer(b"", os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, late)
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    return Answer(b"", number, late, used.ru_utime + used.ru_stime)
+
+
+def _kill(child: int) -> None:
+    with contextlib.suppress(OSError):  # a child of a child leads no group
+        os.killpg(child, signal.SIGKILL)
+    os.kill(child, signal.SIGKILL)

@@ -1,19 +1,28 @@
-"""Read a file's network in a child process with limits: a hostile file costs an error, not the memory of the host."""
+"""Read a file's network in a child process with limits: a hostile file costs an error, not the memory of the host.
+
+All that depends on the file is done there: parsing, checking, preparing, and setting another batch. Rows with another
+batch are compared in a child of that child, with limits of its own: if they are exceeded, nothing was compared, but the
+network is handed back.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harness import errors
 from harness.errors import HarnessError, InvalidNetwork, UnsupportedNetwork
 from harness.network import limited_process
-from harness.network.batch import leading_dims
+from harness.network.batch import Rebatched, leading_dims, rebatch
+from harness.network.batch_check import TOO_LARGE, check_rows
+from harness.network.control_flow import all_nodes
 from harness.network.hand_back import decode_document, decode_network, encode, encode_network, is_whole
 from harness.network.limited_process import MEMORY_VARIABLE, SECONDS_VARIABLE, Answer, Limits
 from harness.network.network import Network
@@ -25,13 +34,17 @@ Source = Path | tuple[str, bytes]
 """The path of a file, or the name and content of one."""
 _ERRORS = ("InvalidNetwork", "UnsupportedNetwork", "UnresolvedDimension", "UsageError")
 _MAX_TEXT = 2000
+_TIME_SIGNALS = (signal.SIGXCPU, signal.SIGALRM)
+_LEAST_S = 2
+"""The least processor time for comparing rows."""
 
 
-def read_network(source: Source, dims: Mapping[str, int], batch: int | None = None) -> Network:
-    """Return the prepared network of a file; `batch` sets symbolic leading dimensions.
+def read_network(source: Source, dims: Mapping[str, int], batch: int | None = None) -> tuple[Network, str]:
+    """Return the prepared network of a file; `batch` sets the leading dimensions of its inputs, also fixed ones.
 
-    Raises the errors of `read_model`, `prepare` and `leading_dims`, and UnsupportedNetwork for a file that takes more
-    memory or time than its size explains.
+    The text is empty, or says why the rows of the new batch were not compared with the network of the file. Raises the
+    errors of `read_model`, `prepare`, `leading_dims`, `rebatch` and `check_rows`, and UnsupportedNetwork for a file
+    that takes more memory or time than its size explains.
     """
     answer = _in_child(source, {"want": "network", "dims": dict(dims), "batch": batch})
     try:
@@ -99,9 +112,34 @@ def _read(source: Source, wanted: Mapping[str, Any]) -> bytes:
 
     file = read_model(source) if isinstance(source, Path) else parse_model(source[0], source[0], source[1])
     if wanted["want"] == "network":
-        return encode_network(prepared(file, wanted["dims"], wanted["batch"]))
+        limited_process.allow_for_nodes(sum(1 for _ in all_nodes(file.model.graph.node)))
+        network, batch = prepared(file, wanted["dims"], wanted["batch"]), wanted["batch"]
+        found = rebatch(network, batch) if batch else None
+        if found is None or found.network is network:
+            return encode_network(network)
+        return encode_network(found.network, _compared(source, network, found))
     external = any(tensor.data_location == TensorProto.EXTERNAL for tensor in file.model.graph.initializer)
     return encode({"external": external})
+
+
+def _compared(source: Source, network: Network, found: Rebatched) -> str:
+    """Return what `check_rows` does, or that it took too much; raises its errors."""
+    limits = limited_process.limits_for(_size(source))
+    left_s = max(_LEAST_S, limits.cpu_s + limits.more_s - int(time.process_time()))
+    limits = replace(limits, cpu_s=left_s)
+
+    def step() -> bytes:
+        return encode({"reason": check_rows(network, found, threads=1)})
+
+    answer = limited_process.answer_of(lambda: _guarded(step), "", bytes, limits, is_whole)
+    if answer.late or answer.signal in _TIME_SIGNALS:
+        return f"this takes more than {left_s} s of processor time; {SECONDS_VARIABLE}={10 * left_s} allows more"
+    document = decode_document(answer.content)[0] if answer.content else {"memory": True}
+    if document.get("memory") or document.get("reason") == TOO_LARGE:
+        allowed = byte_size(limits.memory_bytes)
+        return f"this takes more than {allowed} of memory; {MEMORY_VARIABLE}={_more(limits)} allows more"
+    _raise_error(document, source, limits)
+    return str(document["reason"])
 
 
 def prepared(file: ModelFile, dims: Mapping[str, int], batch: int | None) -> Network:
@@ -137,8 +175,8 @@ def _raise_error(document: Mapping[str, Any], source: Source, limits: Limits) ->
 
 def _ended(source: Source, answer: Answer, limits: Limits) -> HarnessError:
     shown = _shown(source)
-    if answer.late or answer.signal in (signal.SIGXCPU, signal.SIGALRM):
-        spent = f"{limits.wall_s:.0f} s" if answer.late else f"{limits.cpu_s} s of processor time"
+    if answer.late or answer.signal in _TIME_SIGNALS:
+        spent = f"{limits.wall_s:.0f} s" if answer.late else f"{max(1, round(answer.cpu_s))} s of processor time"
         step = f"If you trust the file, allow more seconds: {SECONDS_VARIABLE}={10 * limits.cpu_s}"
         return UnsupportedNetwork(f"{shown} takes more than {spent} to read", next_step=step)
     if answer.signal:
@@ -150,8 +188,13 @@ def _ended(source: Source, answer: Answer, limits: Limits) -> HarnessError:
 
 def _too_much_memory(source: Source, limits: Limits) -> HarnessError:
     what = f"{_shown(source)} takes more than {byte_size(limits.memory_bytes)} of memory to read"
-    step = f"If you trust the file, allow more: {MEMORY_VARIABLE}={-(-4 * limits.memory_bytes // (1 << 30))}G"
+    step = f"If you trust the file, allow more: {MEMORY_VARIABLE}={_more(limits)}"
     return UnsupportedNetwork(what, next_step=step)
+
+
+def _more(limits: Limits) -> str:
+    """Return about four times the memory of these limits, as the environment variable gives it."""
+    return f"{-(-4 * limits.memory_bytes // (1 << 30))}G"
 
 
 def _damaged(source: Source) -> InvalidNetwork:

@@ -89,20 +89,14 @@ def load_network(
     reference = _reference(model)
     file = shown(reference)
     try:
-        network = _network(reference, dims or {}, batch)
-        return replace(_with_batch(network, batch, file, note) if batch else network, file=file)
+        network, reason = _network(reference, dims or {}, batch)
     except NetworkError as error:
         if error.what.startswith(file):
             raise
         raise type(error)(f"{file}: {error.what}", why=error.why, next_step=error.next_step) from error
-
-
-def _with_batch(network: Network, batch: int, file: str, note: Callable[[str], None]) -> Network:
-    """The network with another batch, checked against the network itself where its shapes were fixed."""
-    found = rebatch(network, batch)
-    if found.network is not network and (reason := check_rows(network, found)):
+    if reason:
         note(f"not checked: {file}: rows with a batch of {batch} were not compared: {reason}")
-    return found.network
+    return replace(network, file=file)
 
 
 def shown(reference: ModelReference) -> str:
@@ -125,12 +119,14 @@ def model_path(reference: ModelReference) -> Iterator[Path]:
         yield path
 
 
-def _network(reference: ModelReference, dims: Mapping[str, int], batch: int | None) -> Network:
+def _network(reference: ModelReference, dims: Mapping[str, int], batch: int | None) -> tuple[Network, str]:
     if isinstance(reference, ModelContent):
         return read_network((reference.name, reference.content), dims, batch)
     if not reference.startswith(BUILTIN_PREFIX):
         return read_network(Path(reference), dims, batch)
-    return prepared(_builtin(reference), dims, batch)  # it ships with the program: no file to protect against
+    network = prepared(_builtin(reference), dims, batch)  # it ships with the program: no file to protect against
+    found = rebatch(network, batch) if batch else None
+    return (network, "") if found is None or found.network is network else (found.network, check_rows(network, found))
 
 
 def _builtin(reference: str) -> ModelFile:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
 from harness.network.control_flow import all_nodes, captured, domain_of, renamed, subgraphs, tensors_read
-from harness.network.inference import Operands, checked, operands, output_types, tensor_type, values
+from harness.network.inference import Operands, checked, operands, output_types, tensor_type
 from harness.network.network import Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
 from harness.network.read import ModelFile
+from harness.network.single_runs import values
 from harness.network.weights import reads_weights, unshared
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ class _Preparation:
         constants = {name: self._constants[alias].value for name, alias in wanted.items()}
         if any(value is None for value in constants.values()):
             return None
-        return values(node, constants, self._operands)
+        return values(node, constants, self._opsets)
 
     def _keep(self, node: Node, results: Mapping[str, Any]) -> None:
         self._free.append(FreeNode(node.name, node.op, "constant"))

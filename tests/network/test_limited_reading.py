@@ -103,6 +103,7 @@ def test_loop_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_messages_without_content_are_refused(field: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two bytes of a file become a hundred in memory: initializers, inputs or types that say nothing."""
     monkeypatch.setenv("HARNESS_READ_MEMORY", "100M")
+    monkeypatch.setenv("HARNESS_READ_SECONDS", "60")
     path = tmp_path / "net.onnx"
     graph = _ordinary().graph.SerializeToString() + bytes([field << 3 | 2, 0]) * 2_000_000
     size = b"".join(bytes([len(graph) >> shift & 127 | (128 if shift < 21 else 0)]) for shift in (0, 7, 14, 21))
@@ -127,7 +128,9 @@ def test_network_is_the_same_beside_other_threads(tmp_path: Path) -> None:
 def test_a_network_survives_being_handed_back(name: str) -> None:
     """What is handed back is the network: operators, types, constants with their values, free nodes."""
     network = replace(load_network(f"builtin:{name}"), file="")
-    assert _same(decode_network(encode_network(network)), network)
+    found, note = decode_network(encode_network(network, "a note"))
+    assert _same(found, network)
+    assert note == "a note"
 
 
 def test_damaged_answers_are_refused() -> None:
@@ -160,3 +163,67 @@ def test_limits_that_are_none_are_refused(name: str, value: str, monkeypatch: py
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError, match=name):
         load_network(_ordinary(), {"n": 1})
+
+
+def _long_export(blocks: int) -> ModelProto:
+    """Eight nodes a block, six of them arithmetic on shapes, as exporters write it, with a size of its own."""
+    nodes: list[object] = []
+    last = "x"
+    for block in range(blocks):
+        names = {name: f"{name}{block}" for name in "sgaukcry"}
+        size = numpy_helper.from_array(np.array([block % 7 + 1]))
+        nodes += [
+            helper.make_node("Shape", [last], [names["s"]]),
+            helper.make_node("Gather", [names["s"], "zero"], [names["g"]]),
+            helper.make_node("Constant", [], [names["k"]], value=size),
+            helper.make_node("Mul", [names["g"], names["k"]], [names["a"]]),
+            helper.make_node("Div", [names["a"], names["k"]], [names["u"]]),
+            helper.make_node("Concat", [names["u"], "eight"], [names["c"]], axis=0),
+            helper.make_node("Reshape", [last, names["c"]], [names["r"]]),
+            helper.make_node("Relu", [names["r"]], [names["y"] if block < blocks - 1 else "y"]),
+        ]
+        last = names["y"]
+    constants = {"zero": np.array([0]), "eight": np.array([8])}
+    return _model(nodes, [numpy_helper.from_array(array, name) for name, array in constants.items()])
+
+
+def test_honest_network_of_many_nodes_is_read_within_the_default_limits() -> None:
+    """Twenty thousand nodes, most of which fold, need no more time than a file may take."""
+    network = load_network(_long_export(2500), {"n": 3})
+    assert len(network.nodes) == 5000
+    assert len(network.free) == 15000
+    assert network.types["y"].shape == (3, 8)
+
+
+def _tall(elements: int) -> ModelProto:
+    """A product with a matrix whose values the file does not hold, and a batch of one."""
+    nodes = [
+        helper.make_node("ConstantOfShape", ["size"], ["w"]),
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("ReduceSum", ["h"], ["s"], keepdims=1),
+        helper.make_node("Add", ["x", "s"], ["y"]),
+    ]
+    model = _model(nodes, [numpy_helper.from_array(np.array([8, elements]), "size")])
+    model.graph.node[2].input.append("last")
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1]), "last"))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    return model
+
+
+def test_rows_whose_comparison_takes_too_much_memory_are_not_compared() -> None:
+    """Another batch is compared within limits; beyond them the network has the batch, and a note says why."""
+    notes: list[str] = []
+    network = load_network(_tall(1 << 24), batch=2, note=notes.append)
+    assert network.types["h"].shape == (2, 1 << 24)
+    assert len(notes) == 1
+    assert "not compared: this takes more than 512" in notes[0]
+    assert "HARNESS_READ_MEMORY=" in notes[0]
+
+
+def test_rows_of_a_file_with_another_batch_are_compared() -> None:
+    """A small file is compared within the limits, without a note."""
+    notes: list[str] = []
+    network = load_network(_tall(4), batch=2, note=notes.append)
+    assert network.types["y"].shape == (2, 8)
+    assert not notes

@@ -1,0 +1,125 @@
+"""Run one node on the host by ONNX Runtime, which measures nothing: its values, or the types of its results.
+
+A network has many nodes that differ in names and sizes alone, such as the arithmetic on shapes that exporters write.
+They share one session, because opening one takes longer than running it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import InvalidNetwork
+from harness.host_runtime import is_shortage, open_session, session_options
+from harness.network.network import Node
+
+if TYPE_CHECKING:
+    import numpy as np
+    from onnx import NodeProto
+
+    Array = np.ndarray[Any, Any]
+
+MAX_FORM_BYTES = 4096
+"""Nodes of more bytes share nothing."""
+_IR_VERSION = 8
+_SESSIONS = 32
+
+Opsets = tuple[tuple[str, int], ...]
+
+
+def form_of(node: Node) -> bytes | None:
+    """Return what a node is without its names; None if it is too large, or holds subgraphs, which have names."""
+    from onnx import NodeProto
+
+    if node.proto.ByteSize() > MAX_FORM_BYTES or any(_holds_graph(item) for item in node.proto.attribute):
+        return None
+    places = [f"i{place}" if name else "" for place, name in enumerate(node.proto.input)]
+    results = [f"o{place}" if name else "" for place, name in enumerate(node.proto.output)]
+    form = NodeProto(op_type=node.proto.op_type, domain=node.proto.domain, input=places, output=results)
+    form.attribute.extend(node.proto.attribute)
+    return bytes(form.SerializeToString())
+
+
+def values(node: Node, feeds: Mapping[str, Any], opsets: Mapping[str, int]) -> dict[str, Array] | None:
+    """Return a node's results; None if ONNX Runtime cannot run it.
+
+    `feeds` are the values that it reads, by their names in the file. Raises MemoryError, and InvalidNetwork for a
+    constant without its data.
+    """
+    import numpy
+
+    if node.op == "Constant" and (held := _constant(node)) is not None:
+        return {node.outputs[0]: held}
+    form = form_of(node)
+    try:
+        if form is None:
+            kinds = tuple((name, str(value.dtype), len(value.shape)) for name, value in feeds.items())
+            session = _open(node.proto, kinds, _pairs(opsets))
+            given = dict(feeds)
+        else:
+            given = {f"i{place}": feeds[name] for place, name in enumerate(node.proto.input) if name}
+            kinds = tuple((name, str(value.dtype), len(value.shape)) for name, value in given.items())
+            session = _session(form, kinds, _pairs(opsets))
+        results = session.run(None, given)
+    except Exception as error:  # the runtime's exceptions have no narrower common base
+        if is_shortage(error):
+            raise MemoryError(f"Node {node.name[:80]!r} ({node.op}) takes too much memory") from error
+        return None
+    return {name: numpy.asarray(value) for name, value in zip(node.results, results, strict=True)}
+
+
+def _holds_graph(item: Any) -> bool:
+    return bool(item.HasField("g") or item.graphs)
+
+
+def _pairs(opsets: Mapping[str, int]) -> Opsets:
+    return tuple(opsets.items())
+
+
+def _constant(node: Node) -> Array | None:
+    """Return what a Constant node holds as numbers in full; None for texts and sparse tensors."""
+    import numpy
+    from onnx import numpy_helper
+
+    held = {item.name: item for item in node.proto.attribute}
+    if "value" in held:
+        try:
+            return numpy_helper.to_array(held["value"].t)
+        except ValueError as error:
+            what = f"Node {node.name[:80]!r} (Constant) is damaged"
+            raise InvalidNetwork(what, why=str(error)[:200]) from error
+    if "value_int" in held:
+        return numpy.array(held["value_int"].i, numpy.int64)
+    if "value_ints" in held:
+        return numpy.array(held["value_ints"].ints, numpy.int64)
+    if "value_float" in held:
+        return numpy.array(held["value_float"].f, numpy.float32)
+    if "value_floats" in held:
+        return numpy.array(held["value_floats"].floats, numpy.float32)
+    return None
+
+
+@functools.lru_cache(_SESSIONS)
+def _session(form: bytes, kinds: tuple[tuple[str, str, int], ...], opsets: Opsets) -> Any:
+    from onnx import NodeProto
+
+    return _open(NodeProto.FromString(form), kinds, opsets)
+
+
+def _open(proto: NodeProto, kinds: tuple[tuple[str, str, int], ...], opsets: Opsets) -> Any:
+    """Return a session of one node for inputs of these types and ranks, and any sizes."""
+    import numpy
+    from onnx import helper
+
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)), [None] * rank)
+        for name, dtype, rank in kinds
+    ]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in proto.output if name]
+    graph = helper.make_graph([proto], "node", inputs, outputs)
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
+    options = session_options(threads=1, level="DISABLE_ALL")
+    options.enable_cpu_mem_arena = False  # a result would keep the arena of its session, 1 MiB of address space
+    return open_session(model.SerializeToString(), options)
