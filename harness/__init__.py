@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate, NetworkEstimates, estimate
     from harness.fleet.profile import profile, profile_request
     from harness.fleet.profile_outcome import ProfileOutcome
+    from harness.imports.importing import Sampling, TableImport, import_lut
     from harness.lut.build import build_lut
     from harness.lut.table import Lut
     from harness.measure.policy import RepeatPolicy
@@ -45,8 +46,10 @@ __all__ = [
     "Progress",
     "RefusedNetwork",
     "RepeatPolicy",
+    "Sampling",
     "SpaceProfile",
     "SpaceRequest",
+    "TableImport",
     "Validation",
     "Workspace",
     "__version__",
@@ -54,6 +57,7 @@ __all__ = [
     "errors",
     "estimate",
     "find_workspace",
+    "import_lut",
     "load_inventory",
     "profile",
     "profile_request",
@@ -66,6 +70,7 @@ _MODULES = {
     "estimation.network_estimate": ("LayerEstimate", "NetworkEstimate", "NetworkEstimates", "estimate"),
     "fleet.profile": ("profile", "profile_request"),
     "fleet.profile_outcome": ("ProfileOutcome",),
+    "imports.importing": ("Sampling", "TableImport", "import_lut"),
     "lut.build": ("build_lut",),
     "lut.table": ("Lut",),
     "measure.policy": ("RepeatPolicy",),

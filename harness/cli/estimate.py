@@ -79,6 +79,9 @@ def estimate(
         )
     else:
         _show(found, layers)
+    if table.is_imported:
+        tool = table.fingerprint.get("tool", "another tool")
+        note(f"{table.name} holds latencies that {tool} measured, not harness")
     unknown = sum(len(network.unknown) for network in found)
     uncovered = _uncovered(found, table.device + variant.options(), unknown) if unknown and not allow_partial else None
     if found.refused_networks:

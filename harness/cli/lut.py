@@ -1,4 +1,4 @@
-"""`harness lut`: build, show, compare, check and export lookup tables."""
+"""`harness lut`: build, import, show, compare, check and export lookup tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli import arguments
+from harness.cli import arguments, lut_import
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.errors import LutNotFound
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
@@ -19,7 +19,10 @@ from harness.workspace import find_workspace
 if TYPE_CHECKING:
     from harness.lut.table import Lut
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Build, show, compare, check and export tables.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Build, import, show, compare, check and export tables."
+)
+app.command("import")(lut_import.import_table)
 
 _UNITS = {
     "runs": "c, per run",
@@ -233,6 +236,9 @@ def _overhead_json(table: Lut) -> dict[str, Any]:
 
 def _show_overhead(table: Lut) -> None:
     fit = table.overhead
+    if table.is_imported:
+        print(f"overhead: a {fit.a.value:.3e} s/byte, b {fit.b.value:.3e} s/byte, c {fit.c.value:.3e} s, stated")
+        return
     rows = []
     for name, plain in fit.least_squares.items():
         robust = fit.coefficients[name]

@@ -1,4 +1,7 @@
-"""Export the entries of a table as one file for other tools."""
+"""Export the entries of a table as one file for other tools.
+
+Each row also has the table's device, name, method, clock and overhead, so that the file needs nothing beside it.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,24 @@ FORMATS = (".csv", ".json", ".parquet")
 
 
 def export_entries(table: Lut, path: Path) -> None:
-    """Write the entries; the file name's ending selects CSV, JSON (a list of records) or Parquet."""
+    """Write the entries; the file name's ending selects CSV, JSON (a list of records) or Parquet.
+
+    pandas cannot write Parquet without pyarrow: raises UsageError, which names the extra.
+    """
     if path.suffix not in FORMATS:
         raise UsageError(f"{path} has an unknown ending", next_step=f"Choose from {', '.join(FORMATS)}")
     import pandas
 
-    frame = pandas.DataFrame([{"device": table.device, "lut": table.name, **asdict(entry)} for entry in table.entries])
+    common = {
+        "device": table.device,
+        "lut": table.name,
+        "method": table.method,
+        "clock": table.clock,
+        "overhead_a_s_per_byte": table.overhead.a.value,
+        "overhead_b_s_per_byte": table.overhead.b.value,
+        "overhead_c_s": table.overhead.c.value,
+    }
+    frame = pandas.DataFrame([{**common, **asdict(entry)} for entry in table.entries])
     try:
         if path.suffix == ".csv":
             content = frame.map(spreadsheet_cell).to_csv(index=False).encode()

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -17,6 +17,10 @@ from harness.lut.error_correlations import Correlations, unpack, variance
 from harness.measure.summary import Z_95
 from harness.network.fusion_rules import FusionRule
 from harness.predictor.predictor import Predictor
+
+IMPORT: Literal["import"] = "import"
+"""The method of tables whose latencies another tool measured."""
+TableMethod = LatencyMethod | Literal["import"]
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Lut:
     device: str
     created: str
     clock: str
-    method: LatencyMethod
+    method: TableMethod
     fingerprint: Mapping[str, str]
     overhead: Overhead
     rules: tuple[FusionRule, ...]
@@ -88,6 +92,11 @@ class Lut:
     def visits(self) -> str:
         """The visit policies of the entries, separated by commas."""
         return ",".join(sorted({entry.visit for entry in self.entries}))
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether another tool measured the latencies; `fingerprint` says which."""
+        return self.method == IMPORT
 
     @property
     def name(self) -> str:

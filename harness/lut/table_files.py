@@ -16,7 +16,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,10 +26,9 @@ from harness.device.inventory import find_device, load_inventory
 from harness.device.overrides import NO_VARIANT, Variant
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, reason_of
 from harness.files import csv_text, read_file, sync_folder, write_synced
-from harness.latency.method_names import LatencyMethod
 from harness.latency.overhead import COLUMNS, Overhead
 from harness.lut.error_correlations import check
-from harness.lut.table import Entry, Lut
+from harness.lut.table import IMPORT, Entry, Lut, TableMethod
 from harness.network.fusion_rules import FusionRule
 from harness.samples import Clock
 from harness.settings import DEFAULT_DEVICE
@@ -59,7 +58,7 @@ class _Manifest(StrictModel):
     device: str
     created: str
     clock: Clock
-    method: LatencyMethod
+    method: TableMethod
     additivity: _Amount | None
     sum_error: _Amount
     network_errors: dict[Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")], _Amount] = Field(default_factory=dict)
@@ -75,7 +74,8 @@ def publish(lut: Lut, root: Path) -> Lut:
     files = {ENTRIES: _entries_csv(lut.entries), CORRELATION: lut.correlations, PREDICTOR: lut.predictor}
     files = {name: content for name, content in files.items() if content}
     manifest = _manifest_json(lut, files)
-    folder = root / lut.device / f"{lut.created[:10]}-{hashlib.sha256(manifest).hexdigest()[:8]}"
+    kind = f"{IMPORT}-" if lut.is_imported else ""
+    folder = root / lut.device / f"{lut.created[:10]}-{kind}{hashlib.sha256(manifest).hexdigest()[:8]}"
     checked = _parse(folder, manifest, files)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -131,27 +131,39 @@ def _with_threads(table: Lut, variant: Variant) -> Lut:
 
 
 def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
-    """Return the folder of a device's newest table for this batch and these threads; raises LutNotFound."""
+    """Return the folder of a device's newest table for this batch and these threads; raises LutNotFound.
+
+    An imported table is returned only if there is none that was measured.
+    """
     folder = root / device
     tables = [path for path in folder.iterdir() if (path / MANIFEST).is_file()] if folder.is_dir() else []
     tables = [path for path in tables if not path.name.startswith(".")]
     made = {path: _made(path) for path in tables}
-    tables = [path for path in tables if (known := made[path][1]) is None or variant.is_of(known)]
+    tables = [path for path in tables if (known := made[path].fingerprint) is None or variant.is_of(known)]
     if not tables:
         asked = variant.options()
         step = f"Build one: harness profile --device {device}{asked}, then harness lut build --device {device}{asked}"
         what = f"There is no table for {device}{f' with{asked}' if asked else ''} in this workspace"
         raise LutNotFound(what, next_step=step)
-    return max(tables, key=lambda path: (path.name[:10], made[path][0], path.name))
+    measured = [path for path in tables if made[path].method != IMPORT]
+    return max(measured or tables, key=lambda path: (path.name[:10], made[path].created, path.name))
 
 
-def _made(folder: Path) -> tuple[str, Mapping[str, str] | None]:
-    """Return time and fingerprint in a table's manifest; neither if it cannot be read, which `read_lut` reports."""
+@dataclass(frozen=True)
+class _Made:
+    """What the manifest of a table says of its making; empty if it cannot be read, which `read_lut` reports."""
+
+    created: str = ""
+    method: str = ""
+    fingerprint: Mapping[str, str] | None = None
+
+
+def _made(folder: Path) -> _Made:
     try:
         manifest = json.loads(_read(folder / MANIFEST))
-        return str(manifest["created"]), dict(manifest["fingerprint"])
+        return _Made(str(manifest["created"]), str(manifest["method"]), dict(manifest["fingerprint"]))
     except (ValueError, KeyError, TypeError, RecursionError):
-        return "", None
+        return _Made()
 
 
 def read_lut(folder: Path, device: str | None = None) -> Lut:

@@ -106,6 +106,8 @@ def _commands(table: Lut, names: Sequence[str], validated: bool) -> tuple[str, .
     models = (f"builtin:{name}" if name in BUILTIN_NAMES else f"{name.removesuffix('.onnx')}.onnx" for name in safe)
     words = " ".join(dict.fromkeys(models)) or "MODEL.onnx"
     last = f"validate {words} --device {device}" if validated else f"estimate {words}"
+    if table.is_imported:
+        return (f"harness estimate {words} --lut lut/{device}/{folder} --html report.html",)
     return (
         f"harness profile {words} --device {device}",
         f"harness lut build --device {device} --method {table.method}",

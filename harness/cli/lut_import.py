@@ -1,0 +1,135 @@
+"""`harness lut import`: a table from measurements of another tool."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli import arguments
+from harness.cli.option_groups import spread
+from harness.cli.output import note, print_json, progress_note
+from harness.text import printable
+from harness.workspace import find_workspace
+
+if TYPE_CHECKING:
+    from harness.imports.importing import TableImport
+
+
+@dataclass(frozen=True)
+class RowSample:
+    """Which rows become entries."""
+
+    sample: Annotated[
+        int | None,
+        typer.Option("--sample", metavar="N", min=1, help="Take N random rows of operators; by default all rows."),
+    ] = None
+    held_out: Annotated[
+        int,
+        typer.Option(
+            "--held-out", metavar="N", min=0, help="Predict N other rows from the sample, and print the errors."
+        ),
+    ] = 0
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the sample.")] = 0
+
+
+@spread
+def import_table(
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="Latencies that another tool measured.")],
+    mapping: Annotated[
+        Path, typer.Option("--mapping", metavar="FILE.toml", help="What the columns mean; docs/import.md describes it.")
+    ],
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Leave out rows that cannot be used, and count them.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and compute everything, and write no table.")] = (
+        False
+    ),
+    *,
+    sample: RowSample,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a report of measured networks to this file."),
+    ] = None,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
+) -> None:
+    """Make a table from latencies in a CSV file that another tool measured.
+
+    Rows are layers, kernels of a network by the names of its nodes, or whole networks, which are compared with their
+    estimates. The table is named DEVICE/DATE-import-HASH; a table that was measured comes before it.
+
+    Example: harness lut import conv.csv --mapping conv.toml --sample 3000 --held-out 1000
+    """
+    from harness.imports.importing import Sampling, import_lut
+
+    found = import_lut(
+        file,
+        mapping,
+        workspace=find_workspace(directory),
+        skip_invalid=skip_invalid,
+        sampling=Sampling(sample.sample, sample.held_out, sample.seed),
+        write=not dry_run,
+        note=progress_note,
+    )
+    if html is not None:
+        from harness.report.html import write_report
+
+        write_report(html, found.table, found.estimates, found.validation)
+    if json:
+        print_json(**_json(found, dry_run))
+    else:
+        _show(found, dry_run)
+
+
+def _json(found: TableImport, dry_run: bool) -> dict[str, Any]:
+    counts = found.counts
+    return {
+        "lut": None if dry_run else str(found.table.path),
+        "entries": len(found.table.entries),
+        "rows": {
+            "read": counts.read,
+            "not_measured": counts.not_measured,
+            "unselected": counts.unselected,
+            "invalid": counts.invalid_count,
+        },
+        "invalid": [{"line": line, "reason": reason} for line, reason in counts.invalid],
+        "predictor": bool(found.table.predictor),
+        "provenance": dict(found.table.fingerprint),
+        "held_out": None if found.held_out is None else asdict(found.held_out),
+        "validation": None if found.validation is None else asdict(found.validation),
+        "uncovered": list(found.uncovered),
+    }
+
+
+def _show(found: TableImport, dry_run: bool) -> None:
+    from harness.cli.validate import show_validation
+
+    table, counts = found.table, found.counts
+    where = "nothing written" if dry_run else printable(str(table.path))
+    print(f"{where}  {len(table.entries)} entries from {counts.read} rows  method {table.method}")
+    left = {
+        "not measured": counts.not_measured,
+        "in no section": counts.unselected,
+        "invalid": counts.invalid_count,
+    }
+    if any(left.values()):
+        print("rows left out: " + ", ".join(f"{count} {name}" for name, count in left.items() if count))
+    for line, reason in counts.invalid:
+        note(f"line {line}: {reason}")
+    if not table.predictor:
+        note("The layers are too few for a predictor: only networks of exactly these layers can be estimated")
+    if found.held_out is not None:
+        one = found.held_out
+        unknown = f", {one.unpredicted} of operators without entries" if one.unpredicted else ""
+        print(
+            f"held out: {one.layers} layers predicted{unknown}; median error {one.median_error:.1%},"
+            f" mean {one.mean_error:.1%}, within 5 %: {one.within_5:.0%}, within 10 %: {one.within_10:.0%},"
+            f" 90 % intervals hold: {one.interval_coverage:.0%}"
+        )
+    if found.validation is not None:
+        show_validation(found.validation)
+    for name in found.uncovered:
+        note(f"{name} is not compared: the table does not cover it")
