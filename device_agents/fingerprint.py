@@ -10,6 +10,7 @@ from typing import Dict, Optional, Union
 from device_agents.sources import sources_digest
 
 Number = Union[int, float]
+_LINE_LETTERS = 200
 
 
 def hardware() -> Dict[str, str]:
@@ -62,7 +63,7 @@ def _core_cache_bytes() -> int:
 
 def _first_line(path: str) -> Optional[str]:
     try:
-        with open(path, encoding="utf-8") as lines:
-            return lines.readline().strip()
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            return lines.readline(_LINE_LETTERS).strip()
     except OSError:
         return None

@@ -27,9 +27,9 @@ class AlteredConnection:
         self._seq = 0
         self._broken: OSError | None = None
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, stall_s: float = 30.0) -> None:
         """Pass bytes to the agent."""
-        self.agent.send(data)
+        self.agent.send(data, stall_s)
 
     def recv(self, timeout_s: float) -> bytes:
         """Return altered bytes, or none at the end of the stream; raises TimeoutError."""

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
+from device_agents.process_output import follow, kill_group
 from harness.device.bundle import Bundle, build_bundle
 from harness.device.inventory import Adb
 from harness.device.local import LocalConnection, start_process
@@ -28,6 +29,8 @@ from harness.errors import (
 from harness.text import last_part
 
 _PUSH_S = 120.0
+_MOST_BYTES = 1 << 20
+"""What adb may print: states, features, hashes and messages."""
 _SHELL_PROTOCOL = "shell_v2"
 _STATES = {
     "unauthorized": "Unlock the device and allow debugging by this computer on its screen",
@@ -126,21 +129,29 @@ class _Bridge:
 
     def _run(self, words: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
         try:
-            return subprocess.run(
+            process = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=timeout_s,
-                encoding="utf-8",
-                errors="replace",
-                check=False,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
             )
-        except subprocess.TimeoutExpired:
-            why = f"`adb {words[-1] if len(words) == 2 else words[3]}` did not end within {timeout_s:g} s"
-            step = "Reconnect the device, or restart the server of adb with `adb kill-server`"
-            raise DeviceUnreachable(f"{self._name} is not reachable", why=why, next_step=step) from None
         except OSError as error:
             raise self._no_tool(error) from None
+        outputs = [bytearray(), bytearray()]
+        problem = "was interrupted"
+        with process:
+            try:
+                problem = follow(process, outputs, timeout_s, _MOST_BYTES)
+            finally:
+                if problem:  # otherwise only the server of adb may be left, which is meant to stay
+                    kill_group(process.pid)
+        if problem:
+            why = f"`adb {words[-1] if len(words) == 2 else words[3]}` {problem}"
+            step = "Reconnect the device, or restart the server of adb with `adb kill-server`"
+            raise DeviceUnreachable(f"{self._name} is not reachable", why=why, next_step=step)
+        output, errors = (one.decode("utf-8", "replace") for one in outputs)
+        return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
     def _no_tool(self, error: OSError) -> HarnessError:
         what = f"devices.{self._name}.adb: {self._settings.adb} cannot be started"

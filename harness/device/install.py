@@ -20,6 +20,8 @@ from harness.text import last_part
 if TYPE_CHECKING:
     import paramiko
 
+    from harness.device.sftp import BoundedSftp
+
 _CHANNEL_S = 20.0
 _PUSH_S = 120.0
 _STALE_S = 3600
@@ -60,13 +62,15 @@ def push_agent(name: str, client: SshLink, bundle: Bundle) -> bool:
     """Send the agent unless the device has it, read it back and compare; returns whether it was sent."""
     import paramiko
 
+    from harness.device.sftp import BoundedSftp
+
     transport = client.get_transport()
     try:
         with time_limit(client, _PUSH_S):
             channel = transport.open_session(timeout=_CHANNEL_S)
             channel.settimeout(_CHANNEL_S)
             channel.invoke_subsystem("sftp")
-            with paramiko.SFTPClient(channel) as files:
+            with BoundedSftp(channel) as files:
                 sent = not _is_there(files, bundle)
                 if sent:
                     _send(files, bundle)
@@ -88,7 +92,9 @@ def _is_there(files: paramiko.SFTPClient, bundle: Bundle) -> bool:
         return False
 
 
-def _send(files: paramiko.SFTPClient, bundle: Bundle) -> None:
+def _send(files: BoundedSftp, bundle: Bundle) -> None:
+    import paramiko
+
     folder = posixpath.dirname(bundle.path)
     for path in (posixpath.dirname(folder), folder):
         try:
@@ -108,10 +114,10 @@ def _send(files: paramiko.SFTPClient, bundle: Bundle) -> None:
         with contextlib.suppress(OSError, EOFError):  # the first error is the one to report
             files.remove(part)
         raise
-    for entry in files.listdir_attr(folder):
-        # Left by a link that broke during an earlier push; a present push is younger.
-        if entry.filename.endswith(".part") and (entry.st_mtime or now_s) < now_s - _STALE_S:
-            with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, paramiko.SFTPError):  # the agent itself is there
+        for entry in files.listdir_attr(folder):
+            # Left by a link that broke during an earlier push; a present push is younger.
+            if entry.filename.endswith(".part") and (entry.st_mtime or now_s) < now_s - _STALE_S:
                 files.remove(posixpath.join(folder, entry.filename))
 
 

@@ -9,6 +9,7 @@ import os
 import shlex
 import socket
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     import paramiko
 
 _MOST_BYTES = 1 << 16
+_ANSWER_BYTES = 256 << 10
+_MOST_KEYS = 1000
+"""Bounds of an answer of the agent: those of OpenSSH's own agent, and more keys than anyone has."""
 
 
 @contextlib.contextmanager
@@ -33,8 +37,8 @@ def agent_key(target: SshTarget) -> Iterator[paramiko.PKey]:
     """
     path = _socket_path(target)
     with socket.socket(socket.AF_UNIX) as stream:
-        stream.settimeout(target.settings.auth_timeout_s)  # the agent may ask its user to confirm
-        yield _chosen(target, path, _keys(stream, path))
+        # The agent may ask its user to confirm.
+        yield _chosen(target, path, _keys(stream, path, target.settings.auth_timeout_s))
 
 
 def _socket_path(target: SshTarget) -> Path:
@@ -50,18 +54,39 @@ def _socket_path(target: SshTarget) -> Path:
     return Path(named)
 
 
-def _keys(stream: socket.socket, path: Path) -> Sequence[paramiko.AgentKey]:
+def _keys(stream: socket.socket, path: Path, timeout_s: float) -> Sequence[paramiko.AgentKey]:
     import paramiko
-    from paramiko.agent import AgentSSH
+    from paramiko.agent import SSH2_AGENT_IDENTITIES_ANSWER, AgentSSH
 
     class Named(AgentSSH):  # type: ignore[misc]
         """An agent by its socket; paramiko's own class takes that of the environment only."""
 
         def __init__(self) -> None:
             super().__init__()
+            self._ends_s = 0.0
             self._connect(stream)
 
+        def _send_message(self, msg: object) -> tuple[int, paramiko.Message]:
+            self._ends_s = time.monotonic() + timeout_s
+            kind, answer = super()._send_message(msg)
+            if kind == SSH2_AGENT_IDENTITIES_ANSWER and int.from_bytes(answer.asbytes()[1:5], "big") > _MOST_KEYS:
+                raise paramiko.SSHException(f"it lists more than {_MOST_KEYS} keys")
+            return kind, answer
+
+        def _read_all(self, wanted: int) -> bytes:
+            if wanted > _ANSWER_BYTES:
+                raise paramiko.SSHException(f"it announced an answer of {wanted} bytes")
+            found = b""
+            while len(found) < wanted:
+                stream.settimeout(max(0.001, self._ends_s - time.monotonic()))
+                data = stream.recv(wanted - len(found))
+                if not data:
+                    raise paramiko.SSHException("it closed the connection")
+                found += data
+            return found
+
     try:
+        stream.settimeout(timeout_s)
         stream.connect(str(path))
         keys = tuple(Named().get_keys())
         if not all(key.blob for key in keys):

@@ -15,7 +15,7 @@ from typing import Any
 
 from device_agents import wire
 from harness.device.replies import RESUME, agent_error
-from harness.device.transport import Connection
+from harness.device.transport import CLOSE_S, SEND_STALL_S, Connection, TooManyErrors
 from harness.errors import BackendError, HarnessError, LinkLost, ProtocolError
 from harness.text import last_part
 
@@ -53,7 +53,8 @@ class AgentLink:
         self._connection = connection
         self._device = device
         self._deadlines = deadlines
-        self._writer = wire.FrameWriter(connection.send)
+        self._writer = wire.FrameWriter(self._send_bytes)
+        self._stall_s = SEND_STALL_S
         self._payload_limits: dict[str, int] = {}
         self._decoder = wire.Decoder(self._payload_limits)
         self._inbox: deque[wire.Frame] = deque()
@@ -125,15 +126,24 @@ class AgentLink:
         if self._closed.is_set():
             return
         self._closed.set()
+        self._stall_s = CLOSE_S
         try:
-            self._write("bye", None)  # no last words: nobody waits for an answer
-        except (HarnessError, OSError):
+            self._write("bye", None, within_s=CLOSE_S)  # no last words: nobody waits for an answer
+        except HarnessError:
             pass  # the agent also ends on end of input, and a dead link frees the lease
         finally:
             self._connection.close()
 
-    def _write(self, type: str, request: int | None, payload: bytes = b"", **fields: Any) -> int:
-        with self._sending:
+    def _send_bytes(self, data: bytes) -> None:
+        self._connection.send(data, self._stall_s)
+
+    def _write(
+        self, type: str, request: int | None, payload: bytes = b"", within_s: float = -1.0, **fields: Any
+    ) -> int:
+        """Send a frame and return its id; `within_s` limits the wait for another thread that sends."""
+        if not self._sending.acquire(timeout=within_s):
+            raise self._lost(f"{type} could not be sent: the agent takes no bytes")
+        try:
             if self._broken is not None:
                 raise self._broken
             if request is None:
@@ -149,6 +159,8 @@ class AgentLink:
                 self._broken = self._lost(f"{type} could not be sent: {last_part(str(error), 200)}")
                 raise self._broken from error
             return request
+        finally:
+            self._sending.release()
 
     def _send_heartbeats(self) -> None:
         while not self._closed.wait(self._deadlines.lease_ttl_s / 4):
@@ -180,6 +192,9 @@ class AgentLink:
             data = self._connection.recv(timeout_s)
         except TimeoutError:
             return 0
+        except TooManyErrors as error:
+            why = f"{error}; {last_part(self._connection.diagnosis())}"
+            raise ProtocolError(f"{self._device} does not stop writing", why=why) from error
         except (OSError, EOFError) as error:
             raise self._lost(last_part(str(error), 200)) from error
         if not data:

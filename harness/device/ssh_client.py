@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.device.hostkeys import RefuseUnknown, changed_key, known_keys
 from harness.device.inventory import Ssh
@@ -33,14 +33,7 @@ _ATTEMPTS = 3
 _PAUSE_S = (0.2, 1.0)
 _CONNECTS = threading.BoundedSemaphore(4)  # sshd drops bursts (MaxStartups)
 _KEEPALIVE_S = 15
-_STRONG_CIPHERS = ("aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr", "aes192-ctr", "aes128-ctr")
-_STRONG_MACS = (
-    "hmac-sha2-256-etm@openssh.com",
-    "hmac-sha2-512-etm@openssh.com",
-    "hmac-sha2-256",
-    "hmac-sha2-512",
-)
-"""Without CBC, 3DES, MD5, SHA-1 and truncated codes, which paramiko offers as its last choices."""
+_BANNER_ERROR = "Error reading SSH protocol banner"
 _REFUSED_TO_SIGN = "cannot be used for signing"
 """What paramiko says when an agent refuses."""
 
@@ -136,21 +129,10 @@ def _load_key(target: SshTarget) -> paramiko.PKey:
         raise ConfigurationError(f"{where}: {path} cannot be used", why=why, next_step=next_step) from None
 
 
-def _strong_transport(stream: socket.socket, **settings: Any) -> paramiko.Transport:
-    """Return a transport that offers no weak algorithm."""
-    import paramiko
-
-    transport = paramiko.Transport(stream, **settings)
-    offered = transport.get_security_options()
-    offered.ciphers = tuple(name for name in _STRONG_CIPHERS if name in offered.ciphers)
-    offered.digests = tuple(name for name in _STRONG_MACS if name in offered.digests)
-    offered.kex = tuple(name for name in offered.kex if not name.endswith("sha1"))
-    offered.key_types = tuple(name for name in offered.key_types if name not in ("ssh-rsa", "ssh-dss"))
-    return transport
-
-
 def _connect_once(target: SshTarget, via: SshLink | None, identity: paramiko.PKey) -> SshLink:
     import paramiko
+
+    from harness.device.ssh_transport import bounded_transport
 
     settings = target.settings
     client = paramiko.SSHClient()
@@ -170,8 +152,9 @@ def _connect_once(target: SshTarget, via: SshLink | None, identity: paramiko.PKe
             channel_timeout=CHANNEL_S,
             allow_agent=False,
             look_for_keys=False,
-            transport_factory=_strong_transport,
+            transport_factory=bounded_transport,
         )
+        client.get_transport().sock.trust()
         client.get_transport().set_keepalive(_KEEPALIVE_S)
         return SshLink(client, via)
     except BaseException as error:
@@ -184,7 +167,10 @@ def _connect_error(target: SshTarget, error: BaseException) -> BaseException:
     """The error for a connection that was reached and then failed."""
     import paramiko
 
-    text = last_part(str(error), 200)
+    from harness.device.ssh_transport import STRONG
+
+    # paramiko adds the cause without a space.
+    text = last_part(str(error).replace(_BANNER_ERROR, f"{_BANNER_ERROR}: ").removesuffix(": "), 200)
     if isinstance(error, DeviceError):  # of the host-key policy
         return error
     if isinstance(error, paramiko.BadHostKeyException):
@@ -202,10 +188,7 @@ def _connect_error(target: SshTarget, error: BaseException) -> BaseException:
         step = "Confirm the use of the key if the agent asks for it, or add the key again with `ssh-add`"
         return AuthenticationError(f"The key agent does not sign for {target.title}", why=text, next_step=step)
     if isinstance(error, paramiko.IncompatiblePeer):
-        step = (
-            "Update sshd there, or permit in its sshd_config one of the Ciphers"
-            f" {', '.join(_STRONG_CIPHERS)} and one of the MACs {', '.join(_STRONG_MACS)}"
-        )
+        step = f"Update sshd there, or permit in its sshd_config one of the {STRONG}"
         return _unreachable(target, f"it offers weak or unknown algorithms only: {text}", step)
     if isinstance(error, (paramiko.SSHException, OSError, EOFError)):
         why = f"it does not speak SSH, or the connection ended: {text or type(error).__name__}"

@@ -48,7 +48,7 @@ class Stream:
     def __init__(self, stream: socket.socket) -> None:
         self.stream = stream
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, _stall_s: float = 30.0) -> None:
         """Sends all."""
         self.stream.sendall(data)
 

@@ -36,7 +36,7 @@ class Device:
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, _stall_s: float = 30.0) -> None:
         """Send all bytes to the device, unless it does not listen any more."""
         if self.is_deaf:
             raise BrokenPipeError("the device does not listen")

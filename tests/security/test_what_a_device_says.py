@@ -137,7 +137,7 @@ class Pipe:
         self.stream = stream
         self.received = 0
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, _stall_s: float = 30.0) -> None:
         """Send all bytes."""
         self.stream.settimeout(10)
         self.stream.sendall(data)

@@ -7,23 +7,19 @@ worker itself is killed, a guard process that waits for the worker's end kills t
 from __future__ import annotations
 
 import os
-import selectors
 import shutil
-import signal
 import subprocess
 import sys
 import time
 import weakref
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Dict, List, Sequence
+from typing import Dict, Sequence
 
+from device_agents.process_output import follow, kill_group
 from device_agents.worker_process import signal_name
 
 MAX_OUTPUT_BYTES = 4 << 20
 _WORDS = 200
-_READ_BYTES = 1 << 16
-_SLICE_S = 0.05
 _KEPT_VARIABLES = ("HOME", "USER", "LOGNAME")
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _GUARD = """
@@ -93,11 +89,10 @@ class Launcher:
             with process:
                 try:
                     self._announce(process.pid)
-                    problem = _follow(process, outputs, timeout_s)
+                    problem = follow(process, outputs, timeout_s, MAX_OUTPUT_BYTES)
                     wall_ns = time.perf_counter_ns() - started_ns
                 finally:
-                    # Kill before reaping: until then no other group can take this number.
-                    _kill_group(process.pid)
+                    kill_group(process.pid)
         finally:
             self._announce(0)
         output, errors = (bytes(one).decode("utf-8", "replace") for one in outputs)
@@ -127,47 +122,6 @@ def environment(folder: str) -> Dict[str, str]:
 
 def _path() -> str:
     return os.environ.get("PATH", _DEFAULT_PATH)
-
-
-def _follow(process: "subprocess.Popen[bytes]", outputs: List[bytearray], timeout_s: float) -> str:
-    """Read both outputs until the tool ends; returns why it must be killed, or an empty text."""
-    deadline = time.monotonic() + timeout_s
-    with selectors.DefaultSelector() as selector:
-        for stream, output in ((process.stdout, outputs[0]), (process.stderr, outputs[1])):
-            if stream is not None:
-                os.set_blocking(stream.fileno(), False)
-                selector.register(stream, selectors.EVENT_READ, output)
-        # A process that the tool left behind may hold its pipes open, so the end of the tool itself counts too.
-        while selector.get_map():
-            ready = selector.select(_SLICE_S)
-            for key, _ in ready:
-                data = os.read(key.fd, _READ_BYTES)
-                key.data.extend(data)
-                if not data:
-                    selector.unregister(key.fileobj)
-            if sum(map(len, outputs)) > MAX_OUTPUT_BYTES:
-                return "printed more than %d MiB and was killed" % (MAX_OUTPUT_BYTES >> 20)
-            if time.monotonic() > deadline:
-                break
-            if not ready and _has_ended(process.pid):
-                return ""
-    pause_s = 1e-4
-    while not _has_ended(process.pid):
-        if time.monotonic() > deadline:
-            return "did not end within %g s" % timeout_s
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _SLICE_S)
-    return ""
-
-
-def _has_ended(pid: int) -> bool:
-    """Return whether a child has ended, without reaping it."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _kill_group(pid: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # some systems raise the second for zombies
-        os.killpg(pid, signal.SIGKILL)
 
 
 def _dismiss(guard: "subprocess.Popen[bytes]") -> None:
