@@ -10,7 +10,7 @@ import typer
 
 from harness.cli import arguments
 from harness.cli.option_groups import spread
-from harness.cli.output import note, print_json, progress_note
+from harness.cli.output import check_folder, note, print_json, progress_note
 from harness.text import printable
 from harness.workspace import find_workspace
 
@@ -65,6 +65,8 @@ def import_table(
     """
     from harness.imports.importing import Sampling, import_lut
 
+    if html is not None:
+        check_folder(html)
     found = import_lut(
         file,
         mapping,
@@ -95,7 +97,7 @@ def _json(found: TableImport, dry_run: bool) -> dict[str, Any]:
             "unselected": counts.unselected,
             "invalid": counts.invalid_count,
         },
-        "invalid": [{"line": line, "reason": reason} for line, reason in counts.invalid],
+        "invalid": [{"line": line, "reason": reason} for line, reason in sorted(counts.invalid)],
         "predictor": bool(found.table.predictor),
         "provenance": dict(found.table.fingerprint),
         "held_out": None if found.held_out is None else asdict(found.held_out),
@@ -117,7 +119,7 @@ def _show(found: TableImport, dry_run: bool) -> None:
     }
     if any(left.values()):
         print("rows left out: " + ", ".join(f"{count} {name}" for name, count in left.items() if count))
-    for line, reason in counts.invalid:
+    for line, reason in sorted(counts.invalid):
         note(f"line {line}: {reason}")
     if not table.predictor:
         note("The layers are too few for a predictor: only networks of exactly these layers can be estimated")

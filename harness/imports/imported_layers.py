@@ -15,6 +15,7 @@ from harness.imports.layer_network import KeyedLayer, keyed_layer
 from harness.imports.layer_spec import spec_of
 from harness.imports.mapping import NetworkRows, NodeRows, OperatorRows
 from harness.imports.source_file import SourceFile
+from harness.lut.table_files import MAX_ENTRIES
 from harness.network.network import ITEM_BYTES
 from harness.text import printable
 
@@ -44,7 +45,7 @@ class RowCounts:
     def check(self, file: str) -> None:
         """Raise ConfigurationError if a row cannot be used."""
         if self.invalid_count:
-            lines = "; ".join(f"line {line}: {reason}" for line, reason in self.invalid)
+            lines = "; ".join(f"line {line}: {reason}" for line, reason in sorted(self.invalid))
             more = self.invalid_count - len(self.invalid)
             raise ConfigurationError(
                 f"{self.invalid_count} of {self.read} rows of {file} cannot be imported",
@@ -96,16 +97,22 @@ def _refuse_idle(source: SourceFile, section: Section, sections: Sequence[Sectio
 
 
 def operator_layers(
-    source: SourceFile, rows: Iterable[tuple[OperatorRows, Row]], counts: RowCounts
+    source: SourceFile, rows: Iterable[tuple[OperatorRows, Row]], counts: RowCounts, *, bounded: bool = True
 ) -> list[ImportedLayer]:
-    """Return the layers of rows that describe operators, each layer once, with rows of equal layers combined."""
+    """Return the layers of rows that describe operators, each layer once, with rows of equal layers combined.
+
+    Unless not `bounded`, raises ConfigurationError for more layers than a table holds.
+    """
     mapping = source.mapping
     found: dict[KeyedLayer, list[tuple[RowLatency, int]]] = defaultdict(list)
     for section, row in rows:
         try:
             latency = latency_of(mapping, row)
             layer = keyed_layer(spec_of(section, row), mapping.opset)
-            found[layer].append((without_overhead(mapping, latency, *moved_bytes(layer.key)), row.line))
+            latency = without_overhead(mapping, latency, *moved_bytes(layer.key))
+            found[layer].append((latency, row.line))
+            if bounded:
+                check_count(source, len(found))
         except NotMeasured:
             counts.not_measured += 1
         except BadRow as error:
@@ -114,6 +121,16 @@ def operator_layers(
         ImportedLayer(layer, combined([latency for latency, _ in parts]), lines_of([line for _, line in parts]))
         for layer, parts in found.items()
     ]
+
+
+def check_count(source: SourceFile, layers: int) -> None:
+    """Raise ConfigurationError for more layers than a table holds, before more time is spent on them."""
+    if layers > MAX_ENTRIES:
+        raise ConfigurationError(
+            f"{source.name} holds more than {MAX_ENTRIES:,} different layers",
+            why="A table holds no more",
+            next_step=f"Take a random part with --sample {MAX_ENTRIES}; the predictor covers the others",
+        )
 
 
 def moved_bytes(key: str) -> tuple[int, int]:

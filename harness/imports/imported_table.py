@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import ConfigurationError
-from harness.imports.imported_layers import ImportedLayer
+from harness.imports.imported_layers import ImportedLayer, check_count
 from harness.imports.mapping import ImportMapping, StatedOverhead
 from harness.imports.source_file import SourceFile
 from harness.latency.layer_latency import RESOLUTION_SIGMAS
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.learning import learn_predictor
 from harness.lut.table import IMPORT, Entry, Lut
-from harness.lut.table_files import MAX_ENTRIES
 from harness.network.fusion_rules import DEFAULT_RULES, FusionRule, ReportedGroups, learn_rules
 
 VISIT = "imported"
@@ -36,12 +35,7 @@ def table_of(
     if not layers:
         what = f"{source.name} holds no latency of a layer"
         raise ConfigurationError(what, next_step="Check `where` and `not_measured` in the mapping")
-    if len(layers) > MAX_ENTRIES:
-        raise ConfigurationError(
-            f"{source.name} holds {len(layers):,} different layers",
-            why=f"A table holds {MAX_ENTRIES:,}",
-            next_step=f"Take a random part with --sample {MAX_ENTRIES}; the predictor covers the others",
-        )
+    check_count(source, len(layers))
     entries = tuple(sorted((_entry(layer) for layer in layers), key=lambda entry: entry.place))
     return Lut(
         path=Path(),
@@ -53,6 +47,7 @@ def table_of(
         overhead=stated_overhead(mapping.overhead),
         rules=_rules(mapping, patterns, groups),
         entries=entries,
+        sum_error=mapping.uncertainty.relative or 0.0,
         predictor=learn_predictor(entries),
     )
 

@@ -92,7 +92,7 @@ def import_lut(
     operators = operator_layers(source, kept, counts)
     nodes = node_layers(source, _of(NodeRows, rows), counts, networks)
     whole = measured_networks(described, _of(NetworkRows, rows), counts, networks)
-    spare = operator_layers(source, tested, counts)
+    spare = operator_layers(source, tested, counts, bounded=False)
     if not skip_invalid:
         counts.check(source.name)
     layers = _distinct(operators, nodes.layers)

@@ -74,8 +74,15 @@ def compare_networks(table: Lut, measured: Sequence[MeasuredNetwork]) -> Compare
     covered = [(estimated, one) for estimated, one in pairs if estimated.latency_s is not None]
     uncovered = tuple(estimated.name for estimated, _ in pairs if estimated.latency_s is None)
     results = [_compare(estimated, one) for estimated, one in covered]
-    excess = {one.network.sha256[:16]: _excess(result) for (_, one), result in zip(covered, results, strict=True)}
-    widened = replace(table, network_errors=excess, sum_error=_common(list(excess.values())))
+    excess = [_excess(result) for result in results]
+    widened = replace(
+        table,
+        network_errors={
+            one.network.sha256[:16]: math.hypot(table.sum_error, beyond)
+            for (_, one), beyond in zip(covered, excess, strict=True)
+        },
+        sum_error=math.hypot(table.sum_error, _common(excess)),
+    )
     validation = _summary(table, results) if results else None
     return ComparedNetworks(widened, tuple(estimated for estimated, _ in covered), validation, uncovered)
 
@@ -110,7 +117,7 @@ def _excess(result: NetworkValidation) -> float:
 
 
 def _common(found: Sequence[float]) -> float:
-    """Return the error of sums of any network: robust over several, the largest of a few, 0 without any."""
+    """Return the further error of sums of any network: robust over several, the largest of a few, 0 without any."""
     if len(found) < _FEW:
         return max(found, default=0.0)
     return _MAD_TO_SIGMA * statistics.median(found)
