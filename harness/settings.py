@@ -29,6 +29,8 @@ NIGHT_STARTS_AT = "02:30"
 """Local time at which the timer of `harness nightly install` starts."""
 NIGHT_DELAY = "20m"
 """The longest random delay of that timer."""
+DEFAULT_SPACE = "builtin:common"
+"""The space whose layers are measured where no network is named."""
 SPACE_COUNT = 500
 """The most layers of a space that one profiling run measures."""
 SPACE_TARGET = 0.05

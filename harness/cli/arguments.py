@@ -45,7 +45,7 @@ ModelOrProgram = Annotated[
 ]
 CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows to this CSV file.")]
 OptionalModels = Annotated[
-    list[str] | None, typer.Argument(metavar="[MODEL.onnx …]", help=MODELS_HELP + " Default: the built-in networks.")
+    list[str] | None, typer.Argument(metavar="[MODEL.onnx …]", help=MODELS_HELP + " Default: layers of builtin:common.")
 ]
 Models = Annotated[list[str], typer.Argument(metavar="MODEL.onnx …", help=MODELS_HELP)]
 DeviceName = Annotated[

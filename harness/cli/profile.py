@@ -11,7 +11,7 @@ from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.errors import UsageError
 from harness.probe.auxiliary import AUXILIARY_HELP, AuxiliaryChoice, chosen_kind
-from harness.settings import DEFAULT_DEVICE, SPACE_COUNT, SPACE_TARGET
+from harness.settings import DEFAULT_DEVICE, DEFAULT_SPACE, SPACE_COUNT, SPACE_TARGET
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ Auxiliary = Annotated[AuxiliaryChoice, typer.Option("--aux", help=AUXILIARY_HELP
 Runs = Annotated[str, typer.Option("--runs", help="Samples per probe, or auto: until the interval is within 1 %.")]
 SpaceFile = Annotated[
     str | None,
-    typer.Option("--space", help="Measure layers of a space instead of networks: a TOML file, or builtin:vision."),
+    typer.Option(
+        "--space", help=f"Measure layers of a space: a TOML file, or {DEFAULT_SPACE}, the default without networks."
+    ),
 ]
 Count = Annotated[
     int | None,
-    typer.Option(
-        "--count", min=20, max=10_000, help=f"With --space: maximum number of layers (default {SPACE_COUNT})."
-    ),
+    typer.Option("--count", min=20, max=10_000, help=f"Maximum number of layers of a space (default {SPACE_COUNT})."),
 ]
 Target = Annotated[
     float | None,
@@ -35,8 +35,8 @@ Target = Annotated[
         "--target",
         min=0.0,
         max=100.0,
-        help="With --space: stop when the error of randomly drawn layers is at most this percentage"
-        f" in the median (default {100 * SPACE_TARGET:g}).",
+        help="Stop when layers of a space are predicted, before they are measured, within this percentage in the median"
+        f" (default {100 * SPACE_TARGET:g}).",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the random order.")]
@@ -75,6 +75,8 @@ def profile(
 ) -> None:
     """Measure every layer of networks, or layers of a space, on one or more devices.
 
+    Without networks, at most 500 layers of many kinds are measured, from which a table predicts other networks.
+
     If the command is interrupted, the same command resumes it. Several devices are measured side by side, one job per
     board at a time. A golden probe before and after each campaign checks that the device is in its usual state.
     Networks that cannot be used, or that the device refuses, are listed, the others are measured, and the exit code is
@@ -85,10 +87,11 @@ def profile(
     found = find_workspace(workspace)
     dims, run_count, budget_s = reading.dims, arguments.parse_runs(runs), arguments.parse_budget(budget)
     wait_s = arguments.parse_wait(wait)
-    if space is not None and (models or dims or reading.batch or dry_run):
-        why = "Its layers are chosen as results arrive" if dry_run else "A space file gives all sizes itself"
-        raise UsageError("--space excludes networks, --dim, --batch and --dry-run", why=why)
-    chosen = _space(space, count, target)
+    if (space is not None or not models) and (models or dims or reading.batch or dry_run):
+        why = "Its layers are planned round by round" if dry_run else "A space file gives all sizes itself"
+        step = "" if models else f"Name networks; without any, layers of {DEFAULT_SPACE} are measured"
+        raise UsageError("--space excludes networks, --dim, --batch and --dry-run", why=why, next_step=step)
+    chosen = _space(space if models else space or DEFAULT_SPACE, count, target)
 
     from harness.cli.profile_output import show_dry_run, show_profiles
     from harness.device.inventory import load_inventory
@@ -126,7 +129,7 @@ def profile(
 def _space(reference: str | None, count: int | None, target: float | None) -> SpaceRequest | None:
     if reference is None:
         if count is not None or target is not None:
-            raise UsageError("--count and --target need --space", next_step="Give --space FILE, or omit them")
+            raise UsageError("--count and --target are for layers of a space", next_step="Omit them, or the networks")
         return None
     from harness.measure.request import SpaceRequest
 

@@ -144,11 +144,8 @@ def _show_space(found: SpaceProfile, json: bool) -> None:
     if json:
         print_json(**asdict(found))
         return
-    header = ("round", "measured", "refused", "error of random layers", "error of chosen layers")
-    rows = [
-        (str(one.number), str(one.measured), str(one.refused), _error(one.control_error), _error(one.chosen_error))
-        for one in found.result.rounds
-    ]
+    header = ("round", "measured", "refused", "error of predictions before")
+    rows = [(str(one.number), str(one.measured), str(one.refused), _error(one.error)) for one in found.result.rounds]
     print_table(header, rows)
     resumed = f" ({found.resumed} rounds resumed)" if found.resumed else ""
     print(

@@ -15,7 +15,7 @@ from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.feature_matrix import FeatureMatrix
 from harness.predictor.roofline.tiling_search import find_tiling
 from harness.predictor.stored_parameters import METADATA_KEY, Parameters, text_of
-from harness.predictor.training_data import JUDGED_FOLDS, WAYS, HeldOutPredictions, Training, best_way
+from harness.predictor.training_data import WAYS, HeldOutPredictions, Training, best_way
 from harness.predictor.tree_model import model_of
 from harness.predictor.trees import Corrector
 from harness.predictor.uncertainty.coverage import Coverage, hull_of
@@ -65,10 +65,9 @@ def _judge(training: Training) -> tuple[dict[str, str], Calibration, dict[str, f
     """
     networks, folds, operators = training.networks(), training.folds(), sorted(set(training.arrays.operators))
     everything = dict.fromkeys(operators, tuple(WAYS))
-    held_out = [training.held_out(part, everything) for part in [*networks, *folds[:JUDGED_FOLDS]]]
+    held_out = [training.held_out(part, everything) for part in [*networks, *folds]]
     ways = {operator: best_way(held_out, operator) for operator in operators}
     chosen = {operator: (way,) for operator, way in ways.items()}
-    held_out += [training.held_out(part, chosen) for part in folds[JUDGED_FOLDS:]]
     residuals = [part.residuals(ways) for part in held_out]
     extremes = [] if networks else training.extremes()
     outside = [training.held_out(part, chosen).residuals(ways).only(Coverage.OUTSIDE) for part in extremes]
@@ -80,7 +79,7 @@ def _together(
     held_out: Sequence[HeldOutPredictions], ways: Mapping[str, str], calibration: Calibration
 ) -> NetworkResiduals:
     """Return the normalised errors of the parts that are networks."""
-    parts = [part for part in held_out if part.source]
+    parts = [part for part in held_out if any(part.sources)]
     scores = []
     for part in parts:
         known = part.residuals(ways)
@@ -88,7 +87,7 @@ def _together(
         scores.append(np.clip(part.signed(ways) / scale, -_STRAY, _STRAY))
     return NetworkResiduals(
         tuple(operator for part in parts for operator in part.arrays.operators),
-        tuple(part.source for part in parts for _ in part.index),
+        tuple(source for part in parts for source in part.sources),
         np.concatenate([np.zeros(0), *scores]),
     )
 

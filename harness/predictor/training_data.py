@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,13 +18,18 @@ from harness.predictor.trees import Corrector, grow_boosted, grow_voting, no_tre
 from harness.predictor.uncertainty.coverage import Coverage, hull_of
 from harness.predictor.uncertainty.intervals import Residuals
 
-FOLDS = 10
-JUDGED_FOLDS = 3
-"""The number of folds that decide how each operator is corrected."""
-LEAST_FOR_TREES = 20
+FOLDS = 5
+"""Parts that layers are held out in; networks stay whole."""
+LEAST_FOR_TREES = 40
+_LEAST_FOR_BOOSTING = 300
+_LEAST_LEFT = 20
 _LEAST_JUDGED = 10
 _EXTREME_SHARE = 0.1
 _CAP = 0.5
+_JUDGED_SHARE = 0.6
+"""The share of layers that a way must be able to learn from: each part leaves fewer than all of them."""
+_IN_DOUBT = 0.97
+"""Trees are chosen if they are not clearly worse: they never leave what was learnt, a roofline may."""
 
 Grow = Callable[[FeatureMatrix, Floats, int], Corrector]
 WAYS: Mapping[str, Grow] = {"none": no_trees, "boosted": grow_boosted, "voting": grow_voting}
@@ -32,10 +38,10 @@ WAYS: Mapping[str, Grow] = {"none": no_trees, "boosted": grow_boosted, "voting":
 
 @dataclass(frozen=True)
 class HoldOut:
-    """Positions of layers to hold out together, and their network, if they form one."""
+    """Positions of layers to hold out together, and the network of each, "" for layers of none."""
 
     index: Ints
-    source: str = ""
+    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -43,14 +49,14 @@ class HeldOutPredictions:
     """Predictions for layers that were left out of training, one entry per layer.
 
     `errors` are log latency - log prediction by way of correcting, and `spread` likewise, for the ways tried for a
-    layer's operator; `beyond` and `classes` are those of `Hull.locate`. `source` is the network that the layers were
+    layer's operator; `beyond` and `classes` are those of `Hull.locate`. `sources` are the networks that the layers were
     held out with, "" for random layers.
     """
 
     index: Ints
     arrays: LayerArrays
     latency_s: Floats
-    source: str
+    sources: tuple[str, ...]
     errors: Mapping[str, Floats]
     spread: Mapping[str, Floats]
     classes: Sequence[Coverage]
@@ -107,28 +113,37 @@ class Training:
         spread = {name: np.zeros(index.size) for name in WAYS}
         for operator in sorted(set(test.operators)):
             own, asked = index_of(train.arrays, operator), index_of(test, operator)
-            for name in tried[operator] if own.size >= LEAST_FOR_TREES else ():
+            for name in ways_for(own.size, tried[operator]):
                 found = WAYS[name](columns[own], log_ratio[own], self.seed).correct(test_columns[asked])
                 errors[name][asked] -= found.log_ratio
                 spread[name][asked] = found.spread
         hull = hull_of(train.arrays, tuple(sorted(set(train.arrays.operators))))
-        return HeldOutPredictions(index, test, self.latency_s[index], part.source, errors, spread, *hull.locate(test))
+        return HeldOutPredictions(index, test, self.latency_s[index], part.sources, errors, spread, *hull.locate(test))
 
     def networks(self) -> list[HoldOut]:
-        """Return the layers of each network to hold out whole, as for the prediction of a new network.
+        """Return the layers of whole networks to hold out, as for the prediction of a new network.
 
-        Networks that leave too few layers to learn from are not among them.
+        Networks are held out in at most `FOLDS` groups of about as many layers. Groups that leave too few layers to
+        learn from are not among them.
         """
-        names = sorted(set().union(*self.sources))
-        parts = [HoldOut(np.flatnonzero([name in sources for sources in self.sources]), name) for name in names]
-        return [part for part in parts if len(self.arrays) - part.index.size >= LEAST_FOR_TREES]
+        sizes = Counter(name for sources in self.sources for name in sources)
+        groups: list[list[str]] = [[] for _ in range(min(FOLDS, len(sizes)))]
+        for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+            min(groups, key=lambda group: sum(sizes[other] for other in group)).append(name)
+        parts = []
+        for group in groups:
+            own = [sorted(sources.intersection(group)) for sources in self.sources]
+            index = np.flatnonzero([bool(names) for names in own])
+            parts.append(HoldOut(index, tuple(own[place][0] for place in index)))
+        return [part for part in parts if len(self.arrays) - part.index.size >= _LEAST_LEFT]
 
     def folds(self) -> list[HoldOut]:
         """Return the layers of no network in `FOLDS` random parts; all layers where no network can be held out."""
         alone = not self.networks()
         loose = np.flatnonzero([alone or not sources for sources in self.sources])
         order = np.random.default_rng(self.seed).permutation(loose)
-        return [HoldOut(np.sort(order[place::FOLDS])) for place in range(FOLDS) if order[place::FOLDS].size]
+        parts = [np.sort(order[place::FOLDS]) for place in range(FOLDS)]
+        return [HoldOut(part, ("",) * part.size) for part in parts if part.size]
 
     def extremes(self) -> list[HoldOut]:
         """Return the smallest and largest layers by pixels, output channels and depth, as for extrapolation."""
@@ -141,8 +156,14 @@ class Training:
             low, high = np.quantile(column, [_EXTREME_SHARE, 1.0 - _EXTREME_SHARE])
             index = np.flatnonzero((column < low) | (column > high))
             if index.size:
-                parts.append(HoldOut(index))
+                parts.append(HoldOut(index, ("",) * index.size))
         return parts
+
+
+def ways_for(layers: int, asked: Sequence[str]) -> list[str]:
+    """Return which of the asked ways can learn from so many layers of an operator; boosting needs more than voting."""
+    least = {"none": layers + 1, "voting": LEAST_FOR_TREES, "boosted": _LEAST_FOR_BOOSTING}
+    return [name for name in asked if layers >= least[name]]
 
 
 def best_way(folds: Sequence[HeldOutPredictions], operator: str) -> str:
@@ -155,4 +176,5 @@ def best_way(folds: Sequence[HeldOutPredictions], operator: str) -> str:
         errors = np.concatenate([fold.errors[name][index] for fold, index in zip(folds, own, strict=True)])
         return float(np.mean(np.minimum(np.abs(errors), _CAP)))
 
-    return min(WAYS, key=mean_error)
+    tried = ["none", *ways_for(round(_JUDGED_SHARE * sum(index.size for index in own)), tuple(WAYS))]
+    return min(tried, key=lambda name: mean_error(name) * (1.0 if name == "none" else _IN_DOUBT))

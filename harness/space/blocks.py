@@ -14,12 +14,12 @@ from harness.space.configuration import (
     NO_ACTIVATION,
     Configuration,
     Convolution,
-    Elementwise,
     Pooling,
     Product,
-    Rowwise,
+    Transposed,
     padding_of,
 )
+from harness.space.movers import BROADCAST, ORDERS, PAIRED, Elementwise, Joining, Permutation, Resizing, Rowwise
 from harness.strict_model import StrictModel
 
 _ONE = Choices((1,))
@@ -69,6 +69,7 @@ class ConvolutionBlock(Block):
     batch: Sizes = _ONE
     kernel: Sizes = _ONE
     stride: Sizes = _ONE
+    dilation: Sizes = _ONE
     groups: Groups = _ONE
     activation: Activations = _PLAIN
     batch_norm: Flags = _NEVER
@@ -80,6 +81,22 @@ class ConvolutionBlock(Block):
         groups = values["groups"]
         fits = values["channels_in"] % groups == values["channels_out"] % groups == 0 and _window_fits(values)
         return Convolution(**values) if fits else None
+
+
+class TransposedBlock(Block):
+    """Transposed convolutions, which make maps larger by their stride."""
+
+    op: Literal["ConvTranspose"]
+    channels_in: Sizes
+    channels_out: Sizes
+    size: Sizes
+    width: Sizes | None = None
+    batch: Sizes = _ONE
+    kernel: Sizes
+    stride: Sizes
+
+    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+        return Transposed(**values) if values["kernel"] >= values["stride"] else None
 
 
 class ProductBlock(Block):
@@ -133,18 +150,88 @@ class GlobalPoolingBlock(_PlaneBlock):
 
 
 class ElementwiseBlock(_PlaneBlock):
-    """Operators on each element of one map, or of two maps of the same shape."""
+    """Operators on each element of one map, or of two maps: of the same shape, or with one value per channel."""
 
-    op: Literal["Add", "Mul", "Sub", "Div", "Relu", "Sigmoid", "Tanh", "Swish", "HardSwish"]
+    op: Literal[
+        "Add",
+        "Mul",
+        "Sub",
+        "Div",
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+        "Swish",
+        "HardSwish",
+        "HardSigmoid",
+        "LeakyRelu",
+        "PRelu",
+        "Gelu",
+        "BatchNormalization",
+    ]
+    operand: Annotated[Choices, choices_of("map", BROADCAST)] = Choices(("map",))
+
+    @model_validator(mode="after")
+    def _one_operand_is_a_map(self) -> ElementwiseBlock:
+        if self.op not in PAIRED and self.operand.values != ("map",):
+            raise ValueError(f"{self.op} has no second operand")
+        return self
 
     def _layer(self, values: dict[str, Any]) -> Configuration | None:
-        return Elementwise(self.op, 2 if self.op in ("Add", "Mul", "Sub", "Div") else 1, **values)
+        broadcast = values.pop("operand") == BROADCAST
+        return Elementwise(self.op, 2 if self.op in PAIRED else 1, **values, broadcast=broadcast)
+
+
+class ResizingBlock(_PlaneBlock):
+    """Maps made larger by whole factors."""
+
+    op: Literal["Resize"]
+    scale: Sizes
+    mode: Annotated[Choices, choices_of("nearest", "linear")] = Choices(("nearest", "linear"))
+
+    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+        return Resizing(**values)
+
+
+class JoiningBlock(_PlaneBlock):
+    """Several maps of as many channels joined to one, or one map divided into several."""
+
+    op: Literal["Concat", "Split"]
+    parts: Sizes = Choices((2,))
+
+    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+        return Joining(op=self.op, **values)
+
+
+class PermutationBlock(Block):
+    """Tensors with their axes in another order, or flattened behind their channels.
+
+    A matrix has `rows` and `columns`; heads divide the columns, a shuffle divides `rows`, its channels, by `parts`.
+    """
+
+    op: Literal["Transpose", "Reshape"]
+    rows: Sizes
+    columns: Sizes
+    parts: Sizes = Choices((2,))
+    order: Annotated[Choices, choices_of(*ORDERS)] = Choices(tuple(ORDERS))
+
+    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+        rows, columns, parts = (values[name] for name in ("rows", "columns", "parts"))
+        order = values["order"] if self.op == "Transpose" else ""
+        edge = max(1, math.isqrt(columns))
+        if order in ("heads", "shuffle") and (columns if order == "heads" else rows) % parts:
+            return None
+        shapes = {
+            "matrix": (1, rows, columns),
+            "heads": (1, rows, parts, columns // parts),
+            "shuffle": (1, parts, rows // parts, edge, edge),
+        }
+        return Permutation(shapes.get(order, (1, rows, edge, edge)), order)
 
 
 class RowwiseBlock(Block):
-    """Operators along the rows of a matrix."""
+    """Operators on matrices: along their rows, on each element, or (ReduceMean) along their columns."""
 
-    op: Literal["Softmax", "LayerNormalization"]
+    op: Literal["Softmax", "LayerNormalization", "ReduceMean"]
     rows: Sizes
     columns: Sizes
 
@@ -158,6 +245,15 @@ def _window_fits(values: Mapping[str, Any]) -> bool:
 
 
 AnyBlock = Annotated[
-    ConvolutionBlock | ProductBlock | PoolingBlock | GlobalPoolingBlock | ElementwiseBlock | RowwiseBlock,
+    ConvolutionBlock
+    | TransposedBlock
+    | ProductBlock
+    | PoolingBlock
+    | GlobalPoolingBlock
+    | ElementwiseBlock
+    | ResizingBlock
+    | JoiningBlock
+    | PermutationBlock
+    | RowwiseBlock,
     Field(discriminator="op"),
 ]

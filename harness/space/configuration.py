@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise, convolution, matrix_product
+from harness.space.movers import Mover
 
 NO_ACTIVATION = "none"
 
@@ -23,11 +24,17 @@ class Convolution:
     activation: str
     batch_norm: bool
     residual: bool
+    dilation: int = 1
+
+    @property
+    def padding(self) -> int:
+        """Return the padding on every side."""
+        return padding_of(self.kernel, self.stride) * self.dilation
 
     @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features; raises UsageError if the groups do not divide the channels."""
-        padding = padding_of(self.kernel, self.stride)
+        padding = self.padding
         kind = "dense" if self.groups == 1 else "depthwise" if self.groups == self.channels_in else "grouped"
         found = convolution(
             batch=self.batch,
@@ -38,6 +45,7 @@ class Convolution:
             stride=(self.stride, self.stride),
             padding=(padding, padding),
             groups=self.groups,
+            dilation=self.dilation,
         )
         return replace(_named(f"mac/conv/{kind}/{_suffix(self.activation)}", found), extra_operands=int(self.residual))
 
@@ -58,7 +66,11 @@ class Product:
         """Return the predictor's features."""
         found = matrix_product(rows=self.rows, depth=self.depth, columns=self.columns, batch=max(1, self.heads))
         kind = "activations" if self.heads else "weights"
-        return _named(f"mac/product/{kind}/{_suffix(self.activation)}", found)
+        named = _named(f"mac/product/{kind}/{_suffix(self.activation)}", found)
+        if not self.heads:
+            return named
+        read = -(-found.weight_elements // (max(1, self.heads) * self.rows * self.columns))
+        return replace(named, weight_elements=0, extra_operands=read)
 
 
 @dataclass(frozen=True)
@@ -93,40 +105,39 @@ class Pooling:
 
 
 @dataclass(frozen=True)
-class Elementwise:
-    """An operator on each element of `operands` tensors of the same shape."""
+class Transposed:
+    """A transposed convolution, which makes a map larger by its stride."""
 
-    op: str
-    operands: int
     batch: int
-    channels: int
+    channels_in: int
+    channels_out: int
     size: Pair
+    kernel: int
+    stride: int
+
+    @property
+    def padding(self) -> int:
+        """Return the padding that makes the result as large as map times stride, or one pixel smaller or larger."""
+        return (self.kernel - self.stride) // 2
 
     @property
     def features(self) -> LayerFeatures:
-        """Return the predictor's features."""
-        found = channelwise(
-            f"move/map/{self.op}", batch=self.batch, channels=self.channels, in_size=self.size, out_size=self.size
+        """Return the predictor's features: a kernel smaller by the stride for each pixel of the result."""
+        more = self.kernel - self.stride - 2 * self.padding
+        taps = -(-self.kernel // self.stride)
+        return LayerFeatures(
+            operator="mac/conv/transposed/plain",
+            batch=self.batch,
+            in_channels=self.channels_in,
+            out_channels=self.channels_out,
+            in_size=self.size,
+            out_size=(self.size[0] * self.stride + more, self.size[1] * self.stride + more),
+            kernel=(taps, taps),
+            weight_elements=self.channels_in * self.channels_out * self.kernel**2,
         )
-        return replace(found, extra_operands=self.operands - 1)
 
 
-@dataclass(frozen=True)
-class Rowwise:
-    """An operator along the last axis of (1, rows, columns)."""
-
-    op: str
-    rows: int
-    columns: int
-
-    @property
-    def features(self) -> LayerFeatures:
-        """Return the predictor's features."""
-        plane = (self.rows, 1)
-        return channelwise(f"move/norm/{self.op}", batch=1, channels=self.columns, in_size=plane, out_size=plane)
-
-
-Configuration = Convolution | Product | Pooling | Elementwise | Rowwise
+Configuration = Convolution | Transposed | Product | Pooling | Mover
 
 
 def padding_of(kernel: int, stride: int) -> int:
@@ -135,7 +146,7 @@ def padding_of(kernel: int, stride: int) -> int:
 
 
 def _suffix(activation: str) -> str:
-    return "plain" if activation == NO_ACTIVATION else activation
+    return {NO_ACTIVATION: "plain", "Relu6": "Relu"}.get(activation, activation)
 
 
 def _named(operator: str, layer: LayerFeatures) -> LayerFeatures:

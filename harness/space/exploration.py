@@ -23,9 +23,8 @@ from harness.network.fusion_rules import FusionRule
 from harness.network.layers import context_of
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe_plan import CutNetwork, plan_probes
-from harness.space.committee import learn_committee
 from harness.space.configuration import Configuration
-from harness.space.planner import Learn, Round, RoundResult, SpaceResult, explore
+from harness.space.planner import Round, RoundResult, SpaceResult, explore
 from harness.space.sampling import SpaceLayers
 from harness.space.space import SearchSpace
 
@@ -58,7 +57,6 @@ def explore_space(
     request: ProfileRequest,
     *,
     excluded: str | None = None,
-    learn: Learn = learn_committee,
     on_round: Callable[[RoundResult], None] = lambda _: None,
 ) -> SpaceProfile:
     """Measure layers of a space, chosen in rounds; the same request continues from what the journal holds.
@@ -76,7 +74,6 @@ def explore_space(
         count=asked.count,
         target=asked.target,
         seed=request.seed,
-        learn=learn,
         observe=on_round,
     )
     wall_s = time.monotonic() - started_s

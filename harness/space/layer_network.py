@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
-from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from harness.network.layers import Layer
 from harness.network.network import Network
 from harness.network.prepare import prepare
 from harness.network.read import ModelFile
 from harness.space.configuration import (
-    NO_ACTIVATION,
     Configuration,
     Convolution,
-    Elementwise,
     Pooling,
     Product,
+    Transposed,
     padding_of,
 )
+from harness.space.mover_nodes import activated, mover_nodes
+from harness.space.movers import PAIRED, Elementwise, Joining, Permutation, Rowwise
+from harness.space.network_parts import Parts
 
 _OPSET = 17
 _IR_VERSION = 8
@@ -37,11 +36,12 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
     Weights have types and no values. Devices do not fuse the neighbours with the layer: maps come from a 1x1
     convolution with an activation and go to another one, matrices come from `Abs` and go to a product.
     """
-    parts = _Parts()
+    parts = Parts()
     for index, layer in enumerate(layers):
         shapes = enumerate(_input_shapes(layer))
-        sources = [_written(parts, f"{index}.before{number}", shape) for number, shape in shapes]
-        _read(parts, f"{index}.after", _layer(parts, f"{index}.{_OWN}", layer, sources), layer)
+        sources = [_written(parts, f"{index}.before{number}", shape, layer) for number, shape in shapes]
+        for number, result in enumerate(_layer(parts, f"{index}.{_OWN}", layer, sources)):
+            _read(parts, f"{index}.after{number or ''}", result, layer)
     graph = helper.make_graph(parts.nodes, name, parts.inputs, parts.outputs, parts.weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
     digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
@@ -65,35 +65,6 @@ def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
     return {index: tuple(parts) for index, parts in sorted(found.items()) if index not in mixed}
 
 
-@dataclass
-class _Parts:
-    """The parts of a graph under construction; each name starts with the index of its configuration."""
-
-    nodes: list[NodeProto] = field(default_factory=list)
-    inputs: list[ValueInfoProto] = field(default_factory=list)
-    outputs: list[ValueInfoProto] = field(default_factory=list)
-    weights: list[TensorProto] = field(default_factory=list)
-
-    def input(self, name: str, shape: Sequence[int]) -> str:
-        self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
-        return name
-
-    def weight(self, name: str, shape: Sequence[int]) -> str:
-        """Add a weight without values."""
-        self.weights.append(
-            TensorProto(name=name, dims=shape, data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
-        )
-        return name
-
-    def scalar(self, name: str, value: float) -> str:
-        self.weights.append(numpy_helper.from_array(np.array(value, np.float32), name))
-        return name
-
-    def node(self, op: str, name: str, inputs: Sequence[str], **attributes: Any) -> str:
-        self.nodes.append(helper.make_node(op, list(inputs), [f"{name}.output"], name, **attributes))
-        return f"{name}.output"
-
-
 def _input_shapes(layer: Configuration) -> list[tuple[int, ...]]:
     if isinstance(layer, Convolution):
         features = layer.features
@@ -103,16 +74,37 @@ def _input_shapes(layer: Configuration) -> list[tuple[int, ...]]:
         if layer.heads:
             return [(layer.heads, layer.rows, layer.depth), (layer.heads, layer.depth, layer.columns)]
         return [(layer.rows, layer.depth) if layer.op == "Gemm" else (1, layer.rows, layer.depth)]
-    if isinstance(layer, Pooling):
-        return [(layer.batch, layer.channels, *layer.size)]
+    if isinstance(layer, Transposed):
+        return [(layer.batch, layer.channels_in, *layer.size)]
+    if isinstance(layer, Permutation):
+        return [layer.shape]
+    if isinstance(layer, Rowwise):
+        return [(1, layer.rows, layer.columns)] * (2 if layer.op in PAIRED else 1)
+    whole = (layer.batch, layer.channels, *layer.size)
     if isinstance(layer, Elementwise):
-        return [(layer.batch, layer.channels, *layer.size)] * layer.operands
-    return [(1, layer.rows, layer.columns)]
+        return [whole, (*whole[:2], 1, 1)] if layer.broadcast else [whole] * layer.operands
+    if isinstance(layer, Joining):
+        return [whole] * layer.parts if layer.op == "Concat" else [(whole[0], layer.parts * whole[1], *whole[2:])]
+    return [whole]
 
 
-def _written(parts: _Parts, name: str, shape: Sequence[int]) -> str:
+def _result_shape(layer: Configuration) -> tuple[int, ...]:
+    """Return the shape of a layer's first result."""
+    if isinstance(layer, Permutation):
+        return layer.result
+    if isinstance(layer, Rowwise):
+        return (1, layer.columns) if layer.op == "ReduceMean" else (1, layer.rows, layer.columns)
+    if isinstance(layer, Product):
+        return (*_input_shapes(layer)[0][:-1], layer.columns)
+    if isinstance(layer, Joining) and layer.op == "Split":
+        return (layer.batch, layer.channels, *layer.size)
+    features = layer.features
+    return (features.batch, features.out_channels, *features.out_size)
+
+
+def _written(parts: Parts, name: str, shape: Sequence[int], layer: Configuration) -> str:
     """Add a neighbour that writes a tensor."""
-    if len(shape) != 4:
+    if len(shape) != 4 or (isinstance(layer, Permutation) and layer.order == "heads"):
         return parts.node("Abs", f"{name}.write", [parts.input(f"{name}.input", shape)])
     batch, channels, *plane = shape
     source = parts.input(f"{name}.input", (batch, _NEIGHBOUR_CHANNELS, *plane))
@@ -120,39 +112,38 @@ def _written(parts: _Parts, name: str, shape: Sequence[int]) -> str:
     return parts.node("Relu", f"{name}.relu", [parts.node("Conv", f"{name}.write", [source, weight])])
 
 
-def _read(parts: _Parts, name: str, tensor: str, layer: Configuration) -> None:
-    """Add a neighbour that reads the result of the layer."""
-    features = layer.features
-    if isinstance(layer, (Convolution, Pooling, Elementwise)):
-        weight = parts.weight(f"{name}.weight", (_READER_CHANNELS, features.out_channels, 1, 1))
-        result = parts.node("Conv", f"{name}.read", [tensor, weight])
-        shape: tuple[int, ...] = (features.batch, _READER_CHANNELS, *features.out_size)
+def _read(parts: Parts, name: str, tensor: str, layer: Configuration) -> None:
+    """Add a neighbour that reads a result of the layer."""
+    shape = _result_shape(layer)
+    if len(shape) == 4 and not isinstance(layer, Permutation):
+        weight = parts.weight(f"{name}.weight", (_READER_CHANNELS, shape[1], 1, 1))
+        result, shape = parts.node("Conv", f"{name}.read", [tensor, weight]), (shape[0], _READER_CHANNELS, *shape[2:])
     else:
-        weight = parts.weight(f"{name}.weight", (layer.columns, _READER_CHANNELS))
-        result = parts.node("MatMul", f"{name}.read", [tensor, weight])
-        shape = (*_input_shapes(layer)[0][:-1], _READER_CHANNELS)
+        weight = parts.weight(f"{name}.weight", (shape[-1], _READER_CHANNELS))
+        result, shape = parts.node("MatMul", f"{name}.read", [tensor, weight]), (*shape[:-1], _READER_CHANNELS)
     parts.outputs.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, shape))
 
 
-def _layer(parts: _Parts, name: str, layer: Configuration, sources: Sequence[str]) -> str:
-    """Add the operators of a layer in the form in which exporters write them."""
+def _layer(parts: Parts, name: str, layer: Configuration, sources: Sequence[str]) -> list[str]:
+    """Add the operators of a layer in the form in which exporters write them, and return its results."""
     if isinstance(layer, Convolution):
-        return _convolution(parts, name, layer, sources)
+        return [_convolution(parts, name, layer, sources)]
     if isinstance(layer, Product):
-        return _product(parts, name, layer, sources)
+        return [_product(parts, name, layer, sources)]
+    if isinstance(layer, Transposed):
+        shape = (layer.channels_in, layer.channels_out, layer.kernel, layer.kernel)
+        weights = [parts.weight(f"{name}.weight", shape), parts.weight(f"{name}.bias", shape[1:2])]
+        window = {"kernel_shape": shape[2:], "strides": [layer.stride] * 2, "pads": [layer.padding] * 4}
+        return [parts.node("ConvTranspose", name, [*sources, *weights], **window)]
     if isinstance(layer, Pooling):
         if layer.op.startswith("Global"):
-            return parts.node(layer.op, name, sources)
+            return [parts.node(layer.op, name, sources)]
         pads = [padding_of(layer.kernel[0], layer.stride[0])] * 4
-        return parts.node(layer.op, name, sources, kernel_shape=layer.kernel, strides=layer.stride, pads=pads)
-    if isinstance(layer, Elementwise):
-        return _activated(parts, name, layer.op, sources)
-    normalises = layer.op == "LayerNormalization"
-    weights = [parts.weight(f"{name}.{part}", (layer.columns,)) for part in ("weight", "bias")] if normalises else []
-    return parts.node(layer.op, name, [*sources, *weights], axis=-1)
+        return [parts.node(layer.op, name, sources, kernel_shape=layer.kernel, strides=layer.stride, pads=pads)]
+    return mover_nodes(parts, name, layer, sources)
 
 
-def _convolution(parts: _Parts, name: str, layer: Convolution, sources: Sequence[str]) -> str:
+def _convolution(parts: Parts, name: str, layer: Convolution, sources: Sequence[str]) -> str:
     shape = (layer.channels_out, layer.channels_in // layer.groups, layer.kernel, layer.kernel)
     operands = [sources[0], parts.weight(f"{name}.weight", shape)]
     if not layer.batch_norm:
@@ -161,10 +152,10 @@ def _convolution(parts: _Parts, name: str, layer: Convolution, sources: Sequence
         "Conv",
         name,
         operands,
-        dilations=[1, 1],
+        dilations=[layer.dilation] * 2,
         group=layer.groups,
         kernel_shape=[layer.kernel] * 2,
-        pads=[padding_of(layer.kernel, layer.stride)] * 4,
+        pads=[layer.padding] * 4,
         strides=[layer.stride] * 2,
     )
     if layer.batch_norm:
@@ -172,10 +163,10 @@ def _convolution(parts: _Parts, name: str, layer: Convolution, sources: Sequence
         result = parts.node("BatchNormalization", f"{name}.bn", [result, *scales])
     if layer.residual:
         result = parts.node("Add", f"{name}.add", [result, sources[1]])
-    return _activated(parts, f"{name}.activation", layer.activation, [result])
+    return activated(parts, f"{name}.activation", layer.activation, [result])
 
 
-def _product(parts: _Parts, name: str, layer: Product, sources: Sequence[str]) -> str:
+def _product(parts: Parts, name: str, layer: Product, sources: Sequence[str]) -> str:
     if layer.heads:
         result = parts.node("MatMul", name, sources)
     else:
@@ -185,15 +176,4 @@ def _product(parts: _Parts, name: str, layer: Product, sources: Sequence[str]) -
             result = parts.node("Gemm", name, [sources[0], weight, bias], alpha=1.0, beta=1.0, transB=1)
         else:
             result = parts.node("Add", f"{name}.add", [bias, parts.node("MatMul", name, [sources[0], weight])])
-    return _activated(parts, f"{name}.activation", layer.activation, [result])
-
-
-def _activated(parts: _Parts, name: str, activation: str, sources: Sequence[str]) -> str:
-    if activation == NO_ACTIVATION:
-        return sources[0]
-    if activation == "Relu6":
-        bounds = [parts.scalar(f"{name}.min", 0.0), parts.scalar(f"{name}.max", 6.0)]
-        return parts.node("Clip", name, [*sources, *bounds])
-    if activation == "Swish":
-        return parts.node("Mul", f"{name}.mul", [sources[0], parts.node("Sigmoid", name, sources)])
-    return parts.node(activation, name, sources)
+    return activated(parts, f"{name}.activation", layer.activation, [result])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _TRIES = 200
 """Failed draws in a row after which a space counts as exhausted, or as empty within its limits."""
 _HALVINGS = 12
+_ENDS = 2
 _POINTS_PER_LAYER = 20
 
 
@@ -57,21 +58,24 @@ class SpaceLayers:
 
     def spread(self, count: int, seed: int) -> list[Configuration]:
         """Return up to `count` layers that cover the space evenly: the ends of every block, then a Sobol sequence."""
-        parts = np.maximum(2, np.round(count * self._shares / self._shares.sum())).astype(int)
-        queues = [
-            self._spread(block, int(part), seed + number)
-            for number, (block, part) in enumerate(zip(self.space.layers, parts, strict=True))
-        ]
+        shares = self._shares / self._shares.sum()
+        queues = {
+            number: self._spread(block, 2 * _ENDS + round(2 * count * shares[number]), seed + number)
+            for number, block in enumerate(self.space.layers)
+        }
         found: dict[Configuration, None] = {}
-        turn = 0
-        while queues and len(found) < count:  # in turns, so that a small count covers all blocks
-            queue = queues[turn % len(queues)]
-            layer = next((layer for layer in queue if layer not in found), None)
+        taken = np.zeros(shares.size)
+        while queues and len(found) < count:
+            # The ends of all blocks come first, so that a small count covers them; then the block furthest behind.
+            number = min(queues, key=lambda at: (max(taken[at], _ENDS), taken[at] / shares[at]))
+            if taken[number] >= _ENDS:
+                number = min(queues, key=lambda at: taken[at] / shares[at])
+            layer = next((layer for layer in queues[number] if layer not in found), None)
             if layer is None:
-                queues.remove(queue)
+                del queues[number]
             else:
                 found[layer] = None
-                turn += 1
+                taken[number] += 1
         if not found:
             raise _empty()
         return list(found)

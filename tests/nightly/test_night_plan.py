@@ -43,11 +43,11 @@ WRONG: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "no device": ("[nightly]\n" + SET, ("set 's' is for no device",)),
     "name a path": (HEAD + SET.replace('"s"', '"../s"'), ("name must be",)),
     "name twice": (HEAD + SET + SET, ("set 's': name is given twice",)),
-    "no name": (HEAD + '[[set]]\nspace = "builtin:vision"\n', ("set number 1: name is missing",)),
+    "no name": (HEAD + '[[set]]\nspace = "builtin:common"\n', ("set number 1: name is missing",)),
     "nothing to measure": (HEAD + '[[set]]\nname = "s"\n', ("either networks or a space",)),
-    "both": (HEAD + SET + 'space = "builtin:vision"\n', ("either networks or a space",)),
+    "both": (HEAD + SET + 'space = "builtin:common"\n', ("either networks or a space",)),
     "dims of a space": (
-        HEAD + '[[set]]\nname = "s"\nspace = "builtin:vision"\ndims = {n = 1}\n',
+        HEAD + '[[set]]\nname = "s"\nspace = "builtin:common"\ndims = {n = 1}\n',
         ("dims is valid only",),
     ),
     "unknown built-in": (HEAD + SET.replace("resnet50", "resnet5"), ("builtin:resnet5", "Did you mean")),
@@ -88,7 +88,7 @@ def test_plan_means_what_it_says(tmp_path: Path) -> None:
         'keep = 5\nthreshold = "2.5%"\nengine = {dask = "tcp://head:8786"}\nretries = 0\n'
         '[[set]]\nname = "nets"\nnetworks = ["../a.onnx", "builtin:resnet50"]\ndevices = ["one"]\nruns = 7\n'
         'budget = "90s"\ndims = {batch = 2}\nweight = 3.0\n'
-        '[[set]]\nname = "space"\nspace = "builtin:vision"\n'
+        '[[set]]\nname = "space"\nspace = "builtin:common"\n'
     )
     plan = load_plan(path)
     night = plan.settings
@@ -98,7 +98,7 @@ def test_plan_means_what_it_says(tmp_path: Path) -> None:
     assert Path(nets.networks[0]).samefile(lab.root / "a.onnx") and nets.networks[1] == "builtin:resnet50"
     assert (nets.devices, nets.groups, nets.runs, nets.budget_s) == (("one",), (), 7, 90)
     assert (dict(nets.dims), nets.weight) == ({"batch": 2}, 3.0)
-    assert (space.groups, space.space, space.runs) == (("edge",), "builtin:vision", "auto")
+    assert (space.groups, space.space, space.runs) == (("edge",), "builtin:common", "auto")
 
 
 def test_digest_follows_what_is_measured(tmp_path: Path) -> None:

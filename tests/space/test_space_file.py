@@ -71,10 +71,10 @@ def test_products_may_have_heads(tmp_path: Path) -> None:
 
 
 def test_built_in_spaces_are_valid() -> None:
-    """Every shipped space loads; that for vision holds millions of layers."""
-    assert "builtin:vision" in builtin_spaces()
+    """Every shipped space loads; the one for common networks holds millions of layers."""
+    assert "builtin:common" in builtin_spaces()
     assert all(load_space(name).layers for name in builtin_spaces())
-    assert load_space("builtin:vision").count > 1_000_000
+    assert load_space("builtin:common").count > 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_invalid_files_are_refused_with_the_place_and_the_reason(tmp_path: Path,
 
 def test_unknown_spaces_are_refused(tmp_path: Path) -> None:
     """The error for an unknown name lists the built-in spaces; the error for a missing file gives the reason."""
-    with pytest.raises(ConfigurationError, match="builtin:vision"):
+    with pytest.raises(ConfigurationError, match="builtin:common"):
         load_space("builtin:vison")
     with pytest.raises(ConfigurationError, match="No such file"):
         load_space(str(tmp_path / "none.toml"))

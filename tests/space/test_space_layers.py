@@ -7,8 +7,12 @@ import pytest
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import context_of, cut
 from harness.network.model_references import load_network
-from harness.space.configuration import Configuration, Convolution, Elementwise, Pooling, Product, Rowwise
+from harness.predictor.features.key_features import describe
+from harness.space.configuration import Configuration, Convolution, Pooling, Product, Transposed
 from harness.space.layer_network import network_of, own_layers
+from harness.space.movers import Elementwise, Joining, Permutation, Resizing, Rowwise
+from harness.space.sampling import SpaceLayers
+from harness.space.space import load_space
 
 EVERY_KIND: tuple[Configuration, ...] = (
     Convolution(2, 16, 32, (14, 12), 3, 2, 1, "Relu", True, True),
@@ -25,6 +29,23 @@ EVERY_KIND: tuple[Configuration, ...] = (
     Elementwise("Swish", 1, 1, 16, (7, 7)),
     Rowwise("Softmax", 9, 9),
     Rowwise("LayerNormalization", 9, 32),
+    Rowwise("ReduceMean", 9, 32),
+    Convolution(1, 16, 32, (14, 14), 3, 1, 1, "Relu", False, False, 4),
+    Transposed(1, 16, 12, (8, 8), 2, 2),
+    Transposed(1, 16, 1, (8, 8), 9, 2),
+    Elementwise("Mul", 2, 1, 16, (7, 7), broadcast=True),
+    Elementwise("PRelu", 1, 1, 16, (7, 7)),
+    Elementwise("BatchNormalization", 1, 1, 16, (7, 7)),
+    Elementwise("Gelu", 1, 1, 16, (7, 7)),
+    Resizing(1, 16, (7, 7), 2, "nearest"),
+    Resizing(1, 16, (7, 7), 4, "linear"),
+    Joining("Concat", 3, 1, 16, (7, 7)),
+    Joining("Split", 2, 1, 16, (7, 7)),
+    Permutation((1, 9, 32), "matrix"),
+    Permutation((1, 9, 7, 7), "channels_last"),
+    Permutation((1, 9, 4, 8), "heads"),
+    Permutation((1, 2, 8, 7, 7), "shuffle"),
+    Permutation((1, 16, 7, 7), ""),
 )
 
 
@@ -68,9 +89,23 @@ def test_every_kind_lies_between_neighbours_and_has_the_size_it_says() -> None:
     assert sorted(own) == list(range(len(EVERY_KIND)))
     for index, layer in enumerate(EVERY_KIND):
         assert all("outside" not in context_of(network, part).split(",") for part in own[index])
-        result = network.types[own[index][-1].graph.outputs[0]]
-        assert result.bytes == layer.features.out_bytes
+        written = sum(network.types[name].bytes for name in own[index][-1].graph.outputs)
+        assert written == layer.features.out_bytes
         assert not set(own[index][-1].graph.outputs) & set(network.outputs)
+
+
+def test_configurations_have_the_features_of_their_keys() -> None:
+    """Every layer of the built-in space that is one layer of a network has the features that its key says."""
+    layers = SpaceLayers(load_space("builtin:common")).spread(150, 0)
+    own = own_layers(cut(network_of(layers, "all"), DEFAULT_RULES))
+    assert sorted(own) == list(range(len(layers)))
+    for index, layer in enumerate(layers):
+        described = [describe(part.key.text) for part in own[index]]
+        if len(described) == 1:
+            (found,) = described
+            assert found is not None
+            names = ("operator", "macs", "moved_bytes", "run", "dilation")
+            assert [getattr(found, name) for name in names] == [getattr(layer.features, name) for name in names]
 
 
 def test_a_layer_fused_with_a_neighbour_is_not_measured() -> None:

@@ -19,7 +19,6 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore
 from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.predictor.roofline.device_tiling import DeviceTiling
-from harness.space.committee import learn_trees
 from harness.space.exploration import SpaceProfile, explore_space
 from harness.space.space import load_space
 
@@ -60,7 +59,7 @@ def _profile(
     request = ProfileRequest(DEVICE, space=SpaceRequest(space, count, 0.0), **fields)
     device = find_device(load_inventory(bench.workspace.devices), DEVICE)
     with open_run(device, bench.workspace, observe, stop) as run:
-        return explore_space(run, load_space(space), request, learn=learn_trees)
+        return explore_space(run, load_space(space), request)
 
 
 def test_rounds_are_campaigns_and_their_layers_end_in_the_table(
@@ -121,11 +120,19 @@ def test_the_command_measures_a_space(bench: Bench, space: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    "words", [["--count", "40"], ["--target", "3"], ["--space", "s.toml", "--dry-run"], ["--space", "s.toml", "m.onnx"]]
+    "words",
+    [
+        ["--count", "40", "m.onnx"],
+        ["--target", "3", "m.onnx"],
+        ["--space", "s.toml", "--dry-run"],
+        ["--space", "s.toml", "m.onnx"],
+        ["--dry-run"],
+        ["--batch", "2"],
+    ],
 )
 def test_options_that_do_not_go_together_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Options that exclude each other are usage errors, before anything is opened."""
     with pytest.raises(SystemExit) as ended:
         main(["profile", "--device", DEVICE, *words])
     assert ended.value.code == 2
-    assert "--space" in capsys.readouterr().err
+    assert "space" in capsys.readouterr().err

@@ -29,6 +29,7 @@ from harness.predictor.features.key_parser import (
     windowed,
 )
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
+from harness.predictor.features.memory_runs import run_of
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
 _FOLDED = frozenset({"BatchNormalization", "Affine"})
@@ -95,6 +96,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
     # A transposed convolution applies its kernel once per input pixel: per output pixel, that is a kernel smaller by
     # the stride on each side.
     kernel, stride = _plane(weight.shape[2:]), _plane(operator.per_axis("strides", spatial, 1, least=1))
+    dilation = _plane(operator.per_axis("dilations", spatial, 1, least=1))
     if transposed:
         kernel = (-(-kernel[0] // stride[0]), -(-kernel[1] // stride[1]))
     return LayerFeatures(
@@ -110,6 +112,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
         weight_elements=math.prod(weight.shape),
         extra_operands=_extra_operands(layer, place, math.prod(out)),
         element_bytes=ITEM_BYTES.get(data.dtype, 4),
+        dilation=dilation,
     )
 
 
@@ -214,7 +217,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         kernel=kernel,
         stride=stride,
     )
-    return replace(found, extra_operands=max(0, extra), element_bytes=item)
+    return replace(found, extra_operands=max(0, extra), element_bytes=item, run=run_of(layer))
 
 
 def _inside(kernel: Pair, size: Pair) -> Pair:

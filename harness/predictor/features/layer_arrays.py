@@ -10,11 +10,13 @@ import numpy as np
 from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.layer_features import LayerFeatures, code_of
 
-Variant = tuple[str, int, int, int, int]
-"""Class of code, kernel and stride: layers that may run different code."""
+Variant = tuple[str | int, ...]
+"""Class of code, kernel, stride and dilation: layers that may run different code."""
 
-_PLAIN = ("batch", "in_channels", "out_channels", "groups", "extra_operands", "element_bytes")
-_PAIRS = {"in": "in_size", "out": "out_size", "kernel": "kernel", "stride": "stride"}
+WIDEST = 16
+"""Vectors of more channels are not told apart."""
+_PLAIN = ("batch", "in_channels", "out_channels", "groups", "extra_operands", "element_bytes", "run")
+_PAIRS = {"in": "in_size", "out": "out_size", "kernel": "kernel", "stride": "stride", "dilation": "dilation"}
 _DERIVED = ("rows", "columns", "macs", "in_bytes", "out_bytes", "weight_bytes", "moved_bytes")
 
 
@@ -59,6 +61,12 @@ class LayerArrays:
         return self.sizes["kernel_height"] * self.sizes["kernel_width"]
 
     @property
+    def runs(self) -> Floats:
+        """Runs of elements without a jump in memory."""
+        elements = self.rows * self.sizes["out_channels"]
+        return np.asarray(elements / np.where(self.sizes["run"] > 0, self.sizes["run"], elements))
+
+    @property
     def group_channels(self) -> Floats:
         """Input channels of a group."""
         return self.sizes["in_channels"] / self.sizes["groups"]
@@ -86,10 +94,16 @@ def layer_arrays(layers: Sequence[LayerFeatures]) -> LayerArrays:
     return LayerArrays(
         tuple(code_of(layer.operator) for layer in layers),
         tuple(layer.operator for layer in layers),
-        tuple((code_of(layer.operator), *layer.kernel, *layer.stride) for layer in layers),
+        tuple((code_of(layer.operator), *layer.kernel, *layer.stride, *layer.dilation) for layer in layers),
         sizes,
         *(column(name) for name in _DERIVED),
     )
+
+
+def filled_vectors(channels: Floats) -> Floats:
+    """Return the largest power of two that divides a number of channels, at most `WIDEST`: how they fill vectors."""
+    whole = channels.astype(np.int64)
+    return np.asarray(np.minimum(whole & -whole, WIDEST), dtype=np.float64)
 
 
 def index_of(layers: LayerArrays, operator: str) -> Ints:

@@ -20,7 +20,8 @@ class LayerFeatures:
     path of ever finer classes such as "mac/conv/dense/Relu": a rare class is learnt with its coarser classes. Sizes of
     layers without a batch, pixels or a window are 1. `weight_elements` is 0 for operators without weights.
     `extra_operands` counts further tensors of the output's shape that the layer reads, such as the other summand of a
-    fused residual addition.
+    fused residual addition. `run` counts the elements that a layer moves or combines without a jump in memory, 0 where
+    nothing interrupts it: a transposition of the last axis has runs of one element.
     """
 
     operator: str
@@ -35,14 +36,16 @@ class LayerFeatures:
     weight_elements: int = 0
     extra_operands: int = 0
     element_bytes: int = 4
+    dilation: Pair = (1, 1)
+    run: int = 0
 
     def __post_init__(self) -> None:
         sizes = (self.batch, self.in_channels, self.out_channels, self.groups, self.element_bytes)
-        if min(*sizes, *self.in_size, *self.out_size, *self.kernel, *self.stride) < 1:
+        if min(*sizes, *self.in_size, *self.out_size, *self.kernel, *self.stride, *self.dilation) < 1:
             raise UsageError(
                 f"Layer {self.operator} has a size below 1", why=str(self), next_step="Give every size as 1 or more"
             )
-        if min(self.weight_elements, self.extra_operands) < 0:
+        if min(self.weight_elements, self.extra_operands, self.run) < 0:
             raise UsageError(f"Layer {self.operator} has a negative count", why=str(self), next_step="Give 0 or more")
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise UsageError(
@@ -141,13 +144,15 @@ def convolution(
     stride: Pair = (1, 1),
     padding: Pair = (0, 0),
     groups: int = 1,
+    dilation: int = 1,
 ) -> LayerFeatures:
     """Return a float32 convolution of an image of `size`, padded by `padding` on both sides of each axis.
 
     A depthwise one (as many groups as channels) has an operator of its own: it runs other kernels.
     """
     out_size = tuple(
-        (edge + 2 * pad - taps) // step + 1 for edge, pad, taps, step in zip(size, padding, kernel, stride, strict=True)
+        (edge + 2 * pad - dilation * (taps - 1) - 1) // step + 1
+        for edge, pad, taps, step in zip(size, padding, kernel, stride, strict=True)
     )
     depthwise = groups > 1 and groups == in_channels
     return LayerFeatures(
@@ -161,6 +166,7 @@ def convolution(
         stride=stride,
         groups=groups,
         weight_elements=out_channels * in_channels // max(groups, 1) * kernel[0] * kernel[1],
+        dilation=(dilation, dilation),
     )
 
 

@@ -14,6 +14,8 @@ from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays
 
 WIDTHS = (32, 64, 128, 256)
+_RUN = 16.0
+"""Elements that a jump in memory takes the time of."""
 _LARGEST_TILE = 32768
 Tile = tuple[int, int, int]
 """Rows and columns of an output tile, and the number of tiles that a unit works on at a time."""
@@ -50,7 +52,8 @@ class DeviceTiling:
     def turns(self, arrays: LayerArrays) -> Floats:
         """Return the depth steps of one tile, (layers,)."""
         padded = arrays.taps * np.ceil(arrays.group_channels / self.channels) * self.channels
-        return np.where(arrays.channelwise, arrays.taps / self.depth, np.ceil(padded / self.depth))
+        own = arrays.taps + _RUN * arrays.runs / (arrays.groups * arrays.rows)
+        return np.where(arrays.channelwise, own / self.depth, np.ceil(padded / self.depth))
 
     def padded_work(self, arrays: LayerArrays) -> Floats:
         """Return the logarithm of work done, padding included, over useful work, (layers, tiles)."""

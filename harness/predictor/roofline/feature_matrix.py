@@ -6,13 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.array_types import Floats
-from harness.predictor.features.layer_arrays import LayerArrays
+from harness.predictor.features.layer_arrays import LayerArrays, filled_vectors
 from harness.predictor.roofline.roofline import Roofline
 
 _CHANNEL_WIDTHS = (8, 16, 32, 64, 128, 256)
 _PIXEL_WIDTHS = (2, 4, 6, 8)
 _LOGARITHMS = ("batch", "in_channels", "out_channels", "in_height", "in_width", "out_height", "out_width")
 _HARDLY = -10.0
+_MOST_TAPS = 64
 _PLAIN = ("kernel_height", "kernel_width", "stride_height", "stride_width", "extra_operands", "element_bytes")
 
 FeatureMatrix = NDArray[np.float32]
@@ -37,7 +38,10 @@ def feature_matrix(arrays: LayerArrays, roofline: Roofline) -> tuple[FeatureMatr
         sizes["kernel_height"] / sizes["in_height"],
         sizes["kernel_width"] / sizes["in_width"],
         _share_inside(arrays, "height") * _share_inside(arrays, "width"),
-        sizes["in_channels"] % 8,
+        np.log2(filled_vectors(np.where(arrays.channelwise, arrays.groups, arrays.group_channels))),
+        np.log2(filled_vectors(np.where(arrays.channelwise, arrays.groups, arrays.columns))),
+        np.log(arrays.runs / (arrays.rows * sizes["out_channels"])),
+        sizes["dilation_height"] * sizes["dilation_width"],
         *(_filled(sizes["out_channels"], width) for width in _CHANNEL_WIDTHS),
         *(_filled(sizes["in_channels"], width) for width in _CHANNEL_WIDTHS),
         *(_filled(sizes["out_height"], width) * _filled(sizes["out_width"], width) for width in _PIXEL_WIDTHS),
@@ -65,14 +69,13 @@ def _filled(size: Floats, width: int) -> Floats:
 
 def _share_inside(arrays: LayerArrays, axis: str) -> Floats:
     """Return the share of kernel positions on the image rather than on its padding, along one axis."""
-    size, taps = arrays.sizes[f"in_{axis}"], arrays.sizes[f"kernel_{axis}"]
+    size, taps, apart = (arrays.sizes[f"{name}_{axis}"] for name in ("in", "kernel", "dilation"))
     count, stride = arrays.sizes[f"out_{axis}"], arrays.sizes[f"stride_{axis}"]
-    padding = np.maximum((count - 1) * stride + taps - size, 0.0)
-    # All positions except those over the edges: with padding p and stride s, windows overhang by p, p - s, ...
-    share = 1.0 - (_overhang(padding // 2, stride) + _overhang(padding - padding // 2, stride)) / (count * taps)
-    return np.asarray(np.clip(share, 0.0, 1.0))
-
-
-def _overhang(padding: Floats, stride: Floats) -> Floats:
-    windows = np.ceil(padding / stride)
-    return np.asarray(windows * padding - stride * windows * (windows - 1.0) / 2.0)
+    padding = np.maximum((count - 1) * stride + (taps - 1) * apart + 1 - size, 0.0) // 2
+    inside = np.zeros(len(arrays))
+    for tap in range(min(int(taps.max(initial=0)), _MOST_TAPS)):
+        # The windows whose tap is on the image: 0 <= window * stride + tap * apart - padding < size.
+        first = np.maximum(np.ceil((padding - tap * apart) / stride), 0.0)
+        last = np.minimum(np.floor((size - 1 + padding - tap * apart) / stride), count - 1)
+        inside += np.where(tap < taps, np.maximum(last - first + 1, 0.0), 0.0)
+    return np.asarray(np.clip(inside / (count * np.minimum(taps, _MOST_TAPS)), 0.0, 1.0))

@@ -7,8 +7,8 @@
 
 p is the overlap of the three, from 1 (one after the other) up. Start and turn belong to the device's tiles. Launch,
 both rates and the factor of the kernel have a value for the device and, shrunk towards zero, an offset for each class
-of operators and for each variant of one (kernel, stride); an unseen operator gets the offsets of its coarser classes.
-Latency grows with every size of a layer by construction, because waves, turns and bytes do.
+of operators and for each variant of one (kernel, stride, dilation); an unseen operator gets the offsets of its coarser
+classes. Latency grows with every size of a layer by construction, because waves, turns and bytes do.
 """
 
 from __future__ import annotations

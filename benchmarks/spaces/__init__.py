@@ -1,1 +1,0 @@
-"""Choice of the layers of a space: docs/spaces.md."""

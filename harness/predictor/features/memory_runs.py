@@ -1,0 +1,79 @@
+"""How many elements a layer without products moves or combines before it jumps in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from harness.predictor.features.key_parser import KeyOperator, ParsedKey, Shape
+
+_SCATTERED = frozenset({"Resize", "Upsample", "DepthToSpace", "SpaceToDepth"})
+_COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
+_ALONG_ROWS = frozenset({"Pad", "Slice", "Expand", "Tile"})
+
+
+def run_of(layer: ParsedKey) -> int:
+    """Return the shortest run of all operators of a layer; 0 if none of them jumps."""
+    found = [_run(operator, layer) for operator in layer.operators]
+    return min((run for run in found if run), default=0)
+
+
+def _run(operator: KeyOperator, layer: ParsedKey) -> int:
+    read = operator.tensors[0].shape if operator.tensors else None
+    if not read:
+        return 0
+    if operator.op == "Transpose":
+        order = operator.numbers("perm", tuple(range(len(read)))[::-1])
+        return _unmoved(read, order) if sorted(order) == list(range(len(read))) else 0
+    if operator.op in ("Concat", "Split", "Gather"):
+        return _along(operator, layer)
+    if operator.op in _SCATTERED:
+        return 1
+    if operator.op in _ALONG_ROWS:
+        return read[-1]
+    if operator.op.startswith("Reduce"):
+        return read[-1]
+    if operator.op in _COMBINING:
+        return _broadcast([tensor.shape for tensor in operator.tensors if tensor.shape is not None])
+    return 0
+
+
+def _unmoved(read: Shape, order: Sequence[int]) -> int:
+    """Return the elements of the last axes that a transposition leaves last; axes of one element never matter."""
+    kept = [axis for axis in order if read[axis] > 1]
+    run = 1
+    for axis, expected in zip(reversed(kept), sorted(kept, reverse=True), strict=True):
+        if axis != expected:
+            return run
+        run *= read[axis]
+    return 0
+
+
+def _along(operator: KeyOperator, layer: ParsedKey) -> int:
+    """Return the elements that lie together in the smallest part of what is joined, divided or picked."""
+    axis = operator.number("axis", 0)
+    parts = layer.outputs if operator.op == "Split" else operator.tensors
+    shapes = [tensor.shape for tensor in parts if tensor.shape]
+    if operator.op == "Gather":
+        return math.prod(shapes[0][axis + 1 :]) if shapes else 0
+    return min((math.prod(shape[axis:]) for shape in shapes), default=0)
+
+
+def _broadcast(shapes: Sequence[Shape]) -> int:
+    """Return the elements that are combined with one other element, or with a row of others, before it changes."""
+    if len(shapes) < 2:
+        return 0
+    rank = max(map(len, shapes))
+    whole = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    largest = max(whole, key=math.prod)
+    runs = []
+    for shape in whole:
+        if math.prod(shape) == 1 or shape == largest:
+            continue
+        run, repeats = 1, shape[-1] == 1 and largest[-1] > 1
+        for own, full in zip(reversed(shape), reversed(largest), strict=True):
+            if full > 1 and (own == 1) != repeats:
+                break
+            run *= full
+        runs.append(run)
+    return min(runs, default=0)

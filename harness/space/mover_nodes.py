@@ -1,0 +1,73 @@
+"""The operators of layers without a product of matrices, in the form in which exporters write them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.space.configuration import NO_ACTIVATION
+from harness.space.movers import ORDERS, Elementwise, Joining, Mover, Resizing, Rowwise
+from harness.space.network_parts import Parts
+
+
+def mover_nodes(parts: Parts, name: str, layer: Mover, sources: Sequence[str]) -> list[str]:
+    """Add the operators of a layer, and return its results."""
+    if isinstance(layer, Elementwise):
+        return [_on_maps(parts, name, layer, sources)]
+    if isinstance(layer, Rowwise):
+        return [_on_rows(parts, name, layer, sources)]
+    if isinstance(layer, Resizing):
+        scales = parts.numbers(f"{name}.scales", (1, 1, layer.scale, layer.scale), np.float32)
+        places = {"nearest": "asymmetric", "linear": "half_pixel"}[layer.mode]
+        modes = {"mode": layer.mode, "coordinate_transformation_mode": places, "nearest_mode": "floor"}
+        return [parts.node("Resize", name, [*sources, "", scales], **modes)]
+    if isinstance(layer, Joining):
+        if layer.op == "Concat":
+            return [parts.node("Concat", name, sources, axis=1)]
+        sizes = parts.numbers(f"{name}.sizes", (layer.channels,) * layer.parts)
+        return parts.nodes_of("Split", name, [*sources, sizes], layer.parts, axis=1)
+    if layer.order:
+        return [parts.node("Transpose", name, sources, perm=ORDERS[layer.order])]
+    return [parts.node("Reshape", name, [*sources, parts.numbers(f"{name}.shape", layer.result)])]
+
+
+def _on_maps(parts: Parts, name: str, layer: Elementwise, sources: Sequence[str]) -> str:
+    if layer.op == "BatchNormalization":
+        scales = [parts.weight(f"{name}.{part}", (layer.channels,)) for part in ("scale", "bias", "mean", "variance")]
+        return parts.node(layer.op, name, [*sources, *scales])
+    if layer.op == "PRelu":
+        return parts.node(layer.op, name, [*sources, parts.weight(f"{name}.slope", (layer.channels, 1, 1))])
+    return activated(parts, name, layer.op, sources)
+
+
+def _on_rows(parts: Parts, name: str, layer: Rowwise, sources: Sequence[str]) -> str:
+    if layer.op == "LayerNormalization":
+        weights = [parts.weight(f"{name}.{part}", (layer.columns,)) for part in ("weight", "bias")]
+        return parts.node(layer.op, name, [*sources, *weights], axis=-1)
+    if layer.op == "Softmax":
+        return parts.node(layer.op, name, sources, axis=-1)
+    if layer.op == "ReduceMean":
+        return parts.node(layer.op, name, sources, axes=[1], keepdims=0)
+    return activated(parts, name, layer.op, sources)
+
+
+def activated(parts: Parts, name: str, activation: str, sources: Sequence[str]) -> str:
+    """Add an activation, or any operator with no attributes of its own; return its result."""
+    if activation == NO_ACTIVATION:
+        return sources[0]
+    if activation == "Relu6":
+        bounds = [parts.scalar(f"{name}.min", 0.0), parts.scalar(f"{name}.max", 6.0)]
+        return parts.node("Clip", name, [*sources, *bounds])
+    if activation == "Swish":
+        return parts.node("Mul", f"{name}.mul", [sources[0], parts.node("Sigmoid", name, sources)])
+    if activation == "Gelu":  # x * (1 + erf(x / sqrt(2))) * 0.5
+        error = parts.node("Erf", f"{name}.erf", [_with(parts, "Div", f"{name}.div", sources[0], math.sqrt(2.0))])
+        product = parts.node("Mul", f"{name}.mul", [sources[0], _with(parts, "Add", f"{name}.add", error, 1.0)])
+        return _with(parts, "Mul", f"{name}.half", product, 0.5)
+    return parts.node(activation, name, sources)
+
+
+def _with(parts: Parts, op: str, name: str, tensor: str, value: float) -> str:
+    return parts.node(op, name, [tensor, parts.scalar(f"{name}.value", value)])

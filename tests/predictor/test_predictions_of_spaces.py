@@ -1,0 +1,78 @@
+"""Predictions for random layers of all known operators, against two devices whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import emulated_layers
+import numpy as np
+import pytest
+import roofline_machine
+
+from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
+from harness.predictor.fit import fit_predictor
+from harness.space.configuration import Configuration
+from harness.space.sampling import SpaceLayers
+from harness.space.space import load_space
+
+COMMON = SpaceLayers(load_space("builtin:common"))
+LEARNT = 500
+Timed = Sequence[tuple[LayerFeatures, float]]
+
+
+def simulated(layers: Sequence[Configuration]) -> Timed:
+    """Return the layers with their latencies on the simulated device."""
+    return [(layer.features, roofline_machine.latency_s(layer.features)) for layer in layers]
+
+
+def ratios(learnt: Timed, asked: Timed) -> np.ndarray:
+    """Return predicted over true latencies of the layers whose operators were learnt."""
+    predictor = fit_predictor([TrainingExample(layer, latency_s) for layer, latency_s in learnt])
+    known = [
+        one for one, is_known in zip(asked, predictor.knows([layer for layer, _ in asked]), strict=True) if is_known
+    ]
+    assert len(known) >= 0.95 * len(asked)
+    found = predictor.predict_all([layer for layer, _ in known])
+    return np.array([one.latency_s / latency_s for one, (_, latency_s) in zip(found, known, strict=True)])
+
+
+def test_no_prediction_is_absurd_on_a_simulated_device() -> None:
+    """From 300 layers of the common space, all of 700 others are predicted within a factor of three."""
+    learnt = COMMON.spread(300, 0)
+    asked = COMMON.random(700, np.random.default_rng(1), frozenset(learnt))
+    found = ratios(simulated(learnt), simulated(asked))
+    assert found.min() > 1 / 3 and found.max() < 3
+    assert np.median(np.abs(found - 1)) < 0.05
+
+
+def test_no_prediction_is_absurd_on_an_emulated_npu() -> None:
+    """From 140 layers of the common space, all of 40 others are predicted within a factor of four on npu01."""
+    learnt = COMMON.spread(140, 0)
+    asked = COMMON.random(40, np.random.default_rng(1), frozenset(learnt))
+    found = ratios(emulated_layers.timed(learnt), emulated_layers.timed(asked))
+    assert found.min() > 1 / 4 and found.max() < 4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("timed", [simulated, emulated_layers.timed], ids=["simulated", "npu01"])
+def test_no_prediction_is_absurd(timed: Callable[[Sequence[Configuration]], Timed], seed: int) -> None:
+    """From 500 layers of the common space, 999 of 1,000 others are predicted within a factor of three, all of four."""
+    learnt = COMMON.spread(LEARNT, seed)
+    asked = COMMON.random(2_000, np.random.default_rng(100 + seed), frozenset(learnt))
+    found = ratios(timed(learnt), timed(asked))
+    assert found.min() > 1 / 4 and found.max() < 4
+    assert np.mean((found > 1 / 3) & (found < 3)) >= 0.999
+
+
+@pytest.mark.long
+def test_even_layers_teach_more_than_random_ones() -> None:
+    """Over ten seeds, predictors of an even sample are better than those of random layers."""
+    asked = simulated(COMMON.random(800, np.random.default_rng(10**6)))
+    gains = []
+    for seed in range(10):
+        parts = (COMMON.spread(300, seed), COMMON.random(300, np.random.default_rng(seed)))
+        even, drawn = (np.mean(np.abs(np.log(ratios(simulated(part), asked)))) for part in parts)
+        gains.append(drawn - even)
+    assert np.mean(gains) > 0
+    assert np.mean(gains) / np.std(gains, ddof=1) * np.sqrt(len(gains)) > 2
