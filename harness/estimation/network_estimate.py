@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from harness.device.overrides import Variant
+from harness.estimation.chained_layers import class_values
 from harness.latency.overhead import row_of
+from harness.lut.neighbourhoods import ClassValue
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import open_table
 from harness.measure.summary import Z_95
@@ -124,21 +126,25 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     """
     layers = cut(network, table.rules)
     contexts = [(place_of(network, layers, at), context_of(network, layer)) for at, layer in enumerate(layers)]
-    found = [table.find(layer.key.digest, near) for layer, near in zip(layers, contexts, strict=True)]
+    found = _find(network, layers, contexts, table)
     predicted = _predict(table, [layer for layer, entry in zip(layers, found, strict=True) if entry is None])
     estimates = tuple(
-        _measured(layer, entry) if entry else _unmeasured(layer, context, predicted.get(layer.key.digest))
-        for layer, (_, context), entry in zip(layers, contexts, found, strict=True)
+        _unmeasured(layer, context, predicted.get(layer.key.digest))
+        if known is None
+        else _measured(layer, known)
+        if isinstance(known, Entry)
+        else _in_class(layer, context, known, table)
+        for layer, (_, context), known in zip(layers, contexts, found, strict=True)
     )
     terms = OverheadTerms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
     overhead_s, overhead_variance = table.overhead.of(row_of(terms))
     covered_s = max(0.0, sum(one.remainder_s for one in estimates if one.remainder_s is not None)) + overhead_s
     complete = all(layer.latency_s is not None for layer in estimates)
     coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in estimates))
-    variance = _variance(table, [entry for entry in found if entry is not None]) + overhead_variance
+    variance = _variance(table, [known for known in found if known is not None]) + overhead_variance
     used = [predicted[layer.key] for layer in estimates if layer.source in PREDICTED]
     variance += stderr_of_sum([one.layer for one in used], [one.prediction for one in used]) ** 2
-    plain = (entry for entry in found if entry is not None and "@" not in entry.context)
+    plain = (entry for entry in found if isinstance(entry, Entry) and "@" not in entry.context)
     aside_s = sum(entry.latency_s for entry in plain if entry.key in table.displaced)
     sum_error = table.network_errors.get(network.sha256[:16], table.sum_error)
     common = (sum_error**2 + table.overhead.drift**2) * covered_s**2 + (table.displacement * aside_s) ** 2
@@ -196,9 +202,36 @@ def _unmeasured(layer: Layer, context: str, predicted: _Predicted | None) -> Lay
     return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
 
 
-def _variance(table: Lut, entries: Sequence[Entry]) -> float:
+def _in_class(layer: Layer, context: str, known: ClassValue, table: Lut) -> LayerEstimate:
+    """Return a layer in an unknown neighbourhood, with its class in place of the digest of the neighbourhood."""
+    stderr_s = math.sqrt(table.variance(known.weights) + known.spread_s**2)
+    near = f"{context}@{known.neighbourhood}"
+    return LayerEstimate(
+        layer.name, layer.op, layer.key.digest, known.latency_s, stderr_s, "measured", near, known.latency_s
+    )
+
+
+def _find(
+    network: Network, layers: Sequence[Layer], contexts: Sequence[tuple[str, str]], table: Lut
+) -> list[Entry | ClassValue | None]:
+    """Return what the table has of each layer: in its neighbourhood, else in the class of that, else in any context."""
+    exact = [table.by_place.get((layer.key.digest, near)) for layer, (near, _) in zip(layers, contexts, strict=True)]
+    known: Sequence[ClassValue | None] = [None] * len(layers)
+    if table.neighbourhoods is not None and None in exact:
+        known = class_values(network, layers, table.neighbourhoods)
+    return [
+        entry or value or table.find(layer.key.digest, near)
+        for entry, value, layer, near in zip(exact, known, layers, contexts, strict=True)
+    ]
+
+
+def _variance(table: Lut, found: Sequence[Entry | ClassValue]) -> float:
     """Return the variance of a sum: a repeated entry has one error, others correlate as the table states."""
-    if not entries:
-        return 0.0
-    at = {(entry.key, entry.context): number for number, entry in enumerate(table.entries)}
-    return table.variance(Counter(at[entry.key, entry.context] for entry in entries))
+    counts: dict[int, float] = defaultdict(float)
+    spread = 0.0
+    for known in found:
+        weights = {table.index[known.place]: 1.0} if isinstance(known, Entry) else known.weights
+        for at, weight in weights.items():
+            counts[at] += weight
+        spread += 0.0 if isinstance(known, Entry) else known.spread_s**2
+    return (table.variance(counts) if counts else 0.0) + spread

@@ -73,19 +73,21 @@ def chain_equations(
         # Two equal chains in a row are twice the same unknown.
         equations[name] = (probe, {**overhead, **Counter(contents)})
 
-    for chain, behind in _with_next(chains):
+    for at, (chain, behind) in enumerate(_with_next(chains)):
         if not _known(chain, measured):
             continue
         front = _front(chain.alone_null)
         if front:
             add((chain.alone_null,), chain.alone_null, *front)
         add((chain.alone,), chain.alone, *front, _chain(chain))
-        if behind is None or not _meets(chain, behind, measured):
+        window = chains[at - chain.wider[0] : at + 2 + chain.wider[1]]
+        if behind is None or not _meets(chain, window, measured):
             continue
         front = _front(chain.meeting_null)
         if front:
             add((chain.meeting_null,), chain.meeting_null, *front)
-        contents = (*front, _chain(chain), _chain(behind), _meeting(chain, behind))
+        meetings = (_meeting(one, other) for one, other in itertools.pairwise(window))
+        contents = (*front, *map(_chain, window), *meetings)
         add((chain.meeting, chain.alone, behind.alone), chain.meeting, *contents)
     return equations
 
@@ -222,9 +224,12 @@ def _known(chain: ChainProbes, measured: Collection[str]) -> bool:
     return chain.alone in measured and (not chain.alone_null or chain.alone_null in measured)
 
 
-def _meets(chain: ChainProbes, behind: ChainProbes, measured: Collection[str]) -> bool:
-    seen = chain.meeting in measured and (not chain.meeting_null or chain.meeting_null in measured)
-    return seen and _known(behind, measured)
+def _meets(chain: ChainProbes, window: Sequence[ChainProbes], measured: Collection[str]) -> bool:
+    """Return whether the window of a chain's meeting was measured, and all chains and other meetings in it."""
+    others = [one for one in window[:-1] if one is not chain]
+    windows = (name for one in (chain, *others) for name in (one.meeting, one.meeting_null) if name)
+    planned = all(other.meeting and other.wider == (0, 0) for other in others)
+    return planned and all(name in measured for name in windows) and all(_known(one, measured) for one in window)
 
 
 def _front(null: str) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from harness.latency.joint import Place
 from harness.latency.layer_latency import CampaignData
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
 from harness.latency.overhead import Overhead, overhead_of_samples
+from harness.lut.chain_rows import rows_of
 from harness.lut.error_correlations import pack
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
@@ -26,6 +27,7 @@ from harness.measure.journal import Journal
 from harness.measure.journal_records import PENDING, Campaign
 from harness.measure.summary import summarise
 from harness.network.fusion_rules import FusionRule
+from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import LayerProbes
 from harness.settings import DEFAULT_DEVICE
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
@@ -77,6 +79,7 @@ def build_lut(
         network_errors={name: error for source in sources for name, error in source.latencies.network_errors.items()},
         correlations=pack(covariance),
         predictor=learn_predictor(entries),
+        chains=rows_of([source.chains for source in sources], [entry.place for entry in entries]),
     )
     return publish(draft, workspace.lut)
 
@@ -171,6 +174,7 @@ class _Source:
     visits: Mapping[str, str]
     overhead: Overhead
     latencies: LayerLatencies
+    chains: Sequence[ChainProbes]
 
     @classmethod
     def read(cls, journal: Journal, campaign: Campaign, method: LatencyMethod) -> _Source:
@@ -178,7 +182,7 @@ class _Source:
         latencies = estimate_layers(measured, method, overhead)
         windows = {place: (chain.alone, chain.alone_null) for chain in measured.chains for place in chain.places}
         known = {(one.key.digest, one.context): one for one in measured.layers}
-        return cls(campaign, known, windows, measured.visits, overhead, latencies)
+        return cls(campaign, known, windows, measured.visits, overhead, latencies, measured.chains)
 
 
 def _entries(sources: Sequence[_Source], method: LatencyMethod) -> tuple[tuple[Entry, ...], Floats]:

@@ -93,7 +93,7 @@ def _blocks(content: bytes, otherwise: str) -> Iterator[bytes]:
         raise ValueError(otherwise)
 
 
-def variance(correlations: Correlations, stderr: Floats, counts: Mapping[int, int]) -> float:
+def variance(correlations: Correlations, stderr: Floats, counts: Mapping[int, float]) -> float:
     """Return the variance of a sum of entries, each counted by its index as often as `counts` says."""
     at = np.array(sorted(counts), int)
     parts = stderr[at] * np.array([counts[index] for index in at.tolist()], float)

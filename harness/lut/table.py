@@ -13,7 +13,9 @@ from pydantic import Field
 
 from harness.latency.method_names import LatencyMethod
 from harness.latency.overhead import Overhead
+from harness.lut.chain_rows import ChainRow
 from harness.lut.error_correlations import Correlations, unpack, variance
+from harness.lut.neighbourhoods import Neighbourhoods
 from harness.measure.summary import Z_95
 from harness.network.fusion_rules import FusionRule
 from harness.predictor.predictor import Predictor
@@ -67,7 +69,8 @@ class Lut:
     """A published table; `path` is its folder.
 
     `correlations` are those of the entries' errors, packed by `harness.lut.error_correlations`. `predictor` is the ONNX
-    model for unmeasured layers, or empty. `additivity` is the robust spread in standard errors that the additive
+    model for unmeasured layers, or empty. `chains` are those of the table's networks, none where the device reports no
+    chains. `additivity` is the robust spread in standard errors that the additive
     model leaves unexplained, None where the method does not estimate it. `sum_error` is the relative error of sums of
     entries beyond the errors of their layers; `network_errors` are those of the networks in which it was measured, by
     the beginning of their files' hashes.
@@ -87,6 +90,7 @@ class Lut:
     network_errors: Mapping[str, float] = field(default_factory=dict)
     correlations: bytes = b""
     predictor: bytes = b""
+    chains: tuple[ChainRow, ...] = ()
 
     @property
     def visits(self) -> str:
@@ -109,11 +113,16 @@ class Lut:
         return {entry.place: entry for entry in self.entries}
 
     @functools.cached_property
+    def index(self) -> Mapping[tuple[str, str], int]:
+        """The number of each entry, by key digest and context."""
+        return {entry.place: number for number, entry in enumerate(self.entries)}
+
+    @functools.cached_property
     def by_key(self) -> Mapping[str, Entry]:
         """One entry for each key digest: between on-chip neighbours if there is one, else any."""
         return {entry.key: entry for entry in sorted(self.entries, key=lambda entry: entry.context, reverse=True)}
 
-    def variance(self, counts: Mapping[int, int]) -> float:
+    def variance(self, counts: Mapping[int, float]) -> float:
         """Return the variance in s² of a sum of remainders, each counted by its index as often as `counts` says."""
         spread = np.array([entry.remainder_stderr_s for entry in self.entries])
         return variance(self._correlations, spread, counts)
@@ -140,6 +149,11 @@ class Lut:
         entries = len(self.entries)
         none = np.zeros(entries * (entries - 1) // 2, np.float32)
         return unpack(self.correlations, entries) if self.correlations else none
+
+    @functools.cached_property
+    def neighbourhoods(self) -> Neighbourhoods | None:
+        """Values of layers in unknown neighbourhoods; None where the device reports no chains."""
+        return Neighbourhoods(self.entries, self.chains) if self.chains else None
 
     @functools.cached_property
     def loaded_predictor(self) -> Predictor | None:

@@ -1,34 +1,32 @@
 """Tables on disk: an immutable folder, written under a temporary name and renamed.
 
 A folder holds `entries.csv`, `manifest.json` with the sha256 of the other files, and, if the table has them,
-`correlation.bin` and `predictor.onnx`. The manifest's own digest ends the folder's name, so edits are detected.
-
-The `csv` module reads the entries: pandas would add 0.3 s to the 0.9 s of processor time of `harness estimate`.
+`correlation.bin`, `predictor.onnx` and `chains.csv`. The manifest's own digest ends the folder's name, so edits are
+detected.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import itertools
 import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from harness.device.inventory import find_device, load_inventory
 from harness.device.overrides import NO_VARIANT, Variant
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, reason_of
-from harness.files import csv_text, read_file, sync_folder, write_synced
+from harness.files import read_file, sync_folder, write_synced
 from harness.latency.overhead import COLUMNS, Overhead
+from harness.lut.chain_rows import read_rows, write_rows
+from harness.lut.entry_rows import read_entries, write_entries
 from harness.lut.error_correlations import check
-from harness.lut.table import IMPORT, Entry, Lut, TableMethod
+from harness.lut.table import IMPORT, Lut, TableMethod
 from harness.network.fusion_rules import FusionRule
 from harness.samples import Clock
 from harness.settings import DEFAULT_DEVICE
@@ -36,24 +34,20 @@ from harness.strict_model import StrictModel
 from harness.version import VERSION
 from harness.workspace import Workspace, find_workspace
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 ENTRIES, MANIFEST, CORRELATION, PREDICTOR = "entries.csv", "manifest.json", "correlation.bin", "predictor.onnx"
+CHAINS = "chains.csv"
+"""Since schema version 4."""
 MAX_FILE_BYTES = 1 << 28
 MAX_PATTERN = 1 << 18
 """Characters of a fusion rule."""
-MAX_ENTRIES = 10_000
-"""Their correlations take 200 MB when a sum of entries needs them."""
-_COLUMNS = tuple(field.name for field in fields(Entry))
-_TIMES = ("latency_s", "stderr_s", "remainder_s", "remainder_stderr_s")
-_COLUMNS_2 = tuple(name for name in _COLUMNS if not name.startswith("remainder"))
-"""Tables of schema version 2 have no remainders: their latencies stand for them."""
 _Amount = Annotated[float, Field(ge=0)]
 
 
 class _Manifest(StrictModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
-    schema_version: Literal[2, 3]
+    schema_version: Literal[2, 3, 4]
     tool_version: str
     device: str
     created: str
@@ -71,7 +65,8 @@ class _Manifest(StrictModel):
 
 def publish(lut: Lut, root: Path) -> Lut:
     """Write a table under `root/<device>/` and return it with its path; readers never see a part of it."""
-    files = {ENTRIES: _entries_csv(lut.entries), CORRELATION: lut.correlations, PREDICTOR: lut.predictor}
+    files = {ENTRIES: write_entries(lut.entries), CORRELATION: lut.correlations, PREDICTOR: lut.predictor}
+    files[CHAINS] = write_rows(lut.chains)
     files = {name: content for name, content in files.items() if content}
     manifest = _manifest_json(lut, files)
     kind = f"{IMPORT}-" if lut.is_imported else ""
@@ -168,7 +163,7 @@ def _made(folder: Path) -> _Made:
 
 def read_lut(folder: Path, device: str | None = None) -> Lut:
     """Read and check a table; raises LutNotFound, LutCorrupt, and LutMismatch if it belongs to another device."""
-    held = (CORRELATION, PREDICTOR)
+    held = (CORRELATION, PREDICTOR, CHAINS)
     files = {name: _read(folder / name) for name in (ENTRIES, *(name for name in held if (folder / name).exists()))}
     table = _parse(folder, _read(folder / MANIFEST), files)
     if device is not None and table.device != device:
@@ -187,7 +182,10 @@ def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes]) -> L
     for name in sorted({*hashes, *manifest.sha256}):
         if hashes.get(name) != manifest.sha256.get(name):
             raise _corrupt(folder, f"{name} does not have the hash that {MANIFEST} states")
-    entries = _parse_entries(folder, files[ENTRIES])
+    try:
+        entries = read_entries(files[ENTRIES])
+    except ValueError as error:
+        raise _corrupt(folder, f"{ENTRIES} {error}") from error
     if len(entries) != manifest.entries:
         raise _corrupt(folder, f"it holds {len(entries)} entries, {MANIFEST} states {manifest.entries}")
     correlations = files.get(CORRELATION, b"")
@@ -196,6 +194,10 @@ def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes]) -> L
             check(correlations, len(entries))
     except ValueError as error:
         raise _corrupt(folder, f"{CORRELATION}: {error}") from error
+    try:
+        chains = read_rows(files[CHAINS], {entry.place for entry in entries}) if CHAINS in files else ()
+    except ValueError as error:
+        raise _corrupt(folder, f"{CHAINS}: {error}") from error
     _check_overhead(folder, manifest.overhead)
     _check_rules(folder, manifest.rules)
     return Lut(
@@ -213,6 +215,7 @@ def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes]) -> L
         network_errors=manifest.network_errors,
         correlations=correlations,
         predictor=files.get(PREDICTOR, b""),
+        chains=chains,
     )
 
 
@@ -242,15 +245,6 @@ def _check_rules(folder: Path, rules: Sequence[FusionRule]) -> None:
 
 def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-
-
-def _entries_csv(entries: tuple[Entry, ...]) -> bytes:
-    rows = []
-    for entry in entries:
-        times = {name: f"{getattr(entry, name):.6e}" for name in _TIMES}
-        row = {**asdict(entry), **times, "resolved": int(entry.resolved)}
-        rows.append([row[name] for name in _COLUMNS])
-    return csv_text(_COLUMNS, rows, quoting=csv.QUOTE_NONNUMERIC).encode()
 
 
 def _manifest_json(lut: Lut, files: Mapping[str, bytes]) -> bytes:
@@ -290,33 +284,3 @@ def _parse_manifest(folder: Path, content: bytes) -> _Manifest:
         detail = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else {"msg": str(error)}
         keys = ".".join(str(part) for part in detail.get("loc", ()))
         raise _corrupt(folder, f"{MANIFEST} {keys}: {detail['msg']}"[:300]) from error
-
-
-def _parse_entries(folder: Path, content: bytes) -> tuple[Entry, ...]:
-    try:
-        text = content.decode("utf-8")
-        rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-        table = list(itertools.islice(rows, MAX_ENTRIES + 2))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise _corrupt(folder, f"{ENTRIES} is not a CSV file: {error}") from error
-    columns = tuple(table[0]) if table else ()
-    if columns not in (_COLUMNS, _COLUMNS_2):
-        raise _corrupt(folder, f"{ENTRIES} does not have the columns {', '.join(_COLUMNS)}")
-    if len(table) > MAX_ENTRIES + 1:
-        raise _corrupt(folder, f"{ENTRIES} has more than {MAX_ENTRIES:,} entries")
-    row = TypeAdapter(Entry)
-    entries: dict[tuple[str, str], Entry] = {}
-    for number, values in enumerate(table[1:], start=2):
-        try:
-            cells = dict(zip(columns, values, strict=True))
-            earlier = {"remainder_s": cells.get("latency_s"), "remainder_stderr_s": cells.get("stderr_s")}
-            entry = row.validate_python({**earlier, **cells})
-        except ValueError as error:
-            problem = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            raise _corrupt(folder, f"{ENTRIES} line {number}: {problem}"[:300]) from error
-        if hashlib.sha256(entry.signature.encode()).hexdigest()[:16] != entry.key:
-            raise _corrupt(folder, f"{ENTRIES} line {number}: the key is not the hash of the signature")
-        if entry.place in entries:
-            raise _corrupt(folder, f"{ENTRIES} line {number}: the layer occurs twice")
-        entries[entry.place] = entry
-    return tuple(entries.values())

@@ -2,14 +2,17 @@
 
 The layers of a chain overlap in time, and no probe of a single layer shows by how much. So each chain is measured as a
 whole, alone and together with the next one. The difference between a pair and its two chains is called their meeting.
+Where the device runs a pair otherwise than in the network, a window with a further chain at either end may keep it from
+that; the difference between that window and everything else in it is the meeting.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.network.chain_borders import Chained
 from harness.network.disjoint_sets import DisjointSets
 from harness.network.layers import Layer
 from harness.network.network import Network
@@ -18,8 +21,23 @@ from harness.probe.chain_windows import window_probes
 from harness.probe.probe import Probe
 
 CHECK_EVERY = 3
+WIDER = ((0, 1), (1, 0), (1, 1))
+"""Numbers of further chains in front of a pair and behind it, in the order in which such windows are tried."""
 Ask = Callable[[Probe], RuntimeGraph | None]
 Chains = frozenset[frozenset[int]]
+
+
+@dataclass(frozen=True)
+class ChainedLayer:
+    """What a layer reads from other chains, writes for them, and computes, in bytes.
+
+    `follows` is whether it reads a result of the layer in front of it in the network's order, also in another chain.
+    """
+
+    read_bytes: int
+    written_bytes: int
+    result_bytes: int
+    follows: bool
 
 
 @dataclass(frozen=True)
@@ -29,11 +47,12 @@ class ChainProbes:
     `places` are the digest of the key and the label of each layer, in the network's order. `alone` is the window of the
     group, `meeting` that of the group and the next one; each has a null window without the layers, "" if all its inputs
     come from outside. `meeting` is "" for the last group, and if `agrees` is false: the device runs the two groups
-    together otherwise than in the network, although it runs each of them as there. `check` is the window of this group
+    together otherwise than in the network, although it runs each of them as there. `wider` is the number of further
+    groups in the window `meeting`, in front of this group and behind the next one. `check` is the window of this group
     and the next two, for every third group. Nothing is fitted to it; it shows whether chains and meetings add up.
     `views` are the layers that take no time on the device; the first group has those of the whole network. `borders`
     are the sizes in bytes of the tensors that each layer exchanges with other groups, `weight_bytes` the sizes of its
-    weights.
+    weights. `ordered` describes each layer and its place in a chain; windows of neighbours do not have it.
     """
 
     places: tuple[tuple[str, str], ...]
@@ -48,6 +67,8 @@ class ChainProbes:
     views: tuple[tuple[str, str], ...] = ()
     borders: tuple[tuple[int, ...], ...] = ()
     weight_bytes: tuple[int, ...] = ()
+    ordered: tuple[ChainedLayer, ...] = ()
+    wider: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -78,6 +99,8 @@ def plan_chains(
     owner = {node.index: place for place, layer in enumerate(layers) for node in layer.graph.nodes}
     chains = _in_places(graph.chains, owner, views)
     groups = _groups(layers, chains, views)
+    chained = Chained(network, layers, views)
+    described = _ordered(chained, groups)
 
     def window(*joined: Sequence[int]) -> _Window:
         members = sorted(itertools.chain(*joined))
@@ -97,6 +120,8 @@ def plan_chains(
         for at in range(0, len(groups) - 2, CHECK_EVERY)
         if {at, at + 1} <= meetings.keys() and (three := window(*groups[at : at + 3])).agrees
     }
+    wider = _wider(groups, meetings, window)
+    meetings |= {at: found for at, (_, found) in wider.items()}
     found = []
     for at, group in enumerate(groups):
         meeting, check = (held[at].ids if at in held else ("", "") for held in (meetings, checks))
@@ -109,8 +134,10 @@ def plan_chains(
                 at == len(groups) - 1 or at in meetings,
                 *check,
                 views=places(sorted(views)) if at == 0 else (),
-                borders=_border_bytes(network, layers, owner, group, views),
-                weight_bytes=tuple(network.constant_bytes(layers[place].graph.nodes) for place in group),
+                borders=tuple((*one.read, *one.written) for one in chained.borders(group)),
+                weight_bytes=tuple(map(chained.weight_bytes, group)),
+                ordered=described[at],
+                wider=wider[at][0] if at in wider else (0, 0),
             )
         )
     probes = (probe for one in (*alone, *meetings.values(), *checks.values()) for probe in (one.probe, one.null))
@@ -129,6 +156,24 @@ def _meetings(alone: Sequence[_Window], pairs: Sequence[_Window]) -> dict[int, _
     }
 
 
+def _wider(
+    groups: Sequence[Sequence[int]], meetings: Mapping[int, _Window], window: Callable[..., _Window]
+) -> dict[int, tuple[tuple[int, int], _Window]]:
+    """Return windows of three or four groups that agree, for pairs without a window, by the number of the first group.
+
+    All other meetings in such a window must be known.
+    """
+    found = {}
+    for at in set(range(len(groups) - 1)) - meetings.keys():
+        for front, behind in WIDER:
+            first, last = at - front, at + 1 + behind
+            known = all(other in meetings for other in range(first, last) if other != at)
+            if first >= 0 and last < len(groups) and known and (wide := window(*groups[first : last + 1])).agrees:
+                found[at] = ((front, behind), wide)
+                break
+    return found
+
+
 def _in_places(chains: Iterable[frozenset[int]], owner: Mapping[int, int], views: frozenset[int]) -> Chains:
     """Return chains of nodes as sets of places of layers, without views; a layer may be in several chains."""
     return frozenset(frozenset(owner[index] for index in chain) - views for chain in chains) - {frozenset()}
@@ -142,30 +187,19 @@ def _groups(layers: Sequence[Layer], chains: Chains, views: frozenset[int]) -> l
     return sorted((tuple(sorted(group)) for group in sets.groups()), key=lambda group: group[-1])
 
 
-def _border_bytes(
-    network: Network, layers: Sequence[Layer], owner: Mapping[int, int], group: Sequence[int], views: frozenset[int]
-) -> tuple[tuple[int, ...], ...]:
-    """Return, for each layer of a group in order, the sizes of the tensors that it exchanges with other layers.
-
-    `owner` has the place of each node's layer, `group` and `views` are places. Views take no time on the device: a
-    tensor passes through them from the layer in front of them to the layers behind them. Sizes are in bytes, of tensors
-    read first.
-    """
-
-    def written_within(name: str) -> bool:
-        if name not in network.producers:
-            return False
-        place = owner[network.producers[name].index]
-        read = layers[place].graph.inputs if place in views else ()
-        return written_within(read[0]) if read else place in group
-
-    def read_beyond(name: str) -> bool:
-        places = {owner[node.index] for node in network.readers(name)}
-        through = (result for place in places & views for result in layers[place].graph.outputs)
-        return name in network.outputs or not places <= views.union(group) or any(map(read_beyond, through))
-
-    def exchanged(layer: Layer) -> Iterator[str]:
-        yield from (name for name in layer.graph.inputs if not written_within(name))
-        yield from filter(read_beyond, layer.graph.outputs)
-
-    return tuple(tuple(network.types[name].bytes for name in exchanged(layers[place])) for place in group)
+def _ordered(chained: Chained, groups: Sequence[Sequence[int]]) -> list[tuple[ChainedLayer, ...]]:
+    """Return for each group the sizes of its layers, and whether each reads the result of the one in front of it."""
+    order = list(itertools.chain(*groups))
+    in_front = dict(zip(order[1:], order, strict=False))
+    return [
+        tuple(
+            ChainedLayer(
+                borders.read_bytes,
+                borders.written_bytes,
+                chained.result_bytes(place),
+                place in in_front and chained.reads(place, in_front[place]),
+            )
+            for place, borders in zip(group, chained.borders(group), strict=True)
+        )
+        for group in groups
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -147,6 +148,23 @@ def test_amounts_are_the_overheads_and_one_of_each_content() -> None:
     contents = {name: amount for name, amount in amounts.items() if name not in COLUMNS}
     assert contents == {"in front null 1": 1, "chain alone n1": 2, "meeting meeting 1 n1 alone n1 alone n1": 1}
     assert "in front null 0" not in equations[("alone n0",)][1]
+
+
+def test_a_wider_window_holds_all_chains_and_meetings_between_them() -> None:
+    """The window of a meeting with further chains has each of its chains and meetings once."""
+    plain = row_of_chains("n", 4)
+    chains = [replace(plain[0], wider=(0, 1)), *plain[1:]]
+    terms = terms_of(chains)
+    _, amounts = chain_equations(chains, terms, terms)["meeting 0 n0", "alone n0", "alone n1"]
+    contents = {name: amount for name, amount in amounts.items() if name not in COLUMNS}
+    assert contents == {
+        "chain alone n0": 1,
+        "chain alone n1": 2,
+        "meeting meeting 0 n0 alone n0 alone n1": 1,
+        "meeting meeting 1 n1 alone n1 alone n1": 1,
+    }
+    unknown = terms.keys() - {chains[1].meeting}
+    assert ("meeting 0 n0", "alone n0", "alone n1") not in chain_equations(chains, terms, unknown)
 
 
 def test_windows_that_were_not_measured_are_left_out() -> None:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_lut_store import entry, table
 
-from harness.lut.table_files import ENTRIES, publish
+from harness.lut.chain_rows import ChainRow
+from harness.lut.table_files import CHAINS, ENTRIES, publish
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import BUILTIN_NAMES, load_network
@@ -105,11 +106,13 @@ def test_the_grammar_describes_nothing_that_is_cut_short(data: st.DataObject) ->
     assert not signature_pattern().fullmatch(text.replace("(", "", 1))
 
 
-def test_the_columns_are_those_of_the_page(tmp_path: Path) -> None:
-    """The table of columns lists the columns of entries.csv in their order."""
-    section = PAGE.partition("## entries.csv")[2].partition("## Signatures")[0]
+@pytest.mark.parametrize("file", [ENTRIES, CHAINS])
+def test_the_columns_are_those_of_the_page(file: str, tmp_path: Path) -> None:
+    """The tables of columns list the columns of entries.csv and chains.csv in their order."""
+    section = PAGE.partition(f"## {file}")[2].partition("\n## ")[0]
     listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    header = (publish(table([entry("a")]), tmp_path).path / ENTRIES).read_text().splitlines()[0]
+    row = ChainRow("0123456789abcdef", 0, *entry("a").place)
+    header = (publish(table([entry("a")], chains=(row,)), tmp_path).path / file).read_text().splitlines()[0]
     assert listed == [name.strip('"') for name in header.split(",")]
 
 

@@ -145,7 +145,7 @@ def test_the_folder_is_named_by_date_and_content(tmp_path: Path) -> None:
     manifest = (folder / MANIFEST).read_bytes()
     assert folder == tmp_path / "board" / f"2026-01-02-{hashlib.sha256(manifest).hexdigest()[:8]}"
     assert json.loads(manifest)["sha256"][ENTRIES] == hashlib.sha256((folder / ENTRIES).read_bytes()).hexdigest()
-    assert json.loads(manifest)["schema_version"] == 3
+    assert json.loads(manifest)["schema_version"] == 4
 
 
 def test_many_publish_the_same_content_at_once(tmp_path: Path) -> None:

@@ -275,11 +275,12 @@ def test_a_meeting_that_the_network_does_not_have_is_dropped(line: tuple[Network
     network, layers = line
     graph = _chained({0, 1}, {2, 3, 4}, {5, 6, 7, 8})
     pairs = [frozenset({0, 1, 2, 3, 4}), frozenset({2, 3, 4, 5, 6, 7, 8})]
+    whole = frozenset(range(9))
     cases: list[tuple[Sequence[frozenset[int]], tuple[bool, ...]]] = [
         ((), (True, True, True)),
-        (pairs[:1], (False, True, True)),
+        ((pairs[0], whole), (False, True, True)),
         ((pairs[0], frozenset({0, 1})), (True, True, True)),
-        ((pairs[1], frozenset({0, 1})), (True, False, True)),
+        ((pairs[1], whole, frozenset({0, 1})), (True, False, True)),
     ]
     for torn, agrees in cases:
         chains, probes = plan_chains(network, layers, graph, str, _as_reported(graph, torn))
@@ -292,6 +293,21 @@ def test_a_meeting_that_the_network_does_not_have_is_dropped(line: tuple[Network
         assert [len(chain.places) for chain in chains] == [2, 3, 4]
         assert chains[0].places[1] == (layers[1].key.digest, "1")
         assert chains[0].alone_null == ""
+
+
+def test_a_longer_window_shows_the_meeting_of_a_pair_that_does_not_agree(
+    line: tuple[Network, tuple[Layer, ...]],
+) -> None:
+    """Where a pair runs otherwise than in the network, a window with one more chain takes its place."""
+    network, layers = line
+    graph = _chained({0, 1}, {2, 3, 4}, {5, 6, 7, 8})
+    pairs = [frozenset({0, 1, 2, 3, 4}), frozenset({2, 3, 4, 5, 6, 7, 8})]
+    for at, wider in ((0, (0, 1)), (1, (1, 0))):
+        chains, probes = plan_chains(network, layers, graph, str, _as_reported(graph, pairs[at : at + 1]))
+        assert [chain.wider for chain in chains] == [wider if number == at else (0, 0) for number in range(3)]
+        assert all(chain.agrees for chain in chains)
+        whole = next(probe for probe in probes if probe.id == chains[at].meeting)
+        assert {network.nodes[index].index for index in whole.model.names.nodes.values()} == set(range(9))
 
 
 def test_chains_that_share_a_layer_are_one_group(line: tuple[Network, tuple[Layer, ...]]) -> None:

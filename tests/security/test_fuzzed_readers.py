@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from fuzz import devices, frames, networks, tables
 from fuzz.target import HANG_S, NAMES, target
 from harness.errors import LutCorrupt
-from harness.lut.table_files import MAX_ENTRIES, read_lut
+from harness.lut.entry_rows import MAX_ENTRIES
+from harness.lut.table_files import read_lut
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = {"frames": 300, "tables": 200, "devices": 400, "networks": 250}

@@ -18,7 +18,8 @@ from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from fuzz import tables
 from harness.errors import LutCorrupt
-from harness.lut.table_files import CORRELATION, ENTRIES, MANIFEST, MAX_ENTRIES, PREDICTOR, read_lut
+from harness.lut.entry_rows import MAX_ENTRIES
+from harness.lut.table_files import CORRELATION, ENTRIES, MANIFEST, PREDICTOR, read_lut
 from harness.predictor.stored_graph import MAX_DEPTH
 
 PREDICTOR_BYTES = 512 << 20

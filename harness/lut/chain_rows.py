@@ -1,0 +1,104 @@
+"""The chains of the networks of a table: one row for each layer, in order, as `chains.csv` holds them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from harness.files import csv_text
+from harness.probe.chain_plan import ChainProbes
+
+MAX_ROWS = 100_000
+VIEW = -1
+"""The number of the chain for a layer that takes no time on the device, and is in none."""
+_Bytes = Annotated[int, Field(ge=0, lt=1 << 62)]
+
+
+@dataclass(frozen=True)
+class ChainRow:
+    """One layer of a network of the table, and the chain that it runs in.
+
+    `network` is the beginning of the hash of the network's file, `chain` the number of the chain within the network, or
+    VIEW. `key` and `context` name the layer's entry. `read_bytes` and `written_bytes` are what it reads from other
+    chains and writes for them; `result_bytes` and `weight_bytes` are the sizes of all its results and constants.
+    `follows` is whether it reads a result of the layer in front of it.
+    """
+
+    network: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    chain: Annotated[int, Field(ge=VIEW, lt=MAX_ROWS)]
+    key: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    context: Annotated[str, Field(max_length=10_000)]
+    read_bytes: _Bytes = 0
+    written_bytes: _Bytes = 0
+    result_bytes: _Bytes = 0
+    weight_bytes: _Bytes = 0
+    follows: bool = False
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Key digest and context of the layer's entry."""
+        return self.key, self.context
+
+
+_COLUMNS = tuple(field.name for field in fields(ChainRow))
+
+
+def rows_of(campaigns: Iterable[Sequence[ChainProbes]], places: Collection[tuple[str, str]]) -> tuple[ChainRow, ...]:
+    """Return the rows of the chains of campaigns, oldest first: for each network those of its newest campaign.
+
+    Networks with a layer that is not in `places`, the entries of a table, are left out, and so are windows of
+    neighbours, which are no chains.
+    """
+    found: dict[str, list[ChainRow]] = {}
+    for chains in campaigns:
+        for network, group in itertools.groupby(chains, key=lambda chain: chain.network):
+            held = list(group)
+            if all(chain.ordered for chain in held):
+                found[network] = [row for number, chain in enumerate(held) for row in _rows(number, chain)]
+    known = frozenset(places)
+    return tuple(row for rows in found.values() if all(row.place in known for row in rows) for row in rows)
+
+
+def _rows(number: int, chain: ChainProbes) -> Iterable[ChainRow]:
+    yield from (ChainRow(chain.network, VIEW, *place) for place in chain.views)
+    for place, layer, weight_bytes in zip(chain.places, chain.ordered, chain.weight_bytes, strict=True):
+        sizes = (layer.read_bytes, layer.written_bytes, layer.result_bytes, weight_bytes)
+        yield ChainRow(chain.network, number, *place, *sizes, layer.follows)
+
+
+def write_rows(rows: Sequence[ChainRow]) -> bytes:
+    """Return the file that holds these rows; empty without any."""
+    cells = [[int(cell) if isinstance(cell, bool) else cell for cell in astuple(row)] for row in rows]
+    return csv_text(_COLUMNS, cells, quoting=csv.QUOTE_NONNUMERIC).encode() if rows else b""
+
+
+def read_rows(content: bytes, places: Collection[tuple[str, str]]) -> tuple[ChainRow, ...]:
+    """Return the rows of a file; raises ValueError, which says what is wrong.
+
+    Every row must name an entry of the table in `places`.
+    """
+    try:
+        table = list(itertools.islice(csv.reader(io.StringIO(content.decode(), newline=""), strict=True), MAX_ROWS + 2))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"it is not a CSV file: {error}") from error
+    if not table or tuple(table[0]) != _COLUMNS:
+        raise ValueError(f"it does not have the columns {', '.join(_COLUMNS)}")
+    if len(table) > MAX_ROWS + 1:
+        raise ValueError(f"it has more than {MAX_ROWS:,} rows")
+    adapter, known, found = TypeAdapter(ChainRow), frozenset(places), []
+    for number, values in enumerate(table[1:], start=2):
+        try:
+            row = adapter.validate_python(dict(zip(_COLUMNS, values, strict=True)))
+        except ValueError as error:
+            problem = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise ValueError(f"line {number}: {problem}"[:200]) from error
+        if row.place not in known:
+            raise ValueError(f"line {number}: it names a layer that is not in the table")
+        found.append(row)
+    return tuple(found)

@@ -1,0 +1,187 @@
+"""Values of layers in neighbourhoods that no network of the table has, on devices that chain layers on chip.
+
+What a layer costs in a chain depends on what it exchanges with external memory: where it reads from, and for whom it
+writes. Layers of equal key that exchange as much are of one *class* of neighbourhood: chained in front, behind, on both
+sides, or on none. The value for an unknown neighbourhood is the mean over the known ones of its class. Where none is
+of its class, it is that of the class with the most similar traffic, plus the time of the difference in bytes: two
+rates, fitted by least squares to the keys that the table has in several classes, if there are enough of them. The
+spread between known neighbourhoods is the standard error.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from harness.array_types import Floats
+from harness.lut.chain_rows import VIEW, ChainRow
+from harness.network.chain_rules import ChainRules, OrderedLayer
+
+USUAL_SPREAD = 0.3
+"""Relative standard error of a layer in another neighbourhood where nothing is known about it."""
+FEWEST_DIFFERENCES = 5
+"""Number of differences between neighbourhoods from which rates and spreads are estimated from them."""
+PRIOR = 2.0
+"""Number of neighbourhoods that the spread of all layers counts as, beside those of the layer itself."""
+LEAST_PART = 0.3
+"""Part of a known value that a value for less traffic keeps at least."""
+
+
+class KnownLayer(Protocol):
+    """An entry of a table; see `harness.lut.table.Entry`."""
+
+    @property
+    def op(self) -> str:
+        """Its operators."""
+        ...
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Key digest and context."""
+        ...
+
+    @property
+    def remainder_s(self) -> float:
+        """Its part of a sum, in seconds."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClassValue:
+    """The value of a layer in an unknown neighbourhood of a known key.
+
+    `latency_s` is in seconds. `weights` are the parts that entries have in it, by their indices; the errors of these
+    are not in `spread_s`, the standard error of the choice of neighbourhood.
+    """
+
+    neighbourhood: str
+    latency_s: float
+    spread_s: float
+    weights: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The entries of one key and class: indices and values, and the bytes read and written."""
+
+    bytes: tuple[int, int]
+    indices: tuple[int, ...]
+    values: Floats
+
+    @property
+    def mean_s(self) -> float:
+        return float(self.values.mean())
+
+
+class Neighbourhoods:
+    """What a table knows about neighbourhoods: values by class, `views` by key, and rules for chains."""
+
+    def __init__(self, entries: Sequence[KnownLayer], rows: Sequence[ChainRow]) -> None:
+        """`rows` are those of the table's chains; each names one of the entries."""
+        index = {entry.place: number for number, entry in enumerate(entries)}
+        self.views = frozenset(row.key for row in rows if row.chain == VIEW)
+        self.rules = ChainRules(_networks(entries, index, rows))
+        grouped: dict[str, dict[tuple[int, int], dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+        for row in rows:
+            if row.chain != VIEW:
+                at = index[row.place]
+                grouped[row.key][row.read_bytes, row.written_bytes][at] = entries[at].remainder_s
+        self._known = {
+            key: [_Known(size, tuple(held), np.array([*held.values()])) for size, held in classes.items()]
+            for key, classes in grouped.items()
+        }
+        self._rates = _rates(list(self._known.values()))
+        self._within, self._across = self._spreads()
+
+    def find(self, key: str, read_bytes: int, written_bytes: int) -> ClassValue | None:
+        """Return the value of a layer that exchanges so many bytes with other chains; None for an unknown key."""
+        if key not in self._known:
+            return None
+        wanted = (read_bytes, written_bytes)
+        known = min(self._known[key], key=lambda one: (_distance(one.bytes, wanted), one.bytes))
+        count, value = len(known.values), self._moved(known, wanted)
+        own = float(((known.values - known.mean_s) ** 2).sum())
+        variance = (PRIOR * (self._within * value) ** 2 + own) / (PRIOR + count - 1) * (1 + 1 / count)
+        if known.bytes != wanted:
+            variance += (self._across * value) ** 2
+        return ClassValue(_name(*wanted), value, variance**0.5, dict.fromkeys(known.indices, 1 / count))
+
+    def _moved(self, known: _Known, wanted: tuple[int, int]) -> float:
+        """Return a class's value with the time of another traffic."""
+        moved_s = float(self._rates @ np.subtract(wanted, known.bytes))
+        return max(known.mean_s + moved_s, LEAST_PART * known.mean_s)
+
+    def _spreads(self) -> tuple[float, float]:
+        """Return the relative spread between neighbourhoods of a class, and that of a class from the nearest other."""
+        within, across = [], []
+        for classes in self._known.values():
+            for one in classes:
+                if len(one.values) > 1:
+                    within.append((one.mean_s, float(one.values.var(ddof=1))))
+                others = [other for other in classes if other is not one]
+                if others:
+                    nearest = min(others, key=lambda other: (_distance(other.bytes, one.bytes), other.bytes))
+                    across.append((one.mean_s, (self._moved(nearest, one.bytes) - one.mean_s) ** 2))
+        return _relative(within), _relative(across)
+
+
+def _networks(
+    entries: Sequence[KnownLayer], index: Mapping[tuple[str, str], int], rows: Sequence[ChainRow]
+) -> list[list[list[OrderedLayer]]]:
+    """Return the chains of each network in order."""
+    return [
+        [
+            [
+                OrderedLayer(row.key, entries[index[row.place]].op, row.result_bytes, row.weight_bytes, row.follows)
+                for row in chain
+            ]
+            for number, chain in itertools.groupby(network, key=lambda row: row.chain)
+            if number != VIEW
+        ]
+        for _, network in itertools.groupby(rows, key=lambda row: row.network)
+    ]
+
+
+def _rates(known: Sequence[Sequence[_Known]]) -> Floats:
+    """Return seconds per byte read and per byte written, from the differences between classes of equal keys."""
+    pairs = [pair for classes in known for pair in itertools.combinations(classes, 2)]
+    if len(pairs) < FEWEST_DIFFERENCES:
+        return np.zeros(2)
+    weights = np.array([max(one.mean_s + other.mean_s, 1e-12) for one, other in pairs]) ** -0.5
+    moved = np.array([np.subtract(one.bytes, other.bytes) for one, other in pairs], float)
+    taken = np.array([one.mean_s - other.mean_s for one, other in pairs])
+    return _least_squares(moved * weights[:, None], taken * weights)
+
+
+def _least_squares(design: Floats, wanted: Floats) -> Floats:
+    """Return the two coefficients, neither negative, that fit best: both together, one alone, or none."""
+    together: Floats = np.linalg.lstsq(design, wanted, rcond=None)[0].astype(float)
+    found: list[Floats] = [np.zeros(2), together]
+    for column, alone in enumerate(np.eye(2)):
+        squares = float(design[:, column] @ design[:, column])
+        found.append(alone * (float(design[:, column] @ wanted) / squares if squares else 0.0))
+    allowed = [one for one in found if min(one) >= 0]
+    return min(allowed, key=lambda one: float(((design @ one - wanted) ** 2).sum()))
+
+
+def _relative(found: Sequence[tuple[float, float]]) -> float:
+    """Return the root of the mean relative variance, each weighted by its time."""
+    if len(found) < FEWEST_DIFFERENCES:
+        return USUAL_SPREAD
+    return float((sum(variance / mean for mean, variance in found) / sum(mean for mean, _ in found)) ** 0.5)
+
+
+def _distance(one: tuple[int, int], other: tuple[int, int]) -> int:
+    return abs(one[0] - other[0]) + abs(one[1] - other[1])
+
+
+def _name(read_bytes: int, written_bytes: int) -> str:
+    """Return on which sides a layer is chained."""
+    if read_bytes:
+        return "none" if written_bytes else "behind"
+    return "front" if written_bytes else "both"
