@@ -5,7 +5,8 @@ writes. Layers of equal key that exchange as much are of one *class* of neighbou
 sides, or on none. The value for an unknown neighbourhood is the mean over the known ones of its class. Where none is
 of its class, it is that of the class with the most similar traffic, plus the time of the difference in bytes: two
 rates, fitted by least squares to the keys that the table has in several classes, if there are enough of them. The
-spread between known neighbourhoods is the standard error.
+probe of a single layer has its neighbours on chip: it stands for a layer chained on both sides that no network has.
+The spread between known neighbourhoods is the standard error.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ FEWEST_DIFFERENCES = 5
 """Number of differences between neighbourhoods from which rates and spreads are estimated from them."""
 PRIOR = 2.0
 """Number of neighbourhoods that the spread of all layers counts as, beside those of the layer itself."""
+_ON_CHIP = (0, 0)
 LEAST_PART = 0.3
 """Part of a known value that a value for less traffic keeps at least."""
 
@@ -95,6 +97,7 @@ class Neighbourhoods:
             key: [_Known(size, tuple(held), np.array([*held.values()])) for size, held in classes.items()]
             for key, classes in grouped.items()
         }
+        self._probed = _probed(entries, self._known)
         self._rates = _rates(list(self._known.values()))
         self._within, self._across = self._spreads()
 
@@ -103,13 +106,19 @@ class Neighbourhoods:
         if key not in self._known:
             return None
         wanted = (read_bytes, written_bytes)
-        known = min(self._known[key], key=lambda one: (_distance(one.bytes, wanted), one.bytes))
+        known = self._nearest(self._known[key], self._probed.get(key), wanted)
         count, value = len(known.values), self._moved(known, wanted)
         own = float(((known.values - known.mean_s) ** 2).sum())
         variance = (PRIOR * (self._within * value) ** 2 + own) / (PRIOR + count - 1) * (1 + 1 / count)
         if known.bytes != wanted:
             variance += (self._across * value) ** 2
         return ClassValue(_name(*wanted), value, variance**0.5, dict.fromkeys(known.indices, 1 / count))
+
+    @staticmethod
+    def _nearest(classes: Sequence[_Known], probed: _Known | None, wanted: tuple[int, int]) -> _Known:
+        """Return the class with the most similar traffic; of equal ones, one in a network."""
+        candidates = [*classes, *([probed] if probed else [])]
+        return min(candidates, key=lambda one: (_distance(one.bytes, wanted), one is probed, one.bytes))
 
     def _moved(self, known: _Known, wanted: tuple[int, int]) -> float:
         """Return a class's value with the time of another traffic."""
@@ -119,13 +128,13 @@ class Neighbourhoods:
     def _spreads(self) -> tuple[float, float]:
         """Return the relative spread between neighbourhoods of a class, and that of a class from the nearest other."""
         within, across = [], []
-        for classes in self._known.values():
+        for key, classes in self._known.items():
             for one in classes:
                 if len(one.values) > 1:
                     within.append((one.mean_s, float(one.values.var(ddof=1))))
                 others = [other for other in classes if other is not one]
                 if others:
-                    nearest = min(others, key=lambda other: (_distance(other.bytes, one.bytes), other.bytes))
+                    nearest = self._nearest(others, self._probed.get(key), one.bytes)
                     across.append((one.mean_s, (self._moved(nearest, one.bytes) - one.mean_s) ** 2))
         return _relative(within), _relative(across)
 
@@ -145,6 +154,23 @@ def _networks(
         ]
         for _, network in itertools.groupby(rows, key=lambda row: row.network)
     ]
+
+
+def _probed(entries: Sequence[KnownLayer], known: Mapping[str, Sequence[_Known]]) -> dict[str, _Known]:
+    """Return the single layers between neighbours on chip, of keys that no network has chained on both sides.
+
+    Their times are scaled as those of the other keys are between their probes and their chains.
+    """
+    alone = {entry.place[0]: at for at, entry in enumerate(entries) if set(entry.place[1].split(",")) == {"chip"}}
+    chained = {key: one for key, classes in known.items() for one in classes if one.bytes == _ON_CHIP}
+    both = [(one.mean_s, entries[alone[key]].remainder_s) for key, one in chained.items() if key in alone]
+    whole_s = sum(alone_s for _, alone_s in both)
+    scale = sum(mean_s for mean_s, _ in both) / whole_s if len(both) >= FEWEST_DIFFERENCES and whole_s > 0 else 1.0
+    return {
+        key: _Known(_ON_CHIP, (at,), np.array([scale * entries[at].remainder_s]))
+        for key, at in alone.items()
+        if key not in chained and entries[at].remainder_s > 0
+    }
 
 
 def _rates(known: Sequence[Sequence[_Known]]) -> Floats:

@@ -146,3 +146,21 @@ def test_a_table_keeps_its_chains(tmp_path: Path) -> None:
     (made.path / "chains.csv").write_bytes(write_rows(rows[:1]))
     with pytest.raises(LutCorrupt, match=r"chains\.csv"):
         read_lut(made.path)
+
+
+def test_a_probe_stands_for_neighbours_on_chip() -> None:
+    """The single layer of a key that is known without neighbours on chip stands for a layer between such, as scaled."""
+    entries, rows = known([(name, 8e-5, 0, 0) for name in "bcdef"] + [("a", 9e-4, 10**7, 0)])
+    probes = [entry(name, latency_s=1e-4, remainder_s=1e-4) for name in "abcdef"]
+    neighbourhoods = Neighbourhoods([*entries, *probes], rows)
+    inside, nearly, apart = (neighbourhoods.find(key("a"), read, 0) for read in (0, 1000, 10**7))
+    assert inside is not None
+    assert nearly is not None
+    assert apart is not None
+    assert inside.latency_s == nearly.latency_s == pytest.approx(8e-5)
+    assert inside.weights == {len(entries): 1.0}
+    assert apart.latency_s == pytest.approx(9e-4)
+    between = neighbourhoods.find(key("b"), 0, 0)
+    assert between is not None
+    assert between.latency_s == pytest.approx(8e-5)
+    assert between.weights == {0: 1.0}
