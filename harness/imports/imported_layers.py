@@ -15,7 +15,7 @@ from harness.imports.layer_network import KeyedLayer, keyed_layer
 from harness.imports.layer_spec import spec_of
 from harness.imports.mapping import NetworkRows, NodeRows, OperatorRows
 from harness.imports.source_file import SourceFile
-from harness.lut.table_files import MAX_ENTRIES
+from harness.lut.entry_rows import MAX_ENTRIES
 from harness.network.network import ITEM_BYTES
 from harness.text import printable
 

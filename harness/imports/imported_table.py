@@ -14,7 +14,6 @@ from harness.imports.mapping import ImportMapping, StatedOverhead
 from harness.imports.source_file import SourceFile
 from harness.latency.layer_latency import RESOLUTION_SIGMAS
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
-from harness.lut.entry_rows import MAX_ENTRIES
 from harness.lut.learning import learn_predictor
 from harness.lut.table import IMPORT, Entry, Lut
 from harness.network.fusion_rules import DEFAULT_RULES, FusionRule, ReportedGroups, learn_rules

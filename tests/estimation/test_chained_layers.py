@@ -14,7 +14,7 @@ from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from harness import build_lut, estimate, profile
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.lut.table import Lut
-from harness.measure.campaign import load_request
+from harness.measure.device_requests import load_request
 from harness.measure.policy import RepeatPolicy
 from harness.network.model_references import load_network
 from harness.probe.probe import network_probe
