@@ -39,7 +39,37 @@ def state() -> Dict[str, Number]:
         facts["clock_hz"] = int(clock) * 1000
     if hasattr(os, "getloadavg"):
         facts["load_1min"] = os.getloadavg()[0]
+    facts.update(processor_times())
     return facts
+
+
+def processor_times() -> Dict[str, Number]:
+    """Return what this machine and this process have done since they started; empty where there is no /proc/stat.
+
+    `cpu_total_s` is the time of all processors, `cpu_busy_s` the part in which they worked and `cpu_steal_s` the part
+    that a hypervisor gave to others. `runnable` tasks want to run now, this one included. `own_cpu_s` is the work of
+    this `process`.
+    """
+    try:
+        with open("/proc/stat", encoding="ascii", errors="replace") as lines:
+            found = {name: values for name, *values in map(str.split, lines) if name in ("cpu", "procs_running")}
+        # user, nice, system, idle, iowait, irq, softirq, steal; guests are counted in user and nice.
+        ticks = [int(value) for value in found["cpu"][:8]]
+        runnable = int(found["procs_running"][0])
+    except (OSError, ValueError, KeyError, IndexError):
+        return {}
+    if len(ticks) < 8:
+        return {}
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    idle, steal = ticks[3] + ticks[4], ticks[7]
+    return {
+        "cpu_total_s": round(sum(ticks) * tick_s, 2),
+        "cpu_busy_s": round((sum(ticks) - idle - steal) * tick_s, 2),
+        "cpu_steal_s": round(steal * tick_s, 2),
+        "own_cpu_s": round(sum(os.times()[:4]), 2),
+        "runnable": runnable,
+        "process": os.getpid(),
+    }
 
 
 def _cpu_model() -> Optional[str]:

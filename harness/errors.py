@@ -34,6 +34,7 @@
     │   ├── CampaignIncomplete
     │   ├── DeviceQuarantined
     │   ├── DeviceUnsteady
+    │   ├── MachineNoisy
     │   └── IllConditionedDesign
     ├── CoverageError                exit 6    the table does not have all layers of a network
     ├── RegressionFound              exit 7    something became slower
@@ -214,6 +215,10 @@ class DeviceQuarantined(MeasurementError):
 
 class DeviceUnsteady(MeasurementError):
     """The device's speed changed too much during the campaign; its samples are kept and enter no table."""
+
+
+class MachineNoisy(MeasurementError, retry_helps=True):
+    """Latencies differ so much between processes that the result does not answer the question."""
 
 
 class IllConditionedDesign(MeasurementError, fault="user"):

@@ -135,8 +135,8 @@ def _show_result(outcome: ProfileOutcome, result: ProfileResult, json: bool) -> 
         note(f"The device refused {result.refused} probes; `harness lut build` omits their layers")
     if result.unsettled:
         note(f"{result.unsettled} probes did not reach the target interval; their entries have a wider one")
-    if result.drift > 0.05:
-        note(f"The reference probe drifted by {result.drift:.1%}: clock, temperature or load changed meanwhile")
+    if result.machine is not None:
+        print(f"machine: {result.machine.text}")
     note(f"Next: harness lut build --device {result.device}{outcome.request.variant.options()}")
 
 

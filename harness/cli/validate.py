@@ -12,6 +12,7 @@ from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
+from harness.errors import MachineNoisy
 from harness.settings import DEFAULT_DEVICE
 from harness.text import clock_name, milliseconds, printable
 from harness.workspace import find_workspace
@@ -61,7 +62,7 @@ def validate(
     wait_s = arguments.parse_wait(wait) or 0.0
 
     from harness.estimation.network_estimate import estimate_network
-    from harness.lut.table_files import open_table
+    from harness.lut.table_choice import open_table
     from harness.network.network_list import read_networks, refusals_error
     from harness.validation import network_validation as validation
 
@@ -95,6 +96,10 @@ def validate(
         show_validation(result)
     if result.refused_networks:
         raise refusals_error(result.refused_networks, len(result.networks))
+    if not result.is_answered and result.machine is not None:
+        what = f"The validation cannot say whether estimates are within {validation.MOST_FLOOR:.0%}"
+        step = "Stop other work on the device and validate again, or give more --processes"
+        raise MachineNoisy(what, why=f"The machine is {result.machine.text}", next_step=step)
 
 
 def show_validation(result: Validation) -> None:
@@ -119,13 +124,13 @@ def show_validation(result: Validation) -> None:
     print(
         f"mean absolute error {result.mape:.1%}  within 5 %: {result.within_5:.0%}  within 10 %: {result.within_10:.0%}"
         f"  intervals hold: {result.interval_coverage:.0%}  clock: {clock_name(result.clock)}"
-        f"  table: {printable(str(result.lut))}"
+        f"  table: {printable(str(result.lut))}  method: {result.method}"
     )
     if result.floor is not None:
-        print(
-            f"floor {result.floor:.1%} (median): the difference from process to process;"
-            f" mean absolute error above it {result.mape_beyond_floor:.1%}"
-        )
+        beyond = f"; mean absolute error above it {result.mape_beyond_floor:.1%}" if result.is_answered else ""
+        print(f"floor {result.floor:.1%} (median): the difference from process to process{beyond}")
+    if result.machine is not None:
+        print(f"machine: {result.machine.text}")
     for network in result.networks:
         _note_file(network)
     if result.oracle is not None:

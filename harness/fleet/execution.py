@@ -12,7 +12,7 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
-from harness.device.inventory import find_device, load_inventory
+from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import Deadlines, open_session
 from harness.errors import (
     BackendError,
@@ -25,11 +25,13 @@ from harness.errors import (
     Interrupted,
 )
 from harness.fleet.connections import ConnectGate, pause
+from harness.fleet.further_processes import LEAST_CAMPAIGN_S, measure_further_processes, note_busy_machine
 from harness.fleet.health import check_golden, check_golden_again, check_in_service, configured_band, note_failure
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import FleetStore, now
 from harness.fleet.watch_campaign import measure_watch
 from harness.measure.busy_device import Announcement
+from harness.measure.campaign_noise import judge_campaign
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal import Journal
 from harness.measure.journal_records import PENDING
@@ -125,6 +127,7 @@ def _attempt(
         with gate.connecting(device, stop):
             session = open_session(device)
         with session, leased_run(session, device, journal, observe, stop, request.variant) as run:
+            note_busy_machine(run)
             golden = check_golden(run, store, configured_band(device) if request.threads is None else None)
             reached = replace(bare, golden_s=golden.latency_s, fingerprint=run.fingerprint)
             outcome = (
@@ -142,7 +145,28 @@ def _attempt(
                 _exclude(run, outcome, error.what)
                 raise
             _exclude(run, outcome, None)
-            return replace(outcome, health=store.health(device.name))
+            outcome = replace(outcome, health=store.health(device.name))
+        return _judged(outcome, device, journal, gate=gate, stop=stop, observe=observe)
+
+
+def _judged(
+    outcome: ProfileOutcome,
+    device: Device,
+    journal: Journal,
+    *,
+    gate: ConnectGate,
+    stop: threading.Event,
+    observe: Observer,
+) -> ProfileOutcome:
+    """Add the verdict on the machine, which has measured further processes for a campaign of some length."""
+    result = outcome.result
+    if result is None:
+        return outcome
+    campaign = journal.campaign(result.campaign)
+    if result.wall_seconds >= LEAST_CAMPAIGN_S:
+        variant = outcome.request.variant
+        measure_further_processes(device, journal, campaign, variant, gate=gate, stop=stop, observe=observe)
+    return replace(outcome, result=replace(result, machine=judge_campaign(journal, campaign)))
 
 
 def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> ProfileOutcome:

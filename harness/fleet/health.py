@@ -22,6 +22,7 @@ from harness.errors import (
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import OUT_OF_SERVICE, Band, FleetStore, now
 from harness.measure.campaign import CampaignRun
+from harness.measure.campaign_noise import GOLDEN
 from harness.measure.device_run import DeviceRun
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import ignore
@@ -45,12 +46,12 @@ _PROVISIONAL = 2.0
 """How much wider the band is until enough sessions have been seen."""
 
 
-def _golden_latency_s(run: DeviceRun) -> float | None:
+def measure_reference(run: DeviceRun, purpose: str = GOLDEN, seed: int = 0, job: str = "") -> float | None:
     """Measure the golden probe in a new campaign and return its latency; None if the device refuses it."""
     probe = reference_probe()
     batch = Batch((probe.id,), "warm", _RUNS_PER_VISIT)
     plan = ProbePlan({probe.id: probe}, (), (batch,), probe.id, (), DEFAULT_AUXILIARY)
-    campaign = run.begin(plan, GOLDEN_POLICY.settings("golden", 0))
+    campaign = run.begin(plan, GOLDEN_POLICY.settings(purpose, seed, job))
     CampaignRun(replace(run, observe=ignore), campaign, plan, GOLDEN_POLICY).run()
     taken = run.journal.samples(campaign.id).get(probe.id)
     return summarise(taken, campaign.clock).latency_s if taken else None
@@ -78,7 +79,7 @@ def check_golden(run: DeviceRun, store: FleetStore, configured: Band | None = No
 
     Raises DeviceQuarantined if the latency is outside the band, and leaves recording the health to the caller.
     """
-    latency_s = _golden_latency_s(run)
+    latency_s = measure_reference(run)
     if latency_s is None:
         store.measured(run.device, "unknown", "it refuses the golden probe, so its state cannot be checked")
         return GoldenCheck(None, None)
@@ -97,7 +98,7 @@ def check_golden_again(run: DeviceRun, before: GoldenCheck) -> None:
     """Measure the golden probe after a campaign; raises DeviceQuarantined if the device left the band of before."""
     if before.band is None:
         return
-    latency_s = _golden_latency_s(run)
+    latency_s = measure_reference(run)
     if latency_s is not None and not before.band.holds(latency_s):
         raise _quarantined(run.device, latency_s, before.band)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from dataclasses import fields
 
 from harness.errors import JournalError
@@ -110,6 +112,17 @@ class JournalReader(DurableFile):
         )
         with self._reading():
             return [Sample(*row) for row in self._db.execute(query, (campaign, probe))]
+
+    def states(self, campaign: int) -> list[dict[str, float]]:
+        """Return the states of the machine beside the series of a campaign in order, each once."""
+        found: list[dict[str, float]] = []
+        with self._reading():
+            rows = self._db.execute("SELECT state FROM series WHERE campaign=? ORDER BY id", (campaign,))
+            for text, _ in itertools.groupby(text for (text,) in rows):
+                state = json.loads(text)
+                numbers = state.items() if isinstance(state, dict) else ()
+                found.append({name: one for name, one in numbers if isinstance(one, (int, float))})
+        return found
 
     def rounds(self, campaign: int, batch: int) -> int:
         """Return the number of whole rounds of a batch."""

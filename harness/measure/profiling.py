@@ -18,6 +18,7 @@ from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
 from harness.measure.journal import Journal
 from harness.measure.journal_records import Campaign, CampaignKey
+from harness.measure.machine_noise import MachineNoise
 from harness.measure.policy import RepeatPolicy, unsettled
 from harness.measure.progress import Observer, notes_of
 from harness.measure.request import ProfileRequest
@@ -45,7 +46,8 @@ class ProfileResult:
 
     The device refused `refused` probes. `refused_networks` are those that are not in the campaign. `unsettled` probes
     missed the target interval; `median_runs` is the median number of timed runs of a probe. `drift` is the largest
-    change of the reference probe during the campaign, as a fraction.
+    change of the reference probe during the campaign, as a fraction. `machine` is the verdict on the machine, None
+    before the fleet has judged it.
     """
 
     campaign: int
@@ -60,6 +62,7 @@ class ProfileResult:
     median_runs: float
     drift: float
     refused_networks: tuple[RefusedNetwork, ...] = ()
+    machine: MachineNoise | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,29 +13,34 @@ from harness.device.session import Truth
 from harness.errors import CoverageError, UsageError
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.lut.table import Lut
-from harness.lut.table_files import open_table
+from harness.lut.table_choice import open_table
 from harness.measure.cutting import refused_by_device
+from harness.measure.machine_noise import MachineNoise, judge, load_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore, notes_of
-from harness.measure.summary import summarise
-from harness.network.fusion_rules import FusionRule, as_executed
 from harness.network.layers import cut
 from harness.network.model_references import ModelReference, Models, model_references, shown
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
-from harness.probe.auxiliary import DEFAULT_AUXILIARY
-from harness.probe.batches import Batch
-from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
-from harness.probe.probe_plan import ProbePlan
 from harness.settings import DEFAULT_DEVICE
 from harness.validation.file_comparison import FileComparison, compare_with_file
+from harness.validation.network_case import (
+    NetworkCase,
+    compile_s,
+    layers_alone,
+    naive_s,
+    network_case,
+    on_cpu,
+    validation_plan,
+)
 from harness.validation.oracle_comparison import OracleReport, compare_network, report_truth
 from harness.validation.whole_networks import ProcessPlan, ProcessSamples, measure_processes, whole_latency
 from harness.workspace import AnyWorkspace, as_workspace
 
 VALIDATION_POLICY = RepeatPolicy(min_rounds=6, max_rounds=20)
 DEFAULT_PROCESSES = 3
-RUNS_PER_VISIT = 3
+MOST_FLOOR = 0.10
+"""Where latencies differ more between processes, no validation can say whether estimates are within 10 %."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,8 @@ class Validation:
     `floor` is the median of the networks' repeatability, None for one process, and `mape_beyond_floor` the mean of
     `error_beyond_floor`. `fingerprint_changes` names the differences between the device now and when the table was
     measured. `oracle` is None unless the device reports the truth. `refused_networks` are those that harness or the
-    device refuses, or that the table does not cover; no figure contains them.
+    device refuses, or that the table does not cover; no figure contains them. `method` is the one that made the table,
+    and `machine` the verdict on the machine while it measured.
     """
 
     device: str
@@ -94,6 +99,14 @@ class Validation:
     fingerprint_changes: tuple[str, ...]
     oracle: OracleReport | None = None
     refused_networks: tuple[RefusedNetwork, ...] = ()
+    method: str = ""
+    machine: MachineNoise | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether latencies repeat well enough to say if estimates are within MOST_FLOOR."""
+        resolution = None if self.machine is None else self.machine.resolution
+        return resolution is None or resolution <= MOST_FLOOR
 
 
 # One keyword for each option of `harness validate`, and two for the call itself, as in `harness.profile`.
@@ -136,13 +149,13 @@ def validate(
     estimates = [(network, estimate_network(network, table)) for network in read.networks]
     uncovered = [_uncovered(network, estimated, table.name) for network, estimated in estimates if estimated.unknown]
     cases = [
-        _case(network, estimated, _alone(network, table.rules) if naive else ())
+        network_case(network, estimated, layers_alone(network, table.rules) if naive else ())
         for network, estimated in estimates
         if not estimated.unknown
     ]
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
-    wanted = ProcessPlan(_plan(cases), processes, policy, layers, strict, wait_s, variant)
+    wanted = ProcessPlan(validation_plan(cases), processes, policy, layers, strict, wait_s, variant)
     measured = measure_processes(table, workspace, wanted, observe, stop or threading.Event())
     by_device = _refused_by_device(cases, measured.refused)
     refused = (*read.refused, *uncovered, *by_device)
@@ -153,32 +166,15 @@ def validate(
     by_file = {shown(reference): reference for reference in references} if table.clock != "device" else {}
     results = [_with_file(_compare(case, measured.processes, table.clock), by_file, case) for case in left]
     oracle = _report_oracle(table, left, first.truths)
-    return replace(_summary(device, table, results, first.fingerprint, oracle), refused_networks=refused)
+    found = _summary(device, table, results, first.fingerprint, oracle)
+    return replace(
+        found, refused_networks=refused, machine=judge_processes(measured.processes, table.clock, found.floor)
+    )
 
 
-@dataclass(frozen=True)
-class _Case:
-    """A network, its estimate, the network as a probe, its layers as probes of their own, and how often each occurs."""
-
-    network: Network
-    estimated: NetworkEstimate
-    whole: Probe
-    singles: Mapping[str, Probe]
-    counts: Mapping[str, int]
-
-
-def _case(network: Network, estimated: NetworkEstimate, alone: Sequence[tuple[str, Probe]]) -> _Case:
-    counts = Counter(key for key, _ in alone)
-    return _Case(network, estimated, network_probe(network), dict(alone), counts)
-
-
-def _alone(network: Network, rules: Sequence[FusionRule]) -> list[tuple[str, Probe]]:
-    """Return a probe of each layer alone, with the layer's key."""
-    executed = as_executed(network, rules)
-    return [(layer.key.digest, single_probe(executed, layer)) for layer in cut(executed, rules)]
-
-
-def _with_file(result: NetworkValidation, references: Mapping[str, ModelReference], case: _Case) -> NetworkValidation:
+def _with_file(
+    result: NetworkValidation, references: Mapping[str, ModelReference], case: NetworkCase
+) -> NetworkValidation:
     """Add the comparison of what was measured with its file, if that is among the references."""
     reference = references.get(case.network.file)
     if reference is None:
@@ -186,7 +182,7 @@ def _with_file(result: NetworkValidation, references: Mapping[str, ModelReferenc
     return replace(result, file_comparison=compare_with_file(reference, case.network, case.whole.model))
 
 
-def _refused_by_device(cases: Sequence[_Case], reasons: Mapping[str, str]) -> list[RefusedNetwork]:
+def _refused_by_device(cases: Sequence[NetworkCase], reasons: Mapping[str, str]) -> list[RefusedNetwork]:
     return [
         RefusedNetwork.of(
             case.network.file or case.network.name,
@@ -197,7 +193,7 @@ def _refused_by_device(cases: Sequence[_Case], reasons: Mapping[str, str]) -> li
     ]
 
 
-def _report_oracle(table: Lut, cases: Sequence[_Case], truths: Mapping[str, Truth]) -> OracleReport | None:
+def _report_oracle(table: Lut, cases: Sequence[NetworkCase], truths: Mapping[str, Truth]) -> OracleReport | None:
     if not truths:
         return None
     compared = [
@@ -238,7 +234,16 @@ def _summary(
             if fingerprint.get(name) != table.fingerprint.get(name)
         ),
         oracle=oracle,
+        method=table.method,
     )
+
+
+def judge_processes(processes: Sequence[ProcessSamples], clock: str, floor: float | None) -> MachineNoise:
+    """Return the verdict on the machine that measured whole networks with this floor."""
+    states = [state for process in processes for state in process.states]
+    drifts = [one.reference_drift for one in processes if one.reference_drift is not None]
+    facts = processes[0].fingerprint
+    return judge(load_of(states, facts), facts, clock, max(drifts, default=None), floor)
 
 
 def _uncovered(network: Network, estimated: NetworkEstimate, table: str) -> RefusedNetwork:
@@ -248,37 +253,14 @@ def _uncovered(network: Network, estimated: NetworkEstimate, table: str) -> Refu
     return RefusedNetwork.of(file, CoverageError(f"{table} lacks layers of {file}", why=why, next_step=step))
 
 
-def _plan(cases: Sequence[_Case]) -> ProbePlan:
-    """Return a plan with each network in its own batch, its single layers in the next, and equal probes once."""
-    reference = reference_probe()
-    probes = {reference.id: reference}
-    batches: list[Batch] = []
-    for case in cases:
-        for group in ((case.whole,), tuple(case.singles.values())):
-            fresh = {probe.id: probe for probe in group if probe.id not in probes}
-            probes.update(fresh)
-            if fresh:
-                batches.append(Batch(tuple(fresh), "warm", RUNS_PER_VISIT))
-    return ProbePlan(probes, (), tuple(batches), reference.id, (), DEFAULT_AUXILIARY)
-
-
-def _naive_s(case: _Case, process: ProcessSamples, clock: str) -> float | None:
-    """Return the sum over layers timed alone; None unless requested, or where one could not be timed."""
-    if not case.singles or any(probe.id not in process.samples for probe in case.singles.values()):
-        return None
-    return sum(
-        count * summarise(process.samples[case.singles[key].id], clock).latency_s for key, count in case.counts.items()
-    )
-
-
-def _compare(case: _Case, processes: Sequence[ProcessSamples], clock: str) -> NetworkValidation:
+def _compare(case: NetworkCase, processes: Sequence[ProcessSamples], clock: str) -> NetworkValidation:
     estimated = case.estimated
     if estimated.latency_s is None or estimated.interval_s is None:
         raise ValueError(f"{estimated.name} is not covered")
     low, high = estimated.interval_s
     measured = whole_latency(processes, case.whole.id, clock)
     error = estimated.latency_s / measured.latency_s - 1
-    naive_s = _naive_s(case, processes[0], clock)
+    naive = naive_s(case, processes[0], clock)
     return NetworkValidation(
         name=estimated.name,
         estimated_s=estimated.latency_s,
@@ -291,21 +273,8 @@ def _compare(case: _Case, processes: Sequence[ProcessSamples], clock: str) -> Ne
         processes_s=measured.processes_s,
         repeatability=measured.repeatability,
         error_beyond_floor=max(0.0, abs(error) - (measured.repeatability or 0.0)),
-        naive_s=naive_s,
-        naive_error=None if naive_s is None else naive_s / measured.latency_s - 1,
-        compile_s=_compile_s(case, processes),
-        on_cpu=_on_cpu(case, processes[0]),
+        naive_s=naive,
+        naive_error=None if naive is None else naive / measured.latency_s - 1,
+        compile_s=compile_s(case, processes),
+        on_cpu=on_cpu(case, processes[0]),
     )
-
-
-def _compile_s(case: _Case, processes: Sequence[ProcessSamples]) -> float | None:
-    reports = [one.load_reports[case.whole.id] for one in processes if case.whole.id in one.load_reports]
-    return statistics.median(found) if (found := [one.compile_s for one in reports if one.compile_s]) else None
-
-
-def _on_cpu(case: _Case, process: ProcessSamples) -> tuple[str, ...]:
-    """The nodes that the device left to the CPU, by the names of the network."""
-    report = process.load_reports.get(case.whole.id)
-    names = {node.index: node.name for node in case.network.nodes}
-    emitted = case.whole.model.names.nodes
-    return tuple(names[emitted[node]] if node in emitted else node for node in report.on_cpu) if report else ()

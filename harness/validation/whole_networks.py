@@ -21,28 +21,30 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import leased_run
 from harness.measure.journal import Journal
+from harness.measure.machine_noise import State, between_processes
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer
+from harness.measure.steadiness import drift_of
 from harness.measure.summary import STUDENT_95, summarise
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
 from harness.workspace import Workspace
-
-_SMALL_SAMPLE = (0.7979, 0.8862, 0.9213, 0.9400, 0.9515, 0.9594, 0.9650, 0.9693, 0.9727)
-"""The mean standard deviation of 2, 3, … normal values, as a fraction of the true one."""
 
 
 @dataclass(frozen=True)
 class ProcessSamples:
     """All samples of one process by probe, the device's fingerprint, and the truth by probe if it reports one.
 
-    `load_reports` has how each probe was loaded.
+    `load_reports` has how each probe was loaded, `states` what the machine reported beside the samples.
+    `reference_drift` is that of the reference probe, None for few samples.
     """
 
     samples: Mapping[str, Sequence[Sample]]
     fingerprint: Mapping[str, str]
     truths: Mapping[str, Truth]
     load_reports: Mapping[str, LoadReport] = field(default_factory=dict)
+    reference_drift: float | None = None
+    states: Sequence[State] = ()
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,10 @@ def measure_processes(
                 asks = number == 0 and (wanted.layers or table.clock == "device")
                 truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
                 reports = dict(session.load_reports)
-                found.append(ProcessSamples(journal.samples(campaign.id), run.fingerprint, truths, reports))
+                drift = drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock)
+                drifted, states = drift.change if drift.samples else None, journal.states(campaign.id)
+                taken = journal.samples(campaign.id)
+                found.append(ProcessSamples(taken, run.fingerprint, truths, reports, drifted, states))
     return MeasuredProcesses(tuple(found), refused)
 
 
@@ -139,13 +144,13 @@ def whole_latency(processes: Sequence[ProcessSamples], probe: str, clock: str) -
     processes_s = tuple(one.latency_s for one in measured)
     centre_s = statistics.median(processes_s)
     sampling_s = statistics.median(one.halfwidth_s for one in measured)
-    between_s, repeatability = 0.0, None
+    between_s = 0.0
     if len(processes_s) > 1:
         spread_s = statistics.stdev(processes_s)
         between_s = STUDENT_95[min(len(processes_s) - 2, len(STUDENT_95) - 1)] * spread_s / len(processes_s) ** 0.5
-        repeatability = spread_s / _SMALL_SAMPLE[min(len(processes_s) - 2, len(_SMALL_SAMPLE) - 1)] / centre_s
     wall_s = statistics.median(summarise(process.samples[probe], "wall").latency_s for process in processes)
-    return WholeLatency(centre_s, (sampling_s**2 + between_s**2) ** 0.5, wall_s, processes_s, repeatability)
+    halfwidth_s = (sampling_s**2 + between_s**2) ** 0.5
+    return WholeLatency(centre_s, halfwidth_s, wall_s, processes_s, between_processes(processes_s))
 
 
 def _networks_only(plan: ProbePlan) -> ProbePlan:

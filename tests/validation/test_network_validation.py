@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import Harness
 from nullbench import DEVICE, Bench, build_network
 
 from harness import validate
@@ -105,6 +107,25 @@ def test_errors_are_shown_with_and_without_the_floor(bench: Bench) -> None:
     assert len(one.processes_s) == 2
     assert one.error_beyond_floor == max(0.0, abs(one.error) - (one.repeatability or 0.0))
     assert (result.floor, result.mape_beyond_floor) == (one.repeatability, one.error_beyond_floor)
+
+
+def test_a_noisy_machine_answers_no_question(bench: Bench, tmp_path: Path) -> None:
+    """Where processes differ by more than 10 %, the command shows the result, says so, and ends with exit code 5."""
+    bench.profile(policy=RepeatPolicy(runs=20))
+    bench.build()
+    harness = replace(Harness.in_folder(tmp_path / "command"), workspace=bench.root)
+    command = ("validate", bench.model, "--device", DEVICE, "--naive")
+    quiet = harness(*command).assert_ok()
+    assert "machine: quiet" in quiet.stdout and "cannot" not in quiet.stderr
+    bench.set_device(dataclasses.replace(bench.truth, noise=1.5))
+    for json in ((), ("--json",)):
+        noisy = harness(*command, *json)
+        assert noisy.code == 5, noisy
+        assert "cannot say whether estimates are within 10%" in noisy.stderr and "between processes" in noisy.stderr
+        assert not json or noisy.json["machine"]["verdict"] == "noisy"
+    found = checked(bench, bench.model, naive=True, processes=3)
+    assert not found.is_answered and found.machine is not None and found.floor is not None
+    assert found.machine.resolution is not None and found.machine.resolution >= found.floor > 0.1
 
 
 def test_one_process_has_no_floor(bench: Bench) -> None:

@@ -1,0 +1,61 @@
+"""Measure the reference probe in further processes of the worker after a campaign, to see how far they differ.
+
+A process has its own addresses and pages, and meets a machine in another state: what one process repeats to a tenth of
+a percent may be far from the next. A campaign runs in one process and cannot show that.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from harness.device.inventory import Device
+from harness.device.overrides import Variant
+from harness.device.session import open_session
+from harness.errors import DeviceError
+from harness.fleet.connections import ConnectGate
+from harness.fleet.health import measure_reference
+from harness.measure.campaign_noise import PROCESS, process_job
+from harness.measure.device_run import DeviceRun, leased_run
+from harness.measure.journal import Journal
+from harness.measure.journal_records import Campaign
+from harness.measure.machine_noise import busy_before
+from harness.measure.progress import Observer, notes_of
+
+FURTHER_PROCESSES = 2
+LEAST_CAMPAIGN_S = 10.0
+"""Shorter campaigns end without further processes, whose starts would take as long as they do."""
+
+
+def note_busy_machine(run: DeviceRun) -> None:
+    """Say before a measurement if the machine is busy, so that it can be stopped."""
+    if run.session.hello.clock == "device":
+        return
+    why = busy_before(run.session.status()["state"], run.fingerprint)
+    if why:
+        notes_of(run.observe)(f"{run.device} is busy: {why}. Latencies will differ from those of a quiet machine")
+
+
+def measure_further_processes(
+    device: Device,
+    journal: Journal,
+    campaign: Campaign,
+    variant: Variant,
+    *,
+    gate: ConnectGate,
+    stop: threading.Event,
+    observe: Observer,
+) -> None:
+    """Measure the reference probe in new processes; a device that cannot be had now leaves their spread unknown.
+
+    Nothing is measured on devices with a clock of their own, which no process of the host changes.
+    """
+    if campaign.clock == "device":
+        return
+    try:
+        for number in range(1, FURTHER_PROCESSES + 1):
+            with gate.connecting(device, stop):
+                session = open_session(device)
+            with session, leased_run(session, device, journal, stop=stop, variant=variant) as run:
+                measure_reference(run, PROCESS, number, process_job(campaign.id, number))
+    except DeviceError as error:  # the campaign itself is complete
+        notes_of(observe)(f"The spread between processes was not measured: {error.what}")

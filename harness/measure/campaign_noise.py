@@ -1,0 +1,63 @@
+"""The noise of campaigns in the journal: how quiet the machine was, and how far latencies repeat between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.measure.journal_reader import JournalReader
+from harness.measure.journal_records import Campaign
+from harness.measure.machine_noise import MachineNoise, between_processes, judge, load_of
+from harness.measure.steadiness import drift_of
+from harness.measure.summary import summarise
+
+GOLDEN, PROCESS = "golden", "process"
+"""The purposes of campaigns of the reference probe alone: before and after each campaign, and in further processes."""
+_MOST_PROCESSES = 20
+"""Processes of one device that its repeatability is taken from, the newest."""
+
+
+def judge_campaign(journal: JournalReader, campaign: Campaign) -> MachineNoise:
+    """Return the verdict on the machine of a campaign, by what the journal holds of it and of processes about it."""
+    drift = drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock)
+    return judge(
+        load_of(journal.states(campaign.id), campaign.fingerprint),
+        campaign.fingerprint,
+        campaign.clock,
+        drift.change if drift.samples else None,
+        between_processes(_latencies_s(journal, _about(journal, campaign))),
+    )
+
+
+def repeatability_of(journal: JournalReader, campaign: Campaign) -> float:
+    """Return the relative standard deviation of a latency between processes of the device in a campaign's state.
+
+    All its processes in the journal that measured the reference probe count; 0 if there is only one, and on devices
+    with a clock of their own, which no process of the host changes.
+    """
+    if campaign.clock == "device":
+        return 0.0
+    alike = [one for one in _of_reference(journal, campaign) if one.fingerprint == campaign.fingerprint]
+    by_session = {one.token: one for one in reversed(alike)}  # the first of each: the state in which a process begins
+    return between_processes(_latencies_s(journal, list(by_session.values())[:_MOST_PROCESSES])) or 0.0
+
+
+def _about(journal: JournalReader, campaign: Campaign) -> list[Campaign]:
+    """Return the campaign of the reference probe before a campaign, and those in further processes after it."""
+    known = _of_reference(journal, campaign)
+    before = [one for one in known if one.id < campaign.id and one.settings["purpose"] == GOLDEN][-1:]
+    return [*before, *(one for one in known if one.settings.get("job") == process_job(campaign.id, one.seed))]
+
+
+def _of_reference(journal: JournalReader, campaign: Campaign) -> list[Campaign]:
+    purposes = (GOLDEN, PROCESS)
+    return [one for one in journal.campaigns(campaign.device) if one.complete and one.settings["purpose"] in purposes]
+
+
+def process_job(campaign: int, number: int) -> str:
+    """Return the name of the job that measures the reference probe in a further process for a campaign."""
+    return f"campaign {campaign} process {number}"
+
+
+def _latencies_s(journal: JournalReader, campaigns: Sequence[Campaign]) -> list[float]:
+    taken = [(one.clock, journal.samples_of(one.id, one.reference)) for one in campaigns]
+    return [summarise(samples, clock).latency_s for clock, samples in taken if samples]

@@ -1,0 +1,169 @@
+"""Whether the machine was quiet while it measured: a verdict, and the differences that it hides.
+
+The agent records counters of its machine beside every series. From these, and from the latency of the reference probe
+in the campaign and in several processes, follows what else the machine did and how far latencies repeat.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["quiet", "noisy", "not known"]
+State = Mapping[str, float]
+"""Facts about a machine at one moment, as its agent reports them (`device_agents/fingerprint.py`)."""
+
+MOST_SPREAD = 0.05
+"""The largest spread between processes, and drift of the reference probe, of a quiet machine."""
+MOST_STEAL = 0.02
+MOST_WAITING = 0.7
+"""Tasks beyond the number of cores that may want to run on average."""
+OTHER_CORES, OTHER_SHARE = 0.7, 0.35
+"""Other programs are noise if they use more than so many cores, and more than this share of all cores."""
+_LEAST_WINDOW_S = 1.0
+"""Processor time over which counters of a hundredth of a second mean something."""
+_MOST_TASKS = 1e6
+_EMULATED = "emulated-npu"
+_SMALL_SAMPLE = (0.7979, 0.8862, 0.9213, 0.9400, 0.9515, 0.9594, 0.9650, 0.9693, 0.9727)
+"""The mean standard deviation of 2, 3, … normal values, as a fraction of the true one."""
+
+
+@dataclass(frozen=True)
+class MachineLoad:
+    """What a machine did beside measuring; each is None if it does not report it.
+
+    `steal` is the share of the processor time that the hypervisor gave to other guests, `other_cores` how many cores
+    other programs used on average, and `waiting` how many tasks more than cores wanted to run.
+    """
+
+    steal: float | None = None
+    other_cores: float | None = None
+    waiting: float | None = None
+    cores: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the machine reports any of it."""
+        return any(one is not None for one in (self.steal, self.other_cores, self.waiting))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The findings that make it noisy, in words."""
+        found = []
+        if self.steal is not None and self.steal > MOST_STEAL:
+            found.append(f"the hypervisor took {shown(self.steal)} of the processor time")
+        if self.waiting is not None and self.waiting > MOST_WAITING:
+            found.append(f"{self.waiting + self.cores:.1f} tasks shared {self.cores} cores")
+        elif self.other_cores is not None and self.other_cores > max(OTHER_CORES, OTHER_SHARE * self.cores):
+            found.append(f"other programs used {self.other_cores:.1f} of {self.cores} cores")
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class MachineNoise:
+    """The verdict on a machine; `text` is the whole of it, as in `noisy: 34% between processes; differences …`.
+
+    `between_processes` is the standard deviation of a latency between processes, `drift` the largest change of the
+    reference probe, both as fractions, None if not measured. Differences below `resolution` cannot be told apart; it
+    is None if neither is known.
+    """
+
+    verdict: Verdict
+    text: str
+    reasons: tuple[str, ...]
+    between_processes: float | None
+    drift: float | None
+    resolution: float | None
+    load: MachineLoad
+
+
+def judge(
+    load: MachineLoad, fingerprint: Mapping[str, str], clock: str, drift: float | None, between: float | None
+) -> MachineNoise:
+    """Return the verdict on the machine of a campaign.
+
+    Other work on the host does not change the times that a device takes on its own clock, so `load` counts on the other
+    clocks only. An emulated device has no other work.
+    """
+    is_emulated = fingerprint.get("runtime") == _EMULATED
+    load = MachineLoad() if clock == "device" or is_emulated else load
+    known = [one for one in (between, drift) if one is not None]
+    resolution = max(known, default=None)
+    reasons = () if is_emulated else (*_spreads(between, drift), *load.reasons)
+    verdict: Verdict = "noisy" if reasons else "quiet"
+    if is_emulated:
+        text = "quiet: the device is emulated"
+    elif not known and not load.is_known:
+        verdict, text = (
+            "not known",
+            "not known: the device reports no load, and the campaign is too short to show drift",
+        )
+    else:
+        text = _noise_text(reasons, resolution) if reasons else verdict
+    return MachineNoise(verdict, text, reasons, between, drift, resolution, load)
+
+
+def _spreads(between: float | None, drift: float | None) -> tuple[str, ...]:
+    found = ((between, "between processes"), (drift, "drift of the reference probe"))
+    return tuple(f"{shown(share)} {what}" for share, what in found if share is not None and share > MOST_SPREAD)
+
+
+def _noise_text(reasons: Sequence[str], resolution: float | None) -> str:
+    found = f"noisy: {', '.join(reasons)}"
+    if resolution is None:
+        return f"{found}; how far latencies repeat was not measured"
+    is_alone = len(reasons) == 1 and reasons[0].startswith(shown(resolution))
+    return f"{found}; differences below {'that' if is_alone else shown(resolution)} cannot be told apart"
+
+
+def load_of(states: Sequence[State], fingerprint: Mapping[str, str]) -> MachineLoad:
+    """Return what a machine did beside measuring, by the states beside the series of one or more processes in order."""
+    threads, cores = (_count(fingerprint.get(name)) for name in ("threads", "cores"))
+    if not cores:
+        return MachineLoad()
+    total_s = busy_s = own_s = steal_s = 0.0
+    for _, group in itertools.groupby(states, key=lambda state: state.get("process")):
+        first, *_, last = (ends := list(group))[0], ends[-1]
+        total_s += _rise(first, last, "cpu_total_s")
+        busy_s += _rise(first, last, "cpu_busy_s")
+        own_s += _rise(first, last, "own_cpu_s")
+        steal_s += _rise(first, last, "cpu_steal_s")
+    runnable = [state["runnable"] for state in states if 0 <= state.get("runnable", -1) <= _MOST_TASKS]
+    # The agent counts itself while it looks, in place of the threads that measure.
+    waiting = statistics.fmean(runnable) - 1 + max(1, threads) - cores if runnable else None
+    if total_s < _LEAST_WINDOW_S:
+        return MachineLoad(waiting=waiting, cores=cores)
+    others = min(1.0, max(0.0, busy_s - own_s) / total_s)
+    return MachineLoad(min(1.0, steal_s / total_s), others * cores, waiting, cores)
+
+
+def busy_before(state: State, fingerprint: Mapping[str, str]) -> str:
+    """Return why a machine is busy before a measurement, empty if it is not or does not report it."""
+    load, cores = state.get("load_1min"), _count(fingerprint.get("cores"))
+    if load is None or not cores or load <= cores:
+        return ""
+    return f"the load of the last minute is {load:.1f} on {cores} cores"
+
+
+def between_processes(latencies_s: Sequence[float]) -> float | None:
+    """Return the unbiased standard deviation of latencies of separate processes over their median; None for one."""
+    if len(latencies_s) < 2:
+        return None
+    biased = _SMALL_SAMPLE[min(len(latencies_s) - 2, len(_SMALL_SAMPLE) - 1)]
+    return statistics.stdev(latencies_s) / biased / statistics.median(latencies_s)
+
+
+def shown(share: float) -> str:
+    """Return a fraction as a percentage, with a digit behind the point below 10 %."""
+    return f"{share:.0%}" if share >= 0.095 else f"{share:.1%}"
+
+
+def _rise(first: State, last: State, name: str) -> float:
+    return max(0.0, last.get(name, 0.0) - first.get(name, 0.0))
+
+
+def _count(text: str | None) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else 0
