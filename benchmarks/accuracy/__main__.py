@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from benchmarks.accuracy.auxiliary_kinds import auxiliary_section
 from benchmarks.accuracy.device_time import time_section
 from benchmarks.accuracy.devices import Run, say
 from benchmarks.accuracy.fusion_rules import fusion_section
@@ -32,6 +33,7 @@ PARTS: Mapping[str, Callable[[Run], Section]] = {
     "cpu": cpu_section,
     "leave-out": leave_out_section,
     "openvino": openvino_section,
+    "auxiliary": auxiliary_section,
     "overhead": overhead_section,
     "v100": v100_section,
     "fusion": fusion_section,

@@ -14,7 +14,7 @@ from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, print_error, print_json, print_table, write_csv
 from harness.errors import CoverageError
-from harness.text import milliseconds
+from harness.text import clock_name, milliseconds, printable
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def estimate(
     """
     from harness.device.overrides import Variant
     from harness.estimation import network_estimate as networks
-    from harness.lut.table_files import open_table
+    from harness.lut.table_choice import open_table
     from harness.network.network_list import read_networks, refusals_error
 
     dims = reading.dims
@@ -73,15 +73,22 @@ def estimate(
             device=table.device,
             lut=table.name,
             clock=table.clock,
+            method=table.method,
+            machine=table.machine,
             networks=[_json(network) for network in found],
             refused_networks=[asdict(one) for one in found.refused_networks],
             warnings=warnings,
         )
     else:
         _show(found, layers)
+        print(f"table: {printable(table.name)}  method: {table.method}  clock: {clock_name(table.clock)}")
     if table.is_imported:
         tool = table.fingerprint.get("tool", "another tool")
         note(f"{table.name} holds latencies that {tool} measured, not harness")
+    if table.is_comparison:
+        note(f"The table was made for comparison, with --method {table.method}")
+    if table.machine.startswith("noisy"):
+        note(f"The machine that measured the table was {table.machine}")
     unknown = sum(len(network.unknown) for network in found)
     uncovered = _uncovered(found, table.device + variant.options(), unknown) if unknown and not allow_partial else None
     if found.refused_networks:
@@ -173,5 +180,5 @@ def _uncovered(found: Sequence[NetworkEstimate], device: str, unknown: int) -> C
 
 
 def _row(network: NetworkEstimate, layer: LayerEstimate) -> dict[str, Any]:
-    names = ("op", "key", "context", "latency_s", "stderr_s", "source")
+    names = ("op", "key", "context", "latency_s", "stderr_s", "remainder_s", "source")
     return {"network": network.name, "layer": layer.name, **{name: getattr(layer, name) for name in names}}

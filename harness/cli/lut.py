@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli import arguments, lut_import
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
+from harness.cli.overhead_output import OVERHEAD_UNITS, overhead_json, show_overhead
 from harness.errors import LutNotFound
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
 from harness.settings import DEFAULT_DEVICE
@@ -23,24 +24,6 @@ app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Build, import, show, compare, check and export tables."
 )
 app.command("import")(lut_import.import_table)
-
-_UNITS = {
-    "runs": "c, per run",
-    "input_bytes": "a, per input byte",
-    "output_bytes": "b, per output byte",
-    "auxiliaries": "per auxiliary layer",
-    "auxiliary_input_bytes": "per byte it reads",
-    "auxiliary_output_bytes": "per byte it writes",
-    "slices": "per slice",
-    "slice_bytes": "per byte sliced",
-    "views": "per reshape or cast",
-    "loaded_bytes": "per byte loaded",
-    "stored_bytes": "per byte stored",
-    "accesses": "per access to a memory",
-    "stacks": "per busy stack",
-    "stacked_rows": "per row of a busy stack",
-    "last_bytes": "per byte of its last part",
-}
 
 TableFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a table, or its name DEVICE/TABLE.")]
 
@@ -77,16 +60,18 @@ def build(
             lut=str(table.path),
             entries=len(table.entries),
             method=table.method,
-            overhead=_overhead_json(table),
+            overhead=overhead_json(table),
             additivity=table.additivity,
             sum_error=table.sum_error,
             misfit=table.overhead.misfit,
             flagged=sum(bool(entry.flags) for entry in table.entries),
+            repeatability=table.repeatability,
+            machine=table.machine,
         )
     else:
         what = f"{len(table.entries)} entries  method {table.method}  clock {clock_name(table.clock)}"
         print(f"{printable(str(table.path))}  {what}")
-        _show_overhead(table)
+        show_overhead(table)
         _warn(table)
 
 
@@ -106,15 +91,15 @@ def show(
 
     Example: harness lut show --device cpu01 --limit 0
     """
-    from harness.lut.table_files import open_table
+    from harness.lut.table_choice import open_table
 
     table = open_table(device, folder, find_workspace(directory))
     if json:
         print_json(
             lut=str(table.path),
-            **{name: getattr(table, name) for name in ("device", "created", "clock", "method", "visits")},
+            **{name: getattr(table, name) for name in ("device", "created", "clock", "method", "visits", "machine")},
             fingerprint=dict(table.fingerprint),
-            overhead=_overhead_json(table),
+            overhead=overhead_json(table),
             rules=[asdict(rule) for rule in table.rules],
             entries=[asdict(entry) for entry in table.entries],
         )
@@ -122,7 +107,7 @@ def show(
     how = f"method {table.method}  clock {clock_name(table.clock)}  visits {table.visits}"
     print(f"{printable(str(table.path))}  {printable(f'{table.created}  {how}')}")
     print(printable("  ".join(f"{name}: {value}" for name, value in sorted(table.fingerprint.items()))))
-    _show_overhead(table)
+    show_overhead(table)
     entries = sorted(table.entries, key=lambda entry: -entry.latency_s)
     rows = []
     for entry in entries[: limit or None]:
@@ -142,7 +127,7 @@ def diff(
     Example: harness lut diff lut/cpu01/2026-01-01-0a1b2c3d lut/cpu01/2026-01-02-4e5f6a7b
     """
     from harness.lut.diff import compare
-    from harness.lut.table_files import open_table
+    from harness.lut.table_choice import open_table
 
     workspace = find_workspace(directory)
     old, new = (open_table(None, folder, workspace) for folder in (before, after))
@@ -207,47 +192,11 @@ def export(
     Example: harness lut export layers.csv --device cpu01
     """
     from harness.lut.export import export_entries
-    from harness.lut.table_files import open_table
+    from harness.lut.table_choice import open_table
 
     table = open_table(device, folder, find_workspace(directory))
     export_entries(table, output)
     print(f"{printable(str(output))}  {len(table.entries)} entries of {printable(table.name)}")
-
-
-def _overhead_json(table: Lut) -> dict[str, Any]:
-    fit = table.overhead
-    named = {"a_s_per_byte": fit.a, "b_s_per_byte": fit.b, "c_s": fit.c}
-    return {
-        **{name: coefficient.value for name, coefficient in named.items()},
-        "intervals": {name: [coefficient.low, coefficient.high] for name, coefficient in named.items()},
-        "least_squares": {
-            "a_s_per_byte": fit.least_squares.get("input_bytes", 0.0),
-            "b_s_per_byte": fit.least_squares.get("output_bytes", 0.0),
-            "c_s": fit.least_squares.get("runs", 0.0),
-            "r2": fit.least_squares_r2,
-        },
-        "coefficients": {name: asdict(coefficient) for name, coefficient in fit.coefficients.items()},
-        "r2": fit.r2,
-        "condition": fit.condition,
-        "scatter": fit.scatter,
-        "probes": fit.probes,
-    }
-
-
-def _show_overhead(table: Lut) -> None:
-    fit = table.overhead
-    if table.is_imported:
-        print(f"overhead: a {fit.a.value:.3e} s/byte, b {fit.b.value:.3e} s/byte, c {fit.c.value:.3e} s, stated")
-        return
-    rows = []
-    for name, plain in fit.least_squares.items():
-        robust = fit.coefficients[name]
-        rows.append((_UNITS[name], f"{robust.value:.3e}", f"[{robust.low:.3e}, {robust.high:.3e}]", f"{plain:.3e}"))
-    print_table(("overhead, s", "robust", "95 % interval", "least squares"), rows)
-    print(
-        f"R² {fit.r2:.4f} (least squares {fit.least_squares_r2:.4f})  condition number {fit.condition:.1f}"
-        f"  {fit.probes} null probes, scatter {fit.scatter:.1%}"
-    )
 
 
 def _warn(table: Lut) -> None:
@@ -259,7 +208,13 @@ def _warn(table: Lut) -> None:
             f"The device contradicts the additive model: null probes scatter {table.overhead.misfit:.1%} around it"
             " beyond their errors. The overhead that is subtracted from layers has the same error"
         )
-    merged = [_UNITS[name] for name in table.overhead.confounded if table.clock == "device"]
+    if table.machine.startswith("noisy"):
+        note(f"The machine was {table.machine}. Intervals contain what processes differ by")
+    if table.is_comparison:
+        note(f"{table.method} is for comparison: other commands use this table only with --lut {table.name}")
+    merged = [OVERHEAD_UNITS[name] for name in table.overhead.confounded if table.clock == "device"]
+    if table.overhead.model == "plain":
+        merged = []  # they are no terms of it
     if merged:
         note(
             f"Null probes cannot separate {' and '.join(merged)} from a and b on this device: a and b include the time"

@@ -14,7 +14,7 @@ from harness.estimation.chained_layers import class_values
 from harness.latency.overhead import row_of
 from harness.lut.neighbourhoods import ClassValue
 from harness.lut.table import Entry, Lut
-from harness.lut.table_files import open_table
+from harness.lut.table_choice import open_table
 from harness.measure.summary import Z_95
 from harness.network.layers import Layer, context_of, cut, place_of
 from harness.network.model_references import Models
@@ -145,9 +145,11 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     used = [predicted[layer.key] for layer in estimates if layer.source in PREDICTED]
     variance += stderr_of_sum([one.layer for one in used], [one.prediction for one in used]) ** 2
     plain = (entry for entry in found if isinstance(entry, Entry) and "@" not in entry.context)
-    aside_s = sum(entry.latency_s for entry in plain if entry.key in table.displaced)
+    aside_s = sum(entry.remainder_s for entry in plain if entry.key in table.displaced)
     sum_error = table.network_errors.get(network.sha256[:16], table.sum_error)
-    common = (sum_error**2 + table.overhead.drift**2) * covered_s**2 + (table.displacement * aside_s) ** 2
+    common = (sum_error**2 + table.overhead.drift**2 + table.repeatability**2) * covered_s**2 + (
+        table.displacement * aside_s
+    ) ** 2
     stderr_s = math.sqrt(variance + common)
     return NetworkEstimate(
         name=network.name,

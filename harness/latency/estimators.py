@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
 from harness.array_types import Floats
 from harness.latency.joint import JointFit, Place, fit_joint
-from harness.latency.layer_latency import RESOLUTION_SIGMAS, CampaignData, Latency, slope_over_copies, subtracted
+from harness.latency.layer_latency import (
+    REGRESSIONS,
+    RESOLUTION_SIGMAS,
+    CampaignData,
+    Combination,
+    Latency,
+    Subtraction,
+    covariance_of,
+    misfit_s,
+    slope,
+    subtracted,
+    subtraction,
+)
 from harness.latency.method_names import LatencyMethod
 from harness.latency.overhead import Overhead
+from harness.probe.probe_plan import LayerProbes
 
 DISAGREEMENT_Z = 3.0
 RELEVANT_SHARE = 0.05
@@ -51,16 +65,22 @@ def estimate_layers(data: CampaignData, method: LatencyMethod, overhead: Overhea
         together[len(found) :, len(found) :] = covariance
         flags = _flags(data, fit, overhead)
         return LayerLatencies({**found, **shared}, together, flags, fit.scale, fit.sum_error, fit.network_errors)
-    latencies = {}
-    for layer in data.layers:
-        if method == "chain":
-            latency = slope_over_copies(layer, data.summaries)
-        else:
-            latency = subtracted(layer, method, data, overhead)
-        if latency is not None:
-            latencies[layer.key.digest, layer.context] = latency
-    variances = [latency.stderr_s**2 for latency in latencies.values()]
-    return LayerLatencies(latencies, np.diag(np.array(variances, float)), {}, None, overhead.scatter)
+    combined = ((layer, _combination(layer, method, data, overhead)) for layer in data.layers)
+    parts = {(layer.key.digest, layer.context): one for layer, one in combined if one is not None}
+    latencies = {place: one.latency(data.summaries, overhead) for place, one in parts.items()}
+    covariance = covariance_of(list(parts.values()), data.summaries, overhead)
+    return LayerLatencies(latencies, covariance, {}, None, overhead.scatter)
+
+
+def _combination(
+    layer: LayerProbes, method: Literal["chain"] | Subtraction, data: CampaignData, overhead: Overhead
+) -> Combination | None:
+    if method == "chain":
+        return slope(layer, data.summaries)
+    found = subtraction(layer, method, data)
+    if found is None or method not in REGRESSIONS:
+        return found
+    return replace(found, misfit_s=misfit_s(layer, data, overhead))
 
 
 def _shares(fit: JointFit, data: CampaignData) -> tuple[dict[Place, Latency], Floats]:
@@ -92,7 +112,7 @@ def _flags(data: CampaignData, fit: JointFit, overhead: Overhead) -> dict[Place,
         others = {
             "chain": fit.repeated.get(place),
             "difference": subtracted(layers[place], "difference", data, overhead),
-            "regression": subtracted(layers[place], "regression", data, overhead),
+            "regression-terms": subtracted(layers[place], "regression-terms", data, overhead),
         }
         changes = {name: _disagreement(joint, other) for name, other in others.items() if other is not None}
         words = [f"{name} {change:+.0%}" for name, change in changes.items() if change]
@@ -103,6 +123,6 @@ def _flags(data: CampaignData, fit: JointFit, overhead: Overhead) -> dict[Place,
 
 def _disagreement(joint: Latency, other: Latency) -> float:
     """Return the relative difference, or 0 where it is small or within its error."""
-    change = other.latency_s / joint.latency_s - 1
-    beyond = abs(other.latency_s - joint.latency_s) / math.hypot(joint.stderr_s, other.stderr_s)
+    change = other.remainder_s / joint.latency_s - 1
+    beyond = abs(other.remainder_s - joint.remainder_s) / math.hypot(joint.stderr_s, other.stderr_s)
     return change if beyond > DISAGREEMENT_Z and abs(change) > RELEVANT_SHARE else 0.0

@@ -1,11 +1,12 @@
 """Layer latencies by subtraction: a probe's total minus everything in it that is not the layer.
 
-Two estimators compute `total - baseline - overhead(total's terms - baseline's terms)`:
+These estimators compute `total - baseline - overhead(total's terms - baseline's terms)`:
 
-- `regression` (S1.5): layer + auxiliary layer, no baseline; the overhead model carries the whole difference;
+- `regression` (S1.5): layer + auxiliary layer, no baseline; the overhead of three coefficients is subtracted. With
+  `regression-terms` it is the overhead with all further terms;
 - `difference` (S1.7): layer + auxiliary layer, minus the auxiliary layer alone on the layer's output.
 
-A third, `chain`, needs no overhead: it stacks copies of the layer, and each copy adds one layer to the total.
+Another, `chain`, needs no overhead: it stacks copies of the layer, and each copy adds one layer to the total.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
+import numpy as np
+
+from harness.array_types import Floats
 from harness.latency.overhead import Overhead, row_of
 from harness.measure.summary import Measurement
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe_plan import STACK_COPIES, LayerProbes
 
-Subtraction = Literal["regression", "difference"]
+Subtraction = Literal["regression", "regression-terms", "difference"]
+REGRESSIONS: tuple[Subtraction, ...] = ("regression", "regression-terms")
 RESOLUTION_SIGMAS = 3.0
+CERTAIN_SIGMAS = 2.0
 _SMALLEST_ERROR = 1e-6
 _NORMAL = NormalDist()
 
@@ -61,35 +67,91 @@ class Latency:
 
 def subtracted(layer: LayerProbes, method: Subtraction, data: CampaignData, overhead: Overhead) -> Latency | None:
     """Return the latency of a layer by one subtraction, or None where a probe it needs was not measured."""
+    found = subtraction(layer, method, data)
+    return None if found is None else found.latency(data.summaries, overhead)
+
+
+def subtraction(layer: LayerProbes, method: Subtraction, data: CampaignData) -> Combination | None:
+    """Return what is subtracted from what, or None where a probe it needs was not measured."""
     measured, terms = data.summaries, data.terms
-    baseline = layer.auxiliary if method == "difference" else None
+    baseline = None if method in REGRESSIONS else layer.auxiliary
     if layer.layer not in measured or (baseline is not None and baseline not in measured):
         return None
-    total = measured[layer.layer]
-    left, variance, samples = total.latency_s, total.stderr_s**2, total.samples
     row = row_of(terms[layer.layer])
-    if baseline is not None:
-        without = measured[baseline]
-        left, variance = left - without.latency_s, variance + without.stderr_s**2
-        row = tuple(one - other for one, other in zip(row, row_of(terms[baseline]), strict=True))
-        samples = min(samples, without.samples)
-    expected, uncertainty = overhead.of(row)
-    return positive(left - expected, math.sqrt(variance + uncertainty), samples)
+    if baseline is None:
+        return Combination({layer.layer: 1.0}, row)
+    row = tuple(one - other for one, other in zip(row, row_of(terms[baseline]), strict=True))
+    return Combination({layer.layer: 1.0, baseline: -1.0}, row)
 
 
 def slope_over_copies(layer: LayerProbes, measured: Mapping[str, Measurement]) -> Latency | None:
     """Return the weighted slope of totals over copies, or None where the stacks were not all measured."""
+    found = slope(layer, measured)
+    return None if found is None else found.latency(measured)
+
+
+def slope(layer: LayerProbes, measured: Mapping[str, Measurement]) -> Combination | None:
+    """Return the weights of the totals in their slope over copies, or None where not all were measured."""
     if not layer.stacks or any(stack not in measured for stack in layer.stacks):
         return None
-    totals = [measured[stack] for stack in layer.stacks]
-    weights = [1 / max(total.stderr_s, _SMALLEST_ERROR * total.latency_s) ** 2 for total in totals]
+    weights = [1 / _error_of(measured[stack]) ** 2 for stack in layer.stacks]
     centre = sum(weight * copies for weight, copies in zip(weights, STACK_COPIES, strict=True)) / sum(weights)
     spread = sum(weight * (copies - centre) ** 2 for weight, copies in zip(weights, STACK_COPIES, strict=True))
-    rise = sum(
-        weight * (copies - centre) * total.latency_s
-        for weight, copies, total in zip(weights, STACK_COPIES, totals, strict=True)
-    )
-    return positive(rise / spread, math.sqrt(1 / spread), min(total.samples for total in totals))
+    parts = zip(layer.stacks, weights, STACK_COPIES, strict=True)
+    return Combination({stack: weight * (copies - centre) / spread for stack, weight, copies in parts})
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A layer's latency as a weighted sum of measured totals, minus the overhead of a `row` of amounts.
+
+    `misfit_s` is how far the overhead model is off beside this layer, which layers share.
+    """
+
+    totals: Mapping[str, float]
+    row: tuple[float, ...] = ()
+    misfit_s: float = 0.0
+
+    def latency(self, measured: Mapping[str, Measurement], overhead: Overhead | None = None) -> Latency:
+        """Return the latency with its error; `overhead` is needed with a row."""
+        left = sum(weight * measured[probe].latency_s for probe, weight in self.totals.items())
+        variance = sum((weight * _error_of(measured[probe])) ** 2 for probe, weight in self.totals.items())
+        expected, uncertainty = overhead.of(self.row) if overhead is not None and self.row else (0.0, 0.0)
+        samples = min(measured[probe].samples for probe in self.totals)
+        return positive(left - expected, math.sqrt(variance + uncertainty + self.misfit_s**2), samples)
+
+
+def misfit_s(layer: LayerProbes, data: CampaignData, overhead: Overhead) -> float:
+    """Return how far the overhead model is off for the auxiliary layer behind this layer, beyond errors.
+
+    The auxiliary layer alone holds no layer (S1.7): its whole time is overhead. 0 where it was not measured.
+    """
+    if layer.auxiliary not in data.summaries:
+        return 0.0
+    measured = data.summaries[layer.auxiliary]
+    expected, uncertainty = overhead.of(row_of(data.terms[layer.auxiliary]))
+    within = CERTAIN_SIGMAS**2 * (measured.stderr_s**2 + uncertainty)
+    return math.sqrt(max(0.0, (measured.latency_s - expected) ** 2 - within))
+
+
+def covariance_of(found: Sequence[Combination], measured: Mapping[str, Measurement], overhead: Overhead) -> Floats:
+    """Return the covariance of layers in s².
+
+    They share the fitted overhead and, with the same sign, what it leaves out; some share measured totals.
+    """
+    probes = {probe: at for at, probe in enumerate(dict.fromkeys(name for one in found for name in one.totals))}
+    weights, rows = np.zeros((len(found), len(probes))), np.zeros((len(found), len(overhead.covariance)))
+    for at, one in enumerate(found):
+        for probe, weight in one.totals.items():
+            weights[at, probes[probe]] = weight * _error_of(measured[probe])
+        rows[at, : len(one.row)] = one.row
+    shared: Floats = rows @ np.array(overhead.covariance) @ rows.T
+    misfits = np.array([one.misfit_s for one in found])
+    return weights @ weights.T + shared + np.outer(misfits, misfits)
+
+
+def _error_of(total: Measurement) -> float:
+    return max(total.stderr_s, _SMALLEST_ERROR * total.latency_s)
 
 
 def positive(value: float, stderr: float, samples: int) -> Latency:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-LatencyMethod = Literal["joint", "chain", "difference", "regression"]
+LatencyMethod = Literal["joint", "chain", "difference", "regression", "regression-terms"]
 METHODS: tuple[LatencyMethod, ...] = get_args(LatencyMethod)
 DEFAULT_METHOD: LatencyMethod = "joint"
+COMPARISON_METHODS: tuple[LatencyMethod, ...] = ("chain", "difference", "regression", "regression-terms")
+"""Tables made by these are used only where `--lut` names them."""

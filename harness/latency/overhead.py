@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from harness.samples import Sample
 
 COLUMNS = ("runs", *TERM_NAMES)
 """The order of coefficients: `runs` is c, `input_bytes` is a, `output_bytes` is b."""
+PLAIN_COLUMNS = ("runs", "input_bytes", "output_bytes")
+"""The coefficients of S1.4; the others are further terms."""
+OverheadModel = Literal["plain", "extended"]
+"""The three coefficients of S1.4 alone, or with further terms."""
 MEMORY_COLUMNS = ("stored_bytes", "loaded_bytes", "last_bytes", "accesses")
 """Times of the device's own memory, which null probes may not separate from a and b."""
 _MERGED = (*MEMORY_COLUMNS, "auxiliary_input_bytes")
@@ -60,7 +64,7 @@ class Overhead:
     share, cancels in differences and is only in the coefficients' errors. `least_squares` is the plain fit beside the
     robust one; `scatter` is the robust relative spread of the null probes about the fit. `misfit` is the part of it
     that measured errors do not explain: how far the additive model is off on this device. `misfit_p` is the
-    probability that an additive device scatters this much.
+    probability that an additive device scatters this much. In a `plain` fit all but a, b and c are zero.
     """
 
     coefficients: Mapping[str, Coefficient]
@@ -74,6 +78,7 @@ class Overhead:
     misfit: float = 0.0
     misfit_p: float = 1.0
     drift: float = 0.0
+    model: OverheadModel = "extended"
 
     @property
     def confounded(self) -> tuple[str, ...]:
@@ -124,9 +129,17 @@ def overhead_of_samples(
     Intervals allow for `slow_drift`, which is 0 if the rounds are at random times over a span longer than any drift.
     Raises IllConditionedDesign.
     """
+    nulls, drift = levelled_nulls(samples, terms, clock, slow_drift)
+    return fit_overhead(nulls, drift=drift)
+
+
+def levelled_nulls(
+    samples: Mapping[str, Sequence[Sample]], terms: Mapping[str, OverheadTerms], clock: str, slow_drift: float
+) -> tuple[list[tuple[OverheadTerms, Measurement]], float]:
+    """Return null probes as if all rounds had been equally slow, and the relative error that all of them share."""
     factors = level_factors(samples, clock)
     nulls = [(terms[probe], summarise(levelled(taken, factors), clock)) for probe, taken in samples.items() if taken]
-    return fit_overhead(nulls, drift=math.hypot(level_error(factors), slow_drift))
+    return nulls, math.hypot(level_error(factors), slow_drift)
 
 
 def fit_overhead(

@@ -12,17 +12,19 @@ import numpy as np
 from harness.array_types import Floats
 from harness.device.inventory import find_device, load_inventory
 from harness.device.overrides import Variant
-from harness.errors import CampaignIncomplete, JournalError, LutNotFound
+from harness.errors import CampaignIncomplete, IllConditionedDesign, JournalError, LutNotFound
 from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.joint import Place
 from harness.latency.layer_latency import CampaignData
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
 from harness.latency.overhead import Overhead, overhead_of_samples
+from harness.latency.plain_overhead import plain_overhead_of_samples
 from harness.lut.chain_rows import rows_of
 from harness.lut.error_correlations import pack
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import publish
+from harness.measure.campaign_noise import judge_campaign, repeatability_of
 from harness.measure.journal import Journal
 from harness.measure.journal_records import PENDING, Campaign
 from harness.measure.summary import summarise
@@ -62,6 +64,8 @@ def build_lut(
         used = _not_superseded(journal, campaigns)
         _check_unaltered(journal, used)
         sources = [_Source.read(journal, campaign, method) for campaign in used]
+        machine = judge_campaign(journal, campaigns[-1])
+        repeatability = repeatability_of(journal, campaigns[-1])
     newest = campaigns[-1]
     entries, covariance = _entries(sources, method)
     draft = Lut(
@@ -80,6 +84,9 @@ def build_lut(
         correlations=pack(covariance),
         predictor=learn_predictor(entries),
         chains=rows_of([source.chains for source in sources], [entry.place for entry in entries]),
+        other_overhead=sources[-1].other_overhead,
+        repeatability=repeatability,
+        machine=machine.text,
     )
     return publish(draft, workspace.lut)
 
@@ -89,16 +96,28 @@ def read_campaign(journal: Journal, campaign: Campaign) -> tuple[CampaignData, O
 
     Raises IllConditionedDesign.
     """
+    measured, overhead, _ = _read(journal, campaign)
+    return measured, overhead
+
+
+def _read(journal: Journal, campaign: Campaign) -> tuple[CampaignData, Overhead, Overhead | IllConditionedDesign]:
+    """Return a campaign's measurements, and its overhead with all terms and by the plain fit of S1.4."""
     probes, samples = journal.probes(campaign.id), journal.samples(campaign.id)
     roles = {name: probe.role for name, probe in probes.items()}
     terms = {name: probe.terms for name, probe in probes.items()}
     nulls = {name: taken for name, taken in samples.items() if roles[name] == "calibration"}
     overhead = overhead_of_samples(nulls, terms, campaign.clock)
+    plain: Overhead | IllConditionedDesign
+    try:
+        plain = plain_overhead_of_samples(nulls, terms, campaign.clock)
+    except IllConditionedDesign as error:
+        plain = error
     summaries = {name: summarise(taken, campaign.clock) for name, taken in samples.items()}
     visits = {name: probe.visits for name, probe in probes.items()}
     return (
         CampaignData(journal.layers(campaign.id), journal.chains(campaign.id), roles, terms, visits, summaries),
         overhead,
+        plain,
     )
 
 
@@ -175,14 +194,20 @@ class _Source:
     overhead: Overhead
     latencies: LayerLatencies
     chains: Sequence[ChainProbes]
+    other_overhead: Overhead | None
 
     @classmethod
     def read(cls, journal: Journal, campaign: Campaign, method: LatencyMethod) -> _Source:
-        measured, overhead = read_campaign(journal, campaign)
+        measured, overhead, plain = _read(journal, campaign)
+        other = None if isinstance(plain, IllConditionedDesign) else plain
+        if method == "regression":
+            if isinstance(plain, IllConditionedDesign):
+                raise plain
+            overhead, other = plain, overhead
         latencies = estimate_layers(measured, method, overhead)
         windows = {place: (chain.alone, chain.alone_null) for chain in measured.chains for place in chain.places}
         known = {(one.key.digest, one.context): one for one in measured.layers}
-        return cls(campaign, known, windows, measured.visits, overhead, latencies, measured.chains)
+        return cls(campaign, known, windows, measured.visits, overhead, latencies, measured.chains, other)
 
 
 def _entries(sources: Sequence[_Source], method: LatencyMethod) -> tuple[tuple[Entry, ...], Floats]:

@@ -59,8 +59,9 @@ def compare(before: Lut, after: Lut) -> LutChanges:
 
 
 def _change(before: Entry, after: Entry) -> EntryChange:
-    error_s = max(math.hypot(before.stderr_s, after.stderr_s), 1e-12)
-    change_s = after.latency_s - before.latency_s
+    # Remainders: a latency below resolution was moved upwards, by as much as its error.
+    error_s = max(math.hypot(before.remainder_stderr_s, after.remainder_stderr_s), 1e-12)
+    change_s = after.remainder_s - before.remainder_s
     return EntryChange(
         key=before.key,
         context=before.context,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from harness.lut.table import Entry
@@ -15,18 +16,33 @@ LEAST_S = 1e-8
 
 def learn_predictor(entries: Sequence[Entry]) -> bytes:
     """Return an ONNX model, or empty bytes where the entries are too few to learn from."""
-    examples = tuple(_samples(entries))
+    examples = tuple(training_examples(entries))
     if len({example.layer for example in examples}) < LEAST_SAMPLES:
         return b""
     return fit_predictor(examples).model
 
 
-def _samples(entries: Sequence[Entry]) -> Iterator[TrainingExample]:
+def training_examples(entries: Sequence[Entry]) -> Iterator[TrainingExample]:
     """Yield layers as networks run them: in a neighbourhood where the table has one, else in context."""
     near = {entry.key for entry in entries if "@" in entry.context}
-    for entry in entries:
+    learnt = [entry for entry in entries if "@" in entry.context or entry.key not in near]
+    shares = _unresolved_shares(learnt)
+    for entry in learnt:
         layer = describe(entry.signature)
-        if layer is not None and ("@" in entry.context or entry.key not in near):
-            yield TrainingExample(
-                layer, max(entry.latency_s, LEAST_S), entry.stderr_s, frozenset(entry.networks.split())
-            )
+        if layer is not None:
+            latency_s = entry.latency_s if entry.resolved else entry.latency_s * shares[entry.op]
+            yield TrainingExample(layer, max(latency_s, LEAST_S), entry.stderr_s, frozenset(entry.networks.split()))
+
+
+def _unresolved_shares(entries: Sequence[Entry]) -> dict[str, float]:
+    """Return by operators what remains of layers below resolution, as a share of their latencies.
+
+    Each of these latencies is positive, so that together they are too long: their remainders add up to the truth.
+    """
+    remainders: defaultdict[str, float] = defaultdict(float)
+    latencies: defaultdict[str, float] = defaultdict(float)
+    for entry in entries:
+        if not entry.resolved:
+            remainders[entry.op] += entry.remainder_s
+            latencies[entry.op] += entry.latency_s
+    return {op: min(1.0, max(0.0, remainders[op] / whole_s)) for op, whole_s in latencies.items()}

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from harness.latency.method_names import LatencyMethod
-from harness.latency.overhead import Overhead
+from harness.latency.method_names import COMPARISON_METHODS, LatencyMethod
+from harness.latency.overhead import Overhead, OverheadModel
 from harness.lut.chain_rows import ChainRow
 from harness.lut.error_correlations import Correlations, unpack, variance
 from harness.lut.neighbourhoods import Neighbourhoods
@@ -68,12 +68,15 @@ class Entry:
 class Lut:
     """A published table; `path` is its folder.
 
-    `correlations` are those of the entries' errors, packed by `harness.lut.error_correlations`. `predictor` is the ONNX
-    model for unmeasured layers, or empty. `chains` are those of the table's networks, none where the device reports no
-    chains. `additivity` is the robust spread in standard errors that the additive
-    model leaves unexplained, None where the method does not estimate it. `sum_error` is the relative error of sums of
-    entries beyond the errors of their layers; `network_errors` are those of the networks in which it was measured, by
-    the beginning of their files' hashes.
+    `overhead` is what the method subtracts; `other_overhead` is the fit of the other model to the same null probes,
+    None where there is none. `repeatability` is the relative spread of a latency from process to process, and
+    `machine` the verdict on the machine while it measured, empty where nothing is known of it. `correlations` are
+    those of the entries' errors, packed by `harness.lut.error_correlations`. `predictor` is the ONNX model for
+    unmeasured layers, or empty. `chains` are those of the table's networks, none where the device reports no
+    chains. `additivity` is the robust spread in standard errors that the additive model leaves
+    unexplained, None where the method does not estimate it. `sum_error` is the relative error of sums of entries
+    beyond the errors of their layers; `network_errors` are those of the networks in which it was measured, by the
+    beginning of their files' hashes.
     """
 
     path: Path
@@ -91,6 +94,9 @@ class Lut:
     correlations: bytes = b""
     predictor: bytes = b""
     chains: tuple[ChainRow, ...] = ()
+    other_overhead: Overhead | None = None
+    repeatability: float = 0.0
+    machine: str = ""
 
     @property
     def visits(self) -> str:
@@ -106,6 +112,16 @@ class Lut:
     def name(self) -> str:
         """`<device>/<folder>`."""
         return f"{self.device}/{self.path.name}"
+
+    @property
+    def is_comparison(self) -> bool:
+        """Whether a method made it that is for comparison only."""
+        return self.method in COMPARISON_METHODS
+
+    def overhead_by(self, model: OverheadModel) -> Overhead | None:
+        """Return the fit of this model, None where the table has none."""
+        fits = (self.overhead, self.other_overhead)
+        return next((one for one in fits if one is not None and one.model == model), None)
 
     @functools.cached_property
     def by_place(self) -> Mapping[tuple[str, str], Entry]:
@@ -132,12 +148,12 @@ class Lut:
         """How far layers in their neighbourhoods are from their time in context, as a fraction; 0 without such."""
         places = ((entry, (entry.key, entry.context.partition("@")[0])) for entry in self.entries)
         pairs = [
-            (entry.latency_s, self.by_place[plain].latency_s)
+            (entry.remainder_s, self.by_place[plain].remainder_s)
             for entry, plain in places
             if plain[1] != entry.context and plain in self.by_place
         ]
         whole_s = sum(alone_s for _, alone_s in pairs)
-        return sum(abs(near_s - alone_s) for near_s, alone_s in pairs) / whole_s if whole_s else 0.0
+        return sum(abs(near_s - alone_s) for near_s, alone_s in pairs) / whole_s if whole_s > 0 else 0.0
 
     @functools.cached_property
     def displaced(self) -> frozenset[str]:

@@ -12,27 +12,23 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from harness.device.inventory import find_device, load_inventory
-from harness.device.overrides import NO_VARIANT, Variant
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, reason_of
 from harness.files import read_file, sync_folder, write_synced
 from harness.latency.overhead import COLUMNS, Overhead
 from harness.lut.chain_rows import read_rows, write_rows
 from harness.lut.entry_rows import read_entries, write_entries
 from harness.lut.error_correlations import check
-from harness.lut.table import IMPORT, Lut, TableMethod
+from harness.lut.table import Lut, TableMethod
 from harness.network.fusion_rules import FusionRule
 from harness.samples import Clock
-from harness.settings import DEFAULT_DEVICE
 from harness.strict_model import StrictModel
 from harness.version import VERSION
-from harness.workspace import Workspace, find_workspace
 
 SCHEMA_VERSION = 4
 ENTRIES, MANIFEST, CORRELATION, PREDICTOR = "entries.csv", "manifest.json", "correlation.bin", "predictor.onnx"
@@ -58,6 +54,9 @@ class _Manifest(StrictModel):
     network_errors: dict[Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")], _Amount] = Field(default_factory=dict)
     fingerprint: dict[str, str]
     overhead: Overhead
+    other_overhead: Overhead | None = None
+    repeatability: _Amount = 0.0
+    machine: Annotated[str, Field(max_length=400)] = ""
     rules: tuple[FusionRule, ...]
     entries: int
     sha256: dict[str, str]
@@ -69,8 +68,7 @@ def publish(lut: Lut, root: Path) -> Lut:
     files[CHAINS] = write_rows(lut.chains)
     files = {name: content for name, content in files.items() if content}
     manifest = _manifest_json(lut, files)
-    kind = f"{IMPORT}-" if lut.is_imported else ""
-    folder = root / lut.device / f"{lut.created[:10]}-{kind}{hashlib.sha256(manifest).hexdigest()[:8]}"
+    folder = root / lut.device / f"{lut.created[:10]}-{lut.method}-{hashlib.sha256(manifest).hexdigest()[:8]}"
     checked = _parse(folder, manifest, files)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -97,75 +95,11 @@ def _rename(aside: Path, folder: Path) -> None:
             raise
 
 
-def open_table(
-    device: str | None, folder: Path | None, workspace: Workspace | None = None, variant: Variant = NO_VARIANT
-) -> Lut:
-    """Return the table in `folder`, which must be of `device`, or else the newest one of `device` (default cpu01).
-
-    Without a folder, the table must have been measured with the batch and threads of `variant`; with one, with its
-    threads if it has any. `folder` may also be a table's name in the workspace, `<device>/<folder>`. Raises
-    UnknownDevice for a device with neither a table nor a line in the inventory, and the errors of `read_lut`.
-    """
-    workspace = workspace or find_workspace()
-    if folder is not None:
-        return _with_threads(read_lut(folder if folder.exists() else workspace.lut / folder, device), variant)
-    name = DEFAULT_DEVICE if device is None else device
-    if not name or not (workspace.lut / name).is_dir():
-        find_device(load_inventory(workspace.devices), name)
-    return read_lut(latest_lut(workspace.lut, name, variant), name)
-
-
-def _with_threads(table: Lut, variant: Variant) -> Lut:
-    """Return the table; raises LutMismatch if it was measured with another number of threads than is asked for."""
-    measured = table.fingerprint.get("threads")
-    if variant.threads is not None and measured != str(variant.threads):
-        why = f"It was measured with {f'--threads {measured}' if measured else 'the threads of the inventory'}"
-        step = f"Build one: harness lut build --device {table.device}{variant.options()}"
-        raise LutMismatch(f"{table.name} is not for {variant.threads} threads", why=why, next_step=step)
-    return table
-
-
-def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
-    """Return the folder of a device's newest table for this batch and these threads; raises LutNotFound.
-
-    An imported table is returned only if there is none that was measured.
-    """
-    folder = root / device
-    tables = [path for path in folder.iterdir() if (path / MANIFEST).is_file()] if folder.is_dir() else []
-    tables = [path for path in tables if not path.name.startswith(".")]
-    made = {path: _made(path) for path in tables}
-    tables = [path for path in tables if (known := made[path].fingerprint) is None or variant.is_of(known)]
-    if not tables:
-        asked = variant.options()
-        step = f"Build one: harness profile --device {device}{asked}, then harness lut build --device {device}{asked}"
-        what = f"There is no table for {device}{f' with{asked}' if asked else ''} in this workspace"
-        raise LutNotFound(what, next_step=step)
-    measured = [path for path in tables if made[path].method != IMPORT]
-    return max(measured or tables, key=lambda path: (path.name[:10], made[path].created, path.name))
-
-
-@dataclass(frozen=True)
-class _Made:
-    """What the manifest of a table says of its making; empty if it cannot be read, which `read_lut` reports."""
-
-    created: str = ""
-    method: str = ""
-    fingerprint: Mapping[str, str] | None = None
-
-
-def _made(folder: Path) -> _Made:
-    try:
-        manifest = json.loads(_read(folder / MANIFEST))
-        return _Made(str(manifest["created"]), str(manifest["method"]), dict(manifest["fingerprint"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return _Made()
-
-
 def read_lut(folder: Path, device: str | None = None) -> Lut:
     """Read and check a table; raises LutNotFound, LutCorrupt, and LutMismatch if it belongs to another device."""
     held = (CORRELATION, PREDICTOR, CHAINS)
-    files = {name: _read(folder / name) for name in (ENTRIES, *(name for name in held if (folder / name).exists()))}
-    table = _parse(folder, _read(folder / MANIFEST), files)
+    files = {name: read_part(folder / name) for name in (ENTRIES, *(name for name in held if (folder / name).exists()))}
+    table = _parse(folder, read_part(folder / MANIFEST), files)
     if device is not None and table.device != device:
         step = f"Give --device {table.device}, or the table of {device}"
         raise LutMismatch(f"{folder} is the table of {table.device}, not of {device}", next_step=step)
@@ -198,7 +132,8 @@ def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes]) -> L
         chains = read_rows(files[CHAINS], {entry.place for entry in entries}) if CHAINS in files else ()
     except ValueError as error:
         raise _corrupt(folder, f"{CHAINS}: {error}") from error
-    _check_overhead(folder, manifest.overhead)
+    for overhead in filter(None, (manifest.overhead, manifest.other_overhead)):
+        _check_overhead(folder, overhead)
     _check_rules(folder, manifest.rules)
     return Lut(
         path=folder,
@@ -208,6 +143,9 @@ def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes]) -> L
         method=manifest.method,
         fingerprint=manifest.fingerprint,
         overhead=manifest.overhead,
+        other_overhead=manifest.other_overhead,
+        repeatability=manifest.repeatability,
+        machine=manifest.machine,
         rules=manifest.rules,
         entries=entries,
         additivity=manifest.additivity,
@@ -227,7 +165,9 @@ def _check_overhead(folder: Path, overhead: Overhead) -> None:
         raise _corrupt(folder, "its least-squares fit does not have the expected terms")
     if any(row[at] < 0 for at, row in enumerate(overhead.covariance)):
         raise _corrupt(folder, "its overhead has a negative variance")
-    coefficients = [amount for one in overhead.coefficients.values() for amount in astuple(one)]
+    coefficients = [one.stderr for one in overhead.coefficients.values()]
+    if overhead.model != "plain":  # nothing bounds plain least squares
+        coefficients += [amount for one in overhead.coefficients.values() for amount in astuple(one)]
     amounts = [overhead.scatter, overhead.misfit, overhead.misfit_p, 1 - overhead.misfit_p, overhead.drift]
     if min(*coefficients, *amounts) < 0:
         raise _corrupt(folder, "its overhead has a number out of range")
@@ -255,6 +195,9 @@ def _manifest_json(lut: Lut, files: Mapping[str, bytes]) -> bytes:
         "network_errors": dict(lut.network_errors),
         "fingerprint": dict(lut.fingerprint),
         "overhead": asdict(lut.overhead),
+        "other_overhead": asdict(lut.other_overhead) if lut.other_overhead else None,
+        "repeatability": lut.repeatability,
+        "machine": lut.machine,
         "rules": [asdict(rule) for rule in lut.rules],
         "entries": len(lut.entries),
         "sha256": _hashes(files),
@@ -262,7 +205,8 @@ def _manifest_json(lut: Lut, files: Mapping[str, bytes]) -> bytes:
     return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
-def _read(path: Path) -> bytes:
+def read_part(path: Path) -> bytes:
+    """Return a file of a table; raises LutNotFound and LutCorrupt."""
     try:
         return read_file(path, MAX_FILE_BYTES)
     except FileNotFoundError as error:

@@ -14,7 +14,8 @@ from harness.errors import LutError
 from harness.fleet.selection import select
 from harness.fleet.store import FleetStore
 from harness.lut.table import Entry
-from harness.lut.table_files import latest_lut, read_lut
+from harness.lut.table_choice import latest_lut
+from harness.lut.table_files import read_lut
 from harness.measure.journal import Journal
 from harness.measure.journal_records import Campaign
 from harness.measure.policy import RepeatPolicy
@@ -167,8 +168,8 @@ def _uncertainty(journal: Journal, campaign: Campaign, entries: Mapping[tuple[st
     """Return the half-widths of the intervals of a campaign's layers as a share of their latencies, at most 1."""
     places = {(layer.key.digest, layer.context) for layer in journal.layers(campaign.id)}
     held = [entry for place in places for entry in entries.get(place, ())]
-    whole_s = sum(entry.latency_s for entry in held)
-    return min(1.0, sum(Z_95 * entry.stderr_s for entry in held) / whole_s) if whole_s > 0 else 1.0
+    whole_s = sum(entry.remainder_s for entry in held)
+    return min(1.0, sum(Z_95 * entry.remainder_stderr_s for entry in held) / whole_s) if whole_s > 0 else 1.0
 
 
 def _entries(tables: Path, device: str) -> dict[tuple[str, str], list[Entry]]:

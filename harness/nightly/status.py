@@ -13,7 +13,8 @@ from typing import Any
 from harness.errors import LutError
 from harness.files import read_file
 from harness.fleet.store import DeviceHealth, FleetStore
-from harness.lut.table_files import MANIFEST, latest_lut
+from harness.lut.table_choice import latest_lut
+from harness.lut.table_files import MANIFEST
 from harness.nightly.night_lock import Holder, running
 from harness.workspace import Workspace
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from harness.errors import HarnessError, LutError
 from harness.fleet.profile_outcome import Failure
 from harness.lut.build import build_lut
-from harness.lut.table_files import latest_lut, read_lut
+from harness.lut.table_choice import latest_lut
+from harness.lut.table_files import read_lut
 from harness.measure.journal import Journal
 from harness.measure.journal_records import Campaign
 from harness.nightly.due_jobs import campaigns_of_nights

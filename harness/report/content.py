@@ -21,7 +21,8 @@ from harness.report.units import (
 
 if TYPE_CHECKING:
     from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate
-    from harness.latency.overhead import Coefficient, Overhead
+    from harness.latency.overhead import Coefficient, OverheadModel
+    from harness.lut.table import Lut
     from harness.validation.network_validation import NetworkValidation, Validation
 
 _OVERHEAD = (
@@ -29,6 +30,7 @@ _OVERHEAD = (
     ("b", "output_bytes", "time per output byte", "/byte"),
     ("c", "runs", "time per run", ""),
 )
+_MODELS: dict[OverheadModel, str] = {"plain": "least squares", "extended": "with further terms"}
 
 
 @dataclass(frozen=True)
@@ -243,27 +245,45 @@ def _free(estimate: NetworkEstimate) -> tuple[tuple[str, list[str]], ...]:
     return tuple(sorted(reasons.items(), key=lambda item: -len(item[1])))
 
 
-def overhead_table(overhead: Overhead) -> ReportTable:
-    """Return the table of a, b and c: the robust fit beside plain least squares."""
-    rows = tuple(
-        _coefficient(f"{letter}: {meaning}", overhead.coefficients[term], overhead.least_squares.get(term), per)
-        for letter, term, meaning, per in _OVERHEAD
-    )
-    header = ("coefficient", "robust", "95 % interval", "least squares", "unit")
-    return ReportTable(f"Overhead fitted on {overhead.probes} null probes", header, rows, (0, 4))
+def overhead_table(table: Lut) -> ReportTable:
+    """Return the table of a, b and c: by least squares (S1.4), then as fitted with further terms."""
+    plain, extended = (table.overhead_by(model) for model in _MODELS)
+    rows = []
+    for letter, term, meaning, per in _OVERHEAD:
+        fits = [fit.coefficients[term] if fit else None for fit in (plain, extended)]
+        unit = unit_for([max((max(abs(one.value), abs(one.high)) for one in fits if one), default=0.0)], smallest=0)
+        rows.append((f"{letter}: {meaning}", *_fitted(fits[0], unit), *_fitted(fits[1], unit), unit.symbol + per))
+    header = ("coefficient", "least squares", "95 % interval", "with further terms", "95 % interval", "unit")
+    probes = (plain or table.overhead).probes
+    return ReportTable(f"Overhead fitted on {probes} null probes", header, tuple(rows), (0, 5))
 
 
-def _coefficient(label: str, fitted: Coefficient, plain: float | None, per: str) -> tuple[str, ...]:
-    unit = unit_for([max(abs(fitted.value), abs(fitted.high))], smallest=0)
-    least_squares = "not fitted" if plain is None else unit.text(plain)
-    return label, unit.text(fitted.value), unit.interval((fitted.low, fitted.high)), least_squares, unit.symbol + per
+def _fitted(one: Coefficient | None, unit: Unit) -> tuple[str, str]:
+    return ("not fitted", "") if one is None else (unit.text(one.value), unit.interval((one.low, one.high)))
 
 
-def fit_facts(overhead: Overhead) -> tuple[tuple[str, str], ...]:
-    """Return the quality of the fit."""
-    return (
-        ("R², robust", significant(overhead.r2, 5)),
-        ("R², least squares", significant(overhead.least_squares_r2, 5)),
-        ("condition number", significant(overhead.condition)),
-        ("scatter about the fit", percent(overhead.scatter, 2)),
-    )
+def terms_table(table: Lut) -> ReportTable | None:
+    """Return the table of the further terms, None where the table has none."""
+    extended = table.overhead_by("extended")
+    plain = {term for _, term, _, _ in _OVERHEAD}
+    names = [name for name in extended.least_squares if name not in plain] if extended else []
+    if extended is None or not names:
+        return None
+    rows = []
+    for name in names:
+        one = extended.coefficients[name]
+        unit = unit_for([max(abs(one.value), abs(one.high))], smallest=0)
+        rows.append((name.replace("_", " "), *_fitted(one, unit), unit.symbol))
+    header = ("further term", "time of one", "95 % interval", "unit")
+    return ReportTable(f"Further terms, fitted on {extended.probes} null probes", header, tuple(rows), (0, 3))
+
+
+def fit_facts(table: Lut) -> tuple[tuple[str, str], ...]:
+    """Return the quality of the fits."""
+    found: list[tuple[str, str]] = [("method of the table", table.method)]
+    for model, name in _MODELS.items():
+        fit = table.overhead_by(model)
+        if fit is not None:
+            facts = (significant(fit.r2, 5), significant(fit.condition), percent(fit.scatter, 2))
+            found += zip((f"R², {name}", f"condition number, {name}", f"scatter, {name}"), facts, strict=True)
+    return tuple(found)

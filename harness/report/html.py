@@ -48,8 +48,11 @@ def render(table: Lut, estimates: Sequence[NetworkEstimate], validation: Validat
         changes=[display(name) for name in validation.fingerprint_changes] if validation else [],
         pictures=content.pictures(pairs),
         sections=[content.section(estimate) for estimate in estimates],
-        overhead=content.overhead_table(table.overhead),
-        fit=content.fit_facts(table.overhead),
+        method=table.method,
+        machine=display(validation.machine.text if validation and validation.machine else table.machine, 400),
+        overhead=content.overhead_table(table),
+        terms=content.terms_table(table),
+        fit=content.fit_facts(table),
         fingerprint=[(display(name), display(value, 2000)) for name, value in sorted(table.fingerprint.items())],
         commands=_commands(table, [estimate.name for estimate in estimates], validation is not None),
     )

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.errors import CampaignIncomplete, UnsupportedNetwork
-from harness.latency.estimators import estimate_layers
+from harness.latency.estimators import LEAST_LATENCY_S, estimate_layers
+from harness.latency.layer_latency import Latency
 from harness.latency.method_names import DEFAULT_METHOD
 from harness.lut.build import read_campaign
 from harness.measure.campaign import CampaignRun
@@ -106,7 +107,7 @@ class DeviceRounds:
         measured, overhead = read_campaign(self.on.journal, campaign)  # as `lut build` does
         found = estimate_layers(measured, DEFAULT_METHOD, overhead).latencies
         own = [[found.get(place) for place in places.get(index, ())] for index in range(len(asked.layers))]
-        return [sum(one.latency_s for one in parts if one) if parts and all(parts) else None for parts in own]
+        return [_sum_s(parts) for parts in own]
 
     def _cut(self, asked: Round[Configuration]) -> tuple[*_Cuts, dict[int, tuple[LayerPlace, ...]]]:
         """Networks with the layers of the round but not their neighbours, and the layers of each configuration."""
@@ -176,3 +177,9 @@ def _parts(layers: _Part) -> Iterator[list[tuple[int, Configuration]]]:
         size += more
     if part:
         yield part
+
+
+def _sum_s(parts: Sequence[Latency | None]) -> float | None:
+    """Return the latency of a layer that the device executes in parts; None where one is missing."""
+    known = [one for one in parts if one is not None]
+    return max(LEAST_LATENCY_S, sum(one.remainder_s for one in known)) if known and len(known) == len(parts) else None

@@ -87,7 +87,7 @@ def test_a_copy_that_is_faster_behind_itself_is_flagged() -> None:
 def test_a_layer_that_is_slower_by_itself_is_flagged() -> None:
     """A layer slower by itself is flagged by both subtractions, and the entry keeps its time in context."""
     found = estimated(contents_s(by_itself_s=1.3 * LAYER_S))
-    assert found.flags == {PLACE: "difference +30%, regression +30%"}
+    assert found.flags == {PLACE: "difference +30%, regression-terms +30%"}
     assert found.latencies[PLACE].latency_s == pytest.approx(LAYER_S, rel=1e-3)
 
 
@@ -113,10 +113,10 @@ def test_a_refused_probe_takes_part_in_no_flag() -> None:
     """A refused probe removes only its own estimator from the flags."""
     contents = contents_s(1.3 * LAYER_S, 0.8 * LAYER_S)
     assert estimated({name: one for name, one in contents.items() if name != "x2"}).flags == {
-        PLACE: "difference +30%, regression +30%"
+        PLACE: "difference +30%, regression-terms +30%"
     }
     assert estimated({name: one for name, one in contents.items() if name != "alone"}).flags == {
-        PLACE: "chain -20%, regression +30%"
+        PLACE: "chain -20%, regression-terms +30%"
     }
 
 

@@ -33,6 +33,7 @@ PROBES: dict[LatencyMethod, tuple[str, ...]] = {
     "joint": ("within", "without"),
     "difference": ("whole", "alone"),
     "regression": ("whole",),
+    "regression-terms": ("whole",),
     "chain": ("x4", "x1", "x2"),
 }
 """For each method the probe that holds the layer, and the probes it is compared with."""

@@ -11,7 +11,8 @@ from nullbench import Bench, StopAfter, build_network
 
 from harness.errors import CampaignIncomplete, Interrupted, JournalError, LutNotFound
 from harness.lut.diff import compare
-from harness.lut.table_files import latest_lut, read_lut
+from harness.lut.table_choice import latest_lut
+from harness.lut.table_files import read_lut
 from harness.measure.journal import Journal
 from harness.measure.policy import RepeatPolicy
 

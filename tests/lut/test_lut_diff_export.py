@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from test_lut_store import entry, table
 
 from harness.errors import ConfigurationError, UsageError
+from harness.latency.layer_latency import positive
 from harness.lut.diff import compare
 from harness.lut.export import export_entries
 from harness.lut.table import Entry
@@ -25,7 +26,9 @@ from harness.lut.table_files import publish
 def layer(number: int) -> Entry:
     """Return a resolved layer, with an error of one percent."""
     latency_s = 1e-4 * (number + 1)
-    return entry(f"layer {number}", latency_s=latency_s, stderr_s=latency_s / 100, remainder_s=latency_s)
+    error_s = latency_s / 100
+    times = {"latency_s": latency_s, "stderr_s": error_s, "remainder_s": latency_s, "remainder_stderr_s": error_s}
+    return entry(f"layer {number}", **times)
 
 
 def slower(one: Entry, factor: float) -> Entry:
@@ -61,17 +64,27 @@ def test_noise_is_not_flagged() -> None:
     """Of 5,000 unchanged layers measured twice, no more than chance allows are listed as changed."""
     draw, flagged = random.Random(4), 0
     for _ in range(100):
-        noisy = [
-            [dataclasses.replace(one, latency_s=draw.gauss(one.latency_s, one.stderr_s)) for one in LAYERS]
-            for _ in "ab"
-        ]
+        noisy = [[slower(one, draw.gauss(1.0, one.stderr_s / one.latency_s)) for one in LAYERS] for _ in "ab"]
         flagged += len(compare(table(noisy[0]), table(noisy[1])).changed)
     assert flagged <= 5000 * 0.0027 + 4 * math.sqrt(5000 * 0.0027)
 
 
+def test_layers_below_resolution_are_compared_by_what_was_measured() -> None:
+    """Noise about zero is no change, although the latencies, which are positive, differ by a factor."""
+    draw, error_s = random.Random(5), 1e-6
+
+    def measured(number: int) -> Entry:
+        found = positive(draw.gauss(0.0, error_s), error_s, 9)
+        times = {name: getattr(found, name) for name in ("latency_s", "stderr_s", "remainder_s", "remainder_stderr_s")}
+        return entry(f"layer {number}", resolved=found.resolved, **times)
+
+    before, after = ([measured(number) for number in range(2000)] for _ in "ab")
+    assert len(compare(table(before), table(after)).changed) <= 2000 * 0.0027 + 4 * math.sqrt(2000 * 0.0027)
+
+
 def test_significant_but_small_changes_are_not_flagged() -> None:
     """A change of 1 % is not listed, however certain."""
-    exact = [dataclasses.replace(one, stderr_s=0.0) for one in LAYERS]
+    exact = [dataclasses.replace(one, stderr_s=0.0, remainder_stderr_s=0.0) for one in LAYERS]
     changes = compare(table(exact), table([slower(one, 1.01) for one in exact]))
     assert changes.changed == ()
     assert changes.total_ratio == pytest.approx(1.01)

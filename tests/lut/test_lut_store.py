@@ -25,10 +25,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError, LutCorrupt, LutError, LutMismatch, LutNotFound
-from harness.latency.method_names import METHODS
+from harness.latency.method_names import COMPARISON_METHODS, METHODS, LatencyMethod
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.table import Entry, Lut
-from harness.lut.table_files import ENTRIES, MANIFEST, latest_lut, publish, read_lut
+from harness.lut.table_choice import latest_lut, open_table
+from harness.lut.table_files import ENTRIES, MANIFEST, publish, read_lut
 from harness.network.fusion_rules import DEFAULT_RULES
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=30)
@@ -140,10 +141,10 @@ def test_the_same_content_is_the_same_folder(tmp_path: Path) -> None:
 
 
 def test_the_folder_is_named_by_date_and_content(tmp_path: Path) -> None:
-    """The folder is `<device>/<date>-<hash>` with the hash of the manifest, which holds that of the entries."""
+    """The folder is `<device>/<date>-<method>-<hash>`; the hash is that of the manifest, which has the entries'."""
     folder = publish(table([entry("a")]), tmp_path).path
     manifest = (folder / MANIFEST).read_bytes()
-    assert folder == tmp_path / "board" / f"2026-01-02-{hashlib.sha256(manifest).hexdigest()[:8]}"
+    assert folder == tmp_path / "board" / f"2026-01-02-joint-{hashlib.sha256(manifest).hexdigest()[:8]}"
     assert json.loads(manifest)["sha256"][ENTRIES] == hashlib.sha256((folder / ENTRIES).read_bytes()).hexdigest()
     assert json.loads(manifest)["schema_version"] == 4
 
@@ -197,6 +198,18 @@ def test_half_written_tables_are_not_the_latest(tmp_path: Path) -> None:
         latest_lut(tmp_path, "board")
     published = publish(table(), tmp_path)
     assert latest_lut(tmp_path, "board") == published.path
+
+
+@pytest.mark.parametrize("method", COMPARISON_METHODS)
+def test_a_table_of_a_comparison_method_is_only_used_by_name(tmp_path: Path, method: LatencyMethod) -> None:
+    """It is never the latest, however new, and a device with no other table has none; its folder names the method."""
+    compared = publish(table([entry("a")], method=method, created="2026-02-01T00:00:00+00:00"), tmp_path)
+    assert compared.path.name.startswith(f"2026-02-01-{method}-") and read_lut(compared.path).method == method
+    with pytest.raises(LutNotFound, match=rf"made for comparison, with --method {method}.*--lut"):
+        latest_lut(tmp_path, "board")
+    older = publish(table([entry("a")], created="2026-01-01T00:00:00+00:00"), tmp_path)
+    assert latest_lut(tmp_path, "board") == older.path
+    assert open_table(None, compared.path).is_comparison and not older.is_comparison
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import random
 from dataclasses import replace
 
 import onnx
 import pytest
 
 from harness.errors import LutCorrupt
-from harness.lut.learning import learn_predictor
+from harness.latency.layer_latency import positive
+from harness.lut.learning import learn_predictor, training_examples
 from harness.lut.table import Entry
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
@@ -69,6 +71,31 @@ def test_entries_teach_what_they_hold() -> None:
         for found, entry in zip(predictor.predict_all(known), entries(), strict=True)
     )
     assert errors[len(errors) // 2] < 0.1
+
+
+def test_layers_below_resolution_add_up_to_what_was_measured() -> None:
+    """Positive latencies of layers that take no time are too long together; what is learnt from them is not."""
+    draw = random.Random(2)
+    signatures = [one.signature for one in entries()]
+    noise = [positive(draw.gauss(2e-7, 1e-6), 1e-6, 9) for _ in range(400)]
+    short = [
+        replace(
+            entries()[0],
+            key=f"{number:016x}",
+            signature=signatures[number % len(signatures)],
+            op="Conv",
+            latency_s=one.latency_s,
+            stderr_s=one.stderr_s,
+            resolved=one.resolved,
+            remainder_s=one.remainder_s,
+            remainder_stderr_s=one.remainder_stderr_s,
+        )
+        for number, one in enumerate(noise)
+    ]
+    learnt_s = sum(example.latency_s for example in training_examples(short))
+    assert sum(one.latency_s for one in short) > 3 * 400 * 2e-7
+    assert learnt_s == pytest.approx(400 * 2e-7, rel=0.4)
+    assert learnt_s == pytest.approx(sum(one.remainder_s for one in short), rel=0.05)
 
 
 def test_entries_in_a_neighbourhood_take_the_place_of_others() -> None:

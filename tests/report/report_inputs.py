@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,18 @@ from harness.validation.network_validation import NetworkValidation, Validation
 def make_table(device: str = "board", **fingerprint: str) -> Lut:
     """Return a table without entries: a = 1 ns per byte, b = 2 ns per byte, c = 5 µs per run."""
     values = {"input_bytes": 1e-9, "output_bytes": 2e-9, "runs": 5e-6}
-    coefficients = {
-        name: Coefficient(values.get(name, 0), 0, 0.9 * values.get(name, 0), 1.1 * values.get(name, 0))
-        for name in COLUMNS
-    }
+    plain = {"input_bytes": 1.25e-9, "output_bytes": -3e-9, "runs": 6e-6}
     overhead = Overhead(
-        coefficients=coefficients,
+        coefficients=_coefficients(values),
         covariance=((0.0,) * len(COLUMNS),) * len(COLUMNS),
-        least_squares={"input_bytes": 1.25e-9, "output_bytes": -3e-9, "runs": 6e-6},
+        least_squares=plain,
         r2=0.98765,
         least_squares_r2=0.87654,
         condition=12.345,
         scatter=0.0123,
         probes=17,
     )
+    other = replace(overhead, coefficients=_coefficients(plain), r2=0.87654, model="plain")
     return Lut(
         path=Path("2026-01-02-0a1b2c3d"),
         device=device,
@@ -39,9 +38,19 @@ def make_table(device: str = "board", **fingerprint: str) -> Lut:
         method="joint",
         fingerprint=fingerprint or {"cpu": "Some CPU", "governor": "performance"},
         overhead=overhead,
+        other_overhead=other,
         rules=(),
         entries=(),
     )
+
+
+def _coefficients(values: Mapping[str, float]) -> dict[str, Coefficient]:
+    """Return coefficients with an interval of ± 10 %."""
+    amounts = {name: values.get(name, 0.0) for name in COLUMNS}
+    return {
+        name: Coefficient(value, 0, value - 0.1 * abs(value), value + 0.1 * abs(value))
+        for name, value in amounts.items()
+    }
 
 
 def make_estimate(

@@ -143,13 +143,13 @@ def test_report_without_networks() -> None:
 
 
 def test_overhead_is_shown_with_intervals_beside_least_squares() -> None:
-    """a, b and c have suitable units, for the robust fit and for least squares."""
+    """a, b and c by least squares come first, those of the fit with further terms beside them, in suitable units."""
     page = render(make_table(), [make_estimate()])
     rows = [_spaced(row) for row in _read(page).tables[2][1:]]
     assert [row[1:] for row in rows] == [
-        ["1.000", "0.9000 – 1.100", "1.250", "ns/byte"],
-        ["2.000", "1.800 – 2.200", "-3.000", "ns/byte"],
-        ["5.000", "4.500 – 5.500", "6.000", "µs"],
+        ["1.250", "1.125 – 1.375", "1.000", "0.9000 – 1.100", "ns/byte"],
+        ["-3.000", "-3.300 – -2.700", "2.000", "1.800 – 2.200", "ns/byte"],
+        ["6.000", "5.400 – 6.600", "5.000", "4.500 – 5.500", "µs"],
     ]
     for value in ("0.98765", "0.87654", "12.35"):
         assert f"<dd>{value}</dd>" in page

@@ -314,7 +314,7 @@ def test_building_twice_publishes_nothing_twice(job: Job) -> None:
         again.rmdir()
 
 
-@pytest.mark.parametrize("method", ["joint", "chain", "regression", "difference"])
+@pytest.mark.parametrize("method", ["joint", "chain", "regression", "regression-terms", "difference"])
 def test_methods_of_the_contract_build_a_table(method: str, harness: Harness, job: Job) -> None:
     """Each method of this release builds a table that says how it was made."""
     import shutil

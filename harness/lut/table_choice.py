@@ -1,0 +1,90 @@
+"""The table that a command uses: the one that is named, or the newest one of the device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.device.inventory import find_device, load_inventory
+from harness.device.overrides import NO_VARIANT, Variant
+from harness.errors import LutMismatch, LutNotFound
+from harness.latency.method_names import COMPARISON_METHODS
+from harness.lut.table import IMPORT, Lut
+from harness.lut.table_files import MANIFEST, read_lut, read_part
+from harness.settings import DEFAULT_DEVICE
+from harness.workspace import Workspace, find_workspace
+
+
+def open_table(
+    device: str | None, folder: Path | None, workspace: Workspace | None = None, variant: Variant = NO_VARIANT
+) -> Lut:
+    """Return the table in `folder`, which must be of `device`, or else the newest one of `device` (default cpu01).
+
+    Tables of comparison methods are only used by name.
+
+    Without a folder, the table must have been measured with the batch and threads of `variant`; with one, with its
+    threads if it has any. `folder` may also be a table's name in the workspace, `<device>/<folder>`. Raises
+    UnknownDevice for a device with neither a table nor a line in the inventory, and the errors of `read_lut`.
+    """
+    workspace = workspace or find_workspace()
+    if folder is not None:
+        return _with_threads(read_lut(folder if folder.exists() else workspace.lut / folder, device), variant)
+    name = DEFAULT_DEVICE if device is None else device
+    if not name or not (workspace.lut / name).is_dir():
+        find_device(load_inventory(workspace.devices), name)
+    return read_lut(latest_lut(workspace.lut, name, variant), name)
+
+
+def _with_threads(table: Lut, variant: Variant) -> Lut:
+    """Return the table; raises LutMismatch if it was measured with another number of threads than is asked for."""
+    measured = table.fingerprint.get("threads")
+    if variant.threads is not None and measured != str(variant.threads):
+        why = f"It was measured with {f'--threads {measured}' if measured else 'the threads of the inventory'}"
+        step = f"Build one: harness lut build --device {table.device}{variant.options()}"
+        raise LutMismatch(f"{table.name} is not for {variant.threads} threads", why=why, next_step=step)
+    return table
+
+
+def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
+    """Return the folder of a device's newest table for this batch and these threads; raises LutNotFound.
+
+    Tables of comparison methods do not count, and imported ones only if there is none that was measured.
+    """
+    folder = root / device
+    tables = [path for path in folder.iterdir() if (path / MANIFEST).is_file()] if folder.is_dir() else []
+    tables = [path for path in tables if not path.name.startswith(".")]
+    made = {path: _made(path) for path in tables}
+    tables = [path for path in tables if (known := made[path].fingerprint) is None or variant.is_of(known)]
+    usable = [path for path in tables if made[path].method not in COMPARISON_METHODS]
+    if not usable:
+        asked = variant.options()
+        step = f"Build one: harness profile --device {device}{asked}, then harness lut build --device {device}{asked}"
+        what = f"There is no table for {device}{f' with{asked}' if asked else ''} in this workspace"
+        if not tables:
+            raise LutNotFound(what, next_step=step)
+        what = f"No table for {device}{f' with{asked}' if asked else ''} was made by the default method"
+        newest = max(tables, key=lambda path: (path.name[:10], made[path].created, path.name))
+        why = f"{newest.name} was made for comparison, with --method {made[newest].method}"
+        step = f"Build one without --method: harness lut build --device {device}{asked}; or give --lut"
+        raise LutNotFound(what, why=why, next_step=step)
+    measured = [path for path in usable if made[path].method != IMPORT]
+    return max(measured or usable, key=lambda path: (path.name[:10], made[path].created, path.name))
+
+
+class _Made(NamedTuple):
+    """Time, method and fingerprint in a table's manifest."""
+
+    created: str
+    method: str
+    fingerprint: Mapping[str, str] | None
+
+
+def _made(folder: Path) -> _Made:
+    """Return what a table's manifest says, nothing of one that cannot be read, which `read_lut` reports."""
+    try:
+        manifest = json.loads(read_part(folder / MANIFEST))
+        return _Made(str(manifest["created"]), str(manifest["method"]), dict(manifest["fingerprint"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return _Made("", "", None)
