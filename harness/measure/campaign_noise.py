@@ -23,7 +23,7 @@ def judge_campaign(journal: JournalReader, campaign: Campaign) -> MachineNoise:
         load_of(journal.states(campaign.id), campaign.fingerprint),
         campaign.fingerprint,
         campaign.clock,
-        drift.change if drift.samples else None,
+        drift.judged,
         between_processes(_latencies_s(journal, _about(journal, campaign))),
     )
 

@@ -67,8 +67,8 @@ class MachineNoise:
     """The verdict on a machine; `text` is the whole of it, as in `noisy: 34% between processes; differences …`.
 
     `between_processes` is the standard deviation of a latency between processes, `drift` the largest change of the
-    reference probe, both as fractions, None if not measured. Differences below `resolution` cannot be told apart; it
-    is None if neither is known.
+    reference probe, both as fractions, None if not measured. Differences below `resolution` cannot be told apart: the
+    larger of both, or the spread of whole networks where they were measured; None if neither is known.
     """
 
     verdict: Verdict
@@ -81,9 +81,17 @@ class MachineNoise:
 
 
 def judge(
-    load: MachineLoad, fingerprint: Mapping[str, str], clock: str, drift: float | None, between: float | None
+    load: MachineLoad,
+    fingerprint: Mapping[str, str],
+    clock: str,
+    drift: float | None,
+    between: float | None,
+    *,
+    of_networks: bool = False,
 ) -> MachineNoise:
     """Return the verdict on the machine of a campaign.
+
+    A spread `of_networks` between processes contains the drift, which then does not widen the resolution.
 
     Other work on the host does not change the times that a device takes on its own clock, so `load` counts on the other
     clocks only. An emulated device has no other work.
@@ -91,7 +99,7 @@ def judge(
     is_emulated = fingerprint.get("runtime") == _EMULATED
     load = MachineLoad() if clock == "device" or is_emulated else load
     known = [one for one in (between, drift) if one is not None]
-    resolution = max(known, default=None)
+    resolution = between if of_networks and between is not None else max(known, default=None)
     reasons = () if is_emulated else (*_spreads(between, drift), *load.reasons)
     verdict: Verdict = "noisy" if reasons else "quiet"
     if is_emulated:

@@ -32,6 +32,11 @@ class Drift:
     slowest_s: float = 0.0
 
     @property
+    def judged(self) -> float | None:
+        """The change, None if the samples are too few to tell it from noise."""
+        return self.change if self.samples >= _FEWEST_JUDGED else None
+
+    @property
     def is_too_large(self) -> bool:
         """Whether the campaign may not enter a table."""
         return self.samples >= _FEWEST_JUDGED and self.change > MOST_DRIFT

@@ -243,7 +243,7 @@ def judge_processes(processes: Sequence[ProcessSamples], clock: str, floor: floa
     states = [state for process in processes for state in process.states]
     drifts = [one.reference_drift for one in processes if one.reference_drift is not None]
     facts = processes[0].fingerprint
-    return judge(load_of(states, facts), facts, clock, max(drifts, default=None), floor)
+    return judge(load_of(states, facts), facts, clock, max(drifts, default=None), floor, of_networks=True)
 
 
 def _uncovered(network: Network, estimated: NetworkEstimate, table: str) -> RefusedNetwork:

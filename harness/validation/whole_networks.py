@@ -119,9 +119,8 @@ def measure_processes(
                 truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
                 reports = dict(session.load_reports)
                 drift = drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock)
-                drifted, states = drift.change if drift.samples else None, journal.states(campaign.id)
-                taken = journal.samples(campaign.id)
-                found.append(ProcessSamples(taken, run.fingerprint, truths, reports, drifted, states))
+                taken, states = journal.samples(campaign.id), journal.states(campaign.id)
+                found.append(ProcessSamples(taken, run.fingerprint, truths, reports, drift.judged, states))
     return MeasuredProcesses(tuple(found), refused)
 
 

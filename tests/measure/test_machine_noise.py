@@ -99,6 +99,15 @@ def test_the_larger_spread_is_what_cannot_be_told_apart(between: float, drift: f
     assert "between processes" in found.text and found.text.endswith("cannot be told apart")
 
 
+@given(SHARES, SHARES)
+def test_whole_networks_in_several_processes_contain_the_drift(between: float, drift: float) -> None:
+    """Where networks were measured in several processes, their spread is the resolution, and drift only a reason."""
+    found = judge(MachineLoad(), FACTS, "cpu", drift, between, of_networks=True)
+    assert found.resolution == between
+    assert (found.verdict == "noisy") == (max(between, drift) > MOST_SPREAD)
+    assert judge(MachineLoad(), FACTS, "cpu", drift, None, of_networks=True).resolution == drift
+
+
 def test_the_sentence_about_a_spread_alone() -> None:
     """A spread of 34 % and nothing else reads as the documentation says."""
     assert judged(between=0.34).text == "noisy: 34% between processes; differences below that cannot be told apart"

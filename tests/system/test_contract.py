@@ -161,7 +161,7 @@ def test_lut_build_fields(job: Job) -> None:
     folder = folder if folder.is_absolute() else harness.workspace / folder
     assert folder == harness.table
     assert folder.parent == harness.workspace / "lut" / "null01"
-    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}-[0-9a-f]{8,}", folder.name)
+    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}-joint-[0-9a-f]{8,}", folder.name)
     with (folder / "entries.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == found["entries"] == 3
     assert {"a_s_per_byte", "b_s_per_byte", "c_s", "r2"} <= found["overhead"].keys()
