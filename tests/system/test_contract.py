@@ -37,6 +37,7 @@ DOCUMENTED = {
     *_below("nightly", "run install status"),
     *_below("devices", "mark golden"),
     *_below("journal", "check"),
+    *_below("lut", "import"),
 }
 
 
