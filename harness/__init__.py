@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness.imports.importing import Sampling, TableImport, import_lut
     from harness.lut.build import build_lut
     from harness.lut.table import Lut
+    from harness.measure.machine_noise import MachineNoise
     from harness.measure.policy import RepeatPolicy
     from harness.measure.profiling import ProfileResult
     from harness.measure.progress import Progress
@@ -37,6 +38,7 @@ __all__ = [
     "HarnessError",
     "LayerEstimate",
     "Lut",
+    "MachineNoise",
     "NetworkEstimate",
     "NetworkEstimates",
     "NetworkValidation",
@@ -74,6 +76,7 @@ _MODULES = {
     "lut.build": ("build_lut",),
     "lut.table": ("Lut",),
     "measure.policy": ("RepeatPolicy",),
+    "measure.machine_noise": ("MachineNoise",),
     "measure.profiling": ("ProfileResult",),
     "measure.progress": ("Progress",),
     "measure.request": ("ProfileRequest", "SpaceRequest"),
