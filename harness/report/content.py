@@ -247,6 +247,8 @@ def _free(estimate: NetworkEstimate) -> tuple[tuple[str, list[str]], ...]:
 
 def overhead_table(table: Lut) -> ReportTable:
     """Return the table of a, b and c: by least squares (S1.4), then as fitted with further terms."""
+    if table.is_imported:
+        return _stated_overhead(table)
     plain, extended = (table.overhead_by(model) for model in _MODELS)
     rows = []
     for letter, term, meaning, per in _OVERHEAD:
@@ -256,6 +258,15 @@ def overhead_table(table: Lut) -> ReportTable:
     header = ("coefficient", "least squares", "95 % interval", "with further terms", "95 % interval", "unit")
     probes = (plain or table.overhead).probes
     return ReportTable(f"Overhead fitted on {probes} null probes", header, tuple(rows), (0, 5))
+
+
+def _stated_overhead(table: Lut) -> ReportTable:
+    rows = []
+    for letter, term, meaning, per in _OVERHEAD:
+        one = table.overhead.coefficients[term]
+        unit = unit_for([one.value], smallest=0)
+        rows.append((f"{letter}: {meaning}", unit.text(one.value), unit.symbol + per))
+    return ReportTable("Overhead as the import states it", ("coefficient", "value", "unit"), tuple(rows), (0, 2))
 
 
 def _fitted(one: Coefficient | None, unit: Unit) -> tuple[str, str]:
@@ -281,6 +292,8 @@ def terms_table(table: Lut) -> ReportTable | None:
 def fit_facts(table: Lut) -> tuple[tuple[str, str], ...]:
     """Return the quality of the fits."""
     found: list[tuple[str, str]] = [("method of the table", table.method)]
+    if table.is_imported:
+        return tuple(found)
     for model, name in _MODELS.items():
         fit = table.overhead_by(model)
         if fit is not None:

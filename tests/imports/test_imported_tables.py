@@ -232,7 +232,9 @@ def test_every_command_on_tables_works_with_an_imported_one(v100: tuple[Harness,
     sources = {one["source"] for one in estimate["layers"]}
     assert sources <= {"interpolated", "extrapolated"}
     assert 0 < estimate["latency_s"] < 0.01
-    assert "NVIDIA V100" in (harness.workspace / "r.html").read_text(encoding="utf-8")
+    report = (harness.workspace / "r.html").read_text(encoding="utf-8")
+    assert "NVIDIA V100" in report and "Overhead as the import states it" in report
+    assert "null probes" not in report and "R²" not in report
 
 
 def test_the_mapping_of_the_v100_on_the_page_reads_its_data(harness: Harness) -> None:
