@@ -19,6 +19,7 @@ from benchmarks.accuracy.auxiliary_kinds import auxiliary_section
 from benchmarks.accuracy.device_time import time_section
 from benchmarks.accuracy.devices import Run, say
 from benchmarks.accuracy.fusion_rules import fusion_section
+from benchmarks.accuracy.known_layers import known_layers_section
 from benchmarks.accuracy.left_out import leave_out_section
 from benchmarks.accuracy.networks import cpu_section, npu_section, openvino_section
 from benchmarks.accuracy.overhead_intervals import overhead_section
@@ -30,6 +31,7 @@ from harness.network.model_references import BUILTIN_NAMES
 
 PARTS: Mapping[str, Callable[[Run], Section]] = {
     "npu": npu_section,
+    "known-layers": known_layers_section,
     "cpu": cpu_section,
     "leave-out": leave_out_section,
     "openvino": openvino_section,

@@ -28,6 +28,7 @@ TARGETS: Mapping[str, str] = {
     "npu01: layers against the oracle, 95th percentile": "<= 3 %",
     "npu01: networks, worst error": "<= 5 %",
     "npu01: networks, RMSPE": "<= 1.5 %",
+    "npu01: known layers in unknown neighbourhoods, mean error": "within 2 %",
     "npu01: a, b, c, worst error": "<= 2 %",
     "npu01: 95 % intervals of a, b, c hold": "93 to 97 %",
     "npu01: plain S1, networks, mean error": "<= 11 %",
