@@ -113,7 +113,7 @@ def _newest_campaign(workspace: Workspace, device: str) -> int:
     if not workspace.journal.exists():
         return 0
     with Journal(workspace.journal) as journal:
-        return max((one.id for one in journal.campaigns(device) if one.settings["purpose"] == PURPOSE), default=0)
+        return max((one.id for one in journal.campaigns(device) if one.purpose == PURPOSE), default=0)
 
 
 def _attempt(

@@ -51,7 +51,7 @@ def watches(journal: Journal, request: ProfileRequest) -> list[Campaign]:
     return [
         campaign
         for campaign in journal.campaigns(request.device)
-        if campaign.settings["purpose"] == WATCH
+        if campaign.purpose == WATCH
         and campaign.is_usable
         and campaign.job != request.name
         and _subject(campaign.job) == _subject(request.name)

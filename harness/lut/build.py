@@ -56,7 +56,7 @@ def build_lut(
     if not workspace.journal.exists():
         raise _nothing_measured(workspace, device, variant)
     with Journal(workspace.journal) as journal:
-        held = [one for one in journal.campaigns(device) if one.settings["purpose"] == "profile"]
+        held = [one for one in journal.campaigns(device) if one.purpose == "profile"]
         measured_here = [one for one in held if variant.is_of(one.fingerprint)]
         if not measured_here:
             raise _nothing_measured(workspace, device, variant)

@@ -87,7 +87,7 @@ class DurableFile:
             except BaseException:
                 self._db.close()
                 raise
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # the last for the text of SQLite's own error
             step = f"Move the file away{self.LOSS}"
             if isinstance(error, (sqlite3.OperationalError, OSError)):
                 step = "Free space on the disk, and check the permissions of the file and of its folder"
@@ -118,7 +118,7 @@ class DurableFile:
                 yield self._db
         except sqlite3.IntegrityError as error:
             raise JournalError(f"{named} already has this record", why=str(error)) from error
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             step = "Free space on the disk, then run the same command again: it continues"
             raise JournalError(f"{named} cannot be written", why=str(error), next_step=step) from error
 

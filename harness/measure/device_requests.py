@@ -98,7 +98,7 @@ class DeviceRequests:
 
     def check_stop(self) -> None:
         """Raise Interrupted if a stop was requested, and TimeUp after `limit_s`."""
-        resumes = self.campaign.settings["purpose"] != "validate"
+        resumes = self.campaign.purpose != "validate"
         again = "Run the same command again" + (" to resume" if resumes else "; it starts anew")
         self.on.check_stop(next_step=again)
         if self.elapsed_s > self.limit_s:

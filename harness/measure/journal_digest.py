@@ -2,7 +2,8 @@
 
 A digest of each campaign is kept in three parts: its plan, written once; its state, written anew by each transaction;
 and its series with their samples, to which each transaction adds those that it wrote. They detect damage, not forgery:
-who can write the journal can write digests, too. Campaigns of journals of earlier versions have none.
+who can write the journal can write digests, too. Campaigns of journals of earlier versions have none. A
+journal that was created with digests says so in its header: there, a campaign without one has lost it.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ _STATE = (
     "SELECT probe, refused, deaths FROM probes WHERE campaign=? AND (deaths OR refused IS NOT NULL) ORDER BY probe",
     "SELECT batch, finished FROM rounds WHERE campaign=? ORDER BY batch",
 )
-# The unary plus keeps SQLite from reading all series of the campaign, in the order of another index.
 _SERIES = (
     "SELECT series.id, probe, batch, round, position, token, taken, state,"
-    " ordinal, wall_ns, cpu_ns, device_ns, preemptions FROM series LEFT JOIN samples ON samples.series=series.id"
-    " WHERE series.id>? AND +campaign=? ORDER BY series.id, ordinal"
+    " ordinal, wall_ns, cpu_ns, device_ns, preemptions FROM series LEFT JOIN samples ON samples.series=series.id WHERE "
 )
+_ORDER = " ORDER BY series.id, ordinal"
+# The unary plus keeps SQLite from reading all series of the campaign, in the order of another index.
+_NEW_SERIES = f"{_SERIES} series.id>? AND +campaign=? {_ORDER}"
+# Through the index by which samples are read: damage to it hides series that the table still has.
+_ALL_SERIES = f"{_SERIES} campaign=? {_ORDER}"
 
 
 def cover(db: sqlite3.Connection, campaign: int) -> None:
@@ -47,7 +51,7 @@ def renew(db: sqlite3.Connection, campaign: int) -> None:
     """Bring the digest up to what the open transaction has written to the campaign; nothing for one without digest."""
     row = db.execute("SELECT series, covered FROM digests WHERE campaign=?", (campaign,)).fetchone()
     if row is not None:
-        total, covered = _added(int(row[0], 16), row[1], db.execute(_SERIES, (row[1], campaign)))
+        total, covered = _added(int(row[0], 16), row[1], db.execute(_NEW_SERIES, (row[1], campaign)))
         state = _of(db, _STATE, campaign)
         db.execute(
             "UPDATE digests SET state=?, series=?, covered=? WHERE campaign=?", (state, _hex(total), covered, campaign)
@@ -58,8 +62,9 @@ def check(db: sqlite3.Connection, campaign: int) -> Verdict:
     """Compare a campaign with its digest; reads all its samples."""
     row = db.execute("SELECT plan, state, series FROM digests WHERE campaign=?", (campaign,)).fetchone()
     if row is None:
-        return "not covered"
-    total, _ = _added(0, 0, db.execute(_SERIES, (0, campaign)))
+        (mark,) = db.execute("PRAGMA application_id").fetchone()
+        return "altered" if mark else "not covered"
+    total, _ = _added(0, 0, db.execute(_ALL_SERIES, (campaign,)))
     return "intact" if row == (_of(db, _PLAN, campaign), _of(db, _STATE, campaign), _hex(total)) else "altered"
 
 

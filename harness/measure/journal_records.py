@@ -66,6 +66,11 @@ class Campaign:
         return CampaignKey(self.device, self.plan, self.settings, self.fingerprint)
 
     @property
+    def purpose(self) -> str:
+        """What it was measured for, empty for a campaign that does not say so."""
+        return str(self.settings.get("purpose", ""))
+
+    @property
     def job(self) -> str:
         """The name of its job, empty for a campaign without a name."""
         return str(self.settings.get("job", ""))

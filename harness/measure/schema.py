@@ -11,9 +11,12 @@ CREATE TABLE digests (
     covered INTEGER NOT NULL);
 """
 """Of earlier versions, campaigns have no digest (`journal_digest`)."""
+ALL_COVERED = 0x68617232
+"""The application id of a journal that was created with digests: each of its campaigns has one. Others have none."""
 SCHEMA = Schema(
     SCHEMA_VERSION,
-    """
+    f"""
+PRAGMA application_id={ALL_COVERED};
 CREATE TABLE campaigns (
     id INTEGER PRIMARY KEY, device TEXT NOT NULL, plan TEXT NOT NULL, seed INTEGER NOT NULL, settings TEXT NOT NULL,
     fingerprint TEXT NOT NULL, clock TEXT NOT NULL, auxiliary TEXT NOT NULL, reference TEXT NOT NULL,

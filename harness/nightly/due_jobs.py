@@ -74,7 +74,7 @@ class NightlyCampaign:
 
 def campaigns_of_nights(journal: Journal, device: str, *purposes: str) -> list[NightlyCampaign]:
     """Return a device's nightly campaigns for these purposes, `profile` or `watch`, oldest first."""
-    found = [one for one in journal.campaigns(device) if one.settings["purpose"] in purposes]
+    found = [one for one in journal.campaigns(device) if one.purpose in purposes]
     return [NightlyCampaign(job, one) for one in found if (job := JobName.parse(one.job))]
 
 

@@ -86,9 +86,9 @@ def centre_of(samples: Floats) -> tuple[float, float]:
 def read_watch(journal: Journal, campaign: int) -> WatchSeries:
     """Read a watch campaign; raise JournalError if there is none of that number, or it has another purpose."""
     stored = journal.campaign(campaign)
-    if stored.settings.get("purpose") != WATCH:
+    if stored.purpose != WATCH:
         what = f"Campaign {campaign} of {stored.device} is not a watch campaign"
-        raise JournalError(what, why=f"Its purpose is {stored.settings.get('purpose')!r}")
+        raise JournalError(what, why=f"Its purpose is {stored.purpose!r}")
     probes = {probe: record for probe, record in journal.probes(campaign).items() if not record.refused}
     total = sum(map(len, journal.samples(campaign).values()))
     samples: list[Mapping[str, Floats]] = []

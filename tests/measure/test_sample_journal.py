@@ -368,6 +368,7 @@ def test_a_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path, v
         before = journal.samples(campaign.id)
     database = sqlite3.connect(path)
     database.execute("DROP TABLE digests")
+    database.execute("PRAGMA application_id=0")
     if version == 2:
         database.execute("ALTER TABLE campaigns DROP COLUMN excluded")
     database.execute(f"PRAGMA user_version={version}")
