@@ -13,6 +13,7 @@ Before it fuses, a runtime may rewrite a network. The rule `UNSIGNED_PAIRS` says
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import re
@@ -88,6 +89,7 @@ class FusionRule:
         return bool(self.exact_groups) and self.pattern.split()[1] == f"{structure_of(network)}:"
 
 
+@functools.lru_cache(maxsize=1024)
 def parse_pattern(text: str) -> tuple[PatternNode, ...]:
     """Return the operators of a pattern, the sink last; raises ValueError if it is malformed."""
     nodes = []

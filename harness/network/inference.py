@@ -27,6 +27,7 @@ _KEPT = 4096
 """The most nodes whose types are kept."""
 _GROUPS = frozenset({"group", "groups", "num_groups", "offset_group"})
 """Attributes that divide channels into groups."""
+_AXIS_UNCHECKED = frozenset({"GatherElements", "Scatter", "ScatterElements"})
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def output_types(node: Node, read: Operands) -> dict[str, TensorType]:
     if key is not None and key in _known_types:
         return dict(zip(node.results, _known_types[key], strict=True))
     _check_groups(node)
+    _check_axis(node, read)
     inferred = _inferred(node, types, known, read)
     is_typed = all(_is_typed(inferred.get(name)) for name in node.results)
     if not is_typed and _needs_a_run(node, read):
@@ -185,6 +187,15 @@ def _check_groups(node: Node) -> None:
         if attribute.name in _GROUPS and attribute.i < 1:
             why = f"Its {attribute.name} is {attribute.i}; it must be at least 1"
             raise InvalidNetwork(f"{_shown(node)} has impossible shapes", why=why)
+
+
+def _check_axis(node: Node, read: Operands) -> None:
+    """Raise InvalidNetwork for an axis that a tensor does not have, where shape inference does not check it."""
+    known = read.types.get(node.inputs[0]) if node.op in _AXIS_UNCHECKED and node.inputs else None
+    axis = next((item.i for item in node.proto.attribute if item.name == "axis"), 0)
+    if known is not None and not -len(known.shape) <= axis < len(known.shape):
+        why = f"Its axis is {axis}; it reads {known}"
+        raise InvalidNetwork(f"{_shown(node)} has impossible shapes", why=why)
 
 
 def _needs_a_run(node: Node, read: Operands) -> bool:

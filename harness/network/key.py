@@ -135,7 +135,7 @@ def _takes_axes(op: str) -> bool:
 
 def _resolve_axes(network: Network, node: Node, values: dict[str, Any]) -> None:
     """Replace missing and negative axes by explicit, non-negative ones."""
-    rank = len(network.types[node.inputs[0]].shape)
+    rank = len(network.types[node.inputs[0]].shape) if node.inputs else 0
     if node.op == "Transpose":
         values.setdefault("perm", list(range(rank))[::-1])
     if _takes_axes(node.op):

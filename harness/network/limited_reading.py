@@ -23,7 +23,7 @@ from harness.network import limited_process
 from harness.network.batch import Rebatched, leading_dims, rebatch
 from harness.network.batch_check import TOO_LARGE, check_rows
 from harness.network.control_flow import all_nodes
-from harness.network.hand_back import decode_document, decode_network, encode, encode_network, is_whole
+from harness.network.hand_back import decode_document, decode_network, encode, encode_network, is_whole, most_parts
 from harness.network.limited_process import MEMORY_VARIABLE, SECONDS_VARIABLE, Answer, Limits
 from harness.network.network import Network
 from harness.network.prepare import prepare
@@ -46,7 +46,15 @@ def read_network(source: Source, dims: Mapping[str, int], batch: int | None = No
     errors of `read_model`, `prepare`, `leading_dims`, `rebatch` and `check_rows`, and UnsupportedNetwork for a file
     that takes more memory or time than its size explains.
     """
-    answer = _in_child(source, {"want": "network", "dims": dict(dims), "batch": batch})
+    return network_of(_in_child(source, {"want": "network", "dims": dict(dims), "batch": batch}), source)
+
+
+def network_of(answer: bytes, source: Source) -> tuple[Network, str]:
+    """Return what a child's answer holds, as `read_network` does.
+
+    Raises the error that the answer states, and InvalidNetwork for a damaged one.
+    """
+    _checked(answer, source)
     try:
         return decode_network(answer)
     except (ValueError, RecursionError) as error:
@@ -55,7 +63,7 @@ def read_network(source: Source, dims: Mapping[str, int], batch: int | None = No
 
 def has_external_data(path: Path) -> bool:
     """Return whether a checked file keeps weights in other files; raises as `read_network` does."""
-    answer, _ = decode_document(_in_child(path, {"want": "external data"}))
+    answer = _checked(_in_child(path, {"want": "external data"}), path)
     return bool(answer.get("external"))
 
 
@@ -74,12 +82,17 @@ def _in_child(source: Source, wanted: Mapping[str, Any]) -> bytes:
     )
     if not answer.content:
         raise _ended(source, answer, limits)
+    return answer.content
+
+
+def _checked(answer: bytes, source: Source) -> Mapping[str, Any]:
+    """Return the document of an answer; raises the error that it states, and InvalidNetwork for a damaged one."""
     try:
-        document, _ = decode_document(answer.content)
+        document, _ = decode_document(answer, most_parts(_size(source)))
     except (ValueError, RecursionError) as error:
         raise _damaged(source) from error
-    _raise_error(document, source, limits)
-    return answer.content
+    _raise_error(document, source, limited_process.limits_for(_size(source)))
+    return document
 
 
 def _import_readers() -> None:
@@ -164,7 +177,7 @@ def _raise_error(document: Mapping[str, Any], source: Source, limits: Limits) ->
     if document.get("memory"):
         raise _too_much_memory(source, limits)
     if "bug" in document:
-        raise RuntimeError(f"{_shown(source)} was not read:\n{document['bug']}")
+        raise RuntimeError(f"{_shown(source)} was not read:\n{str(document['bug'])[:_MAX_TEXT]}")
     if "error" not in document:
         return
     kind, texts = document["error"], document.get("texts")

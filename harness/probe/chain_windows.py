@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from harness.network.assemble import ModelBuilder
 from harness.network.layers import Layer
-from harness.network.network import Network, TensorType
+from harness.network.network import Network, Node, TensorType
 from harness.probe.probe import Probe, finish
 from harness.probe.producer import ProducerKind, produce_as, producer_of
 
@@ -52,8 +52,7 @@ def window_probes(
     read = (name for place in held for name in layers[place].graph.inputs)
     producers = {name: _producer_of(network, name) for name in read if name not in written}
     builder, names, results = _produced(network, producers)
-    for place in held:
-        names = builder.subgraph(network, layers[place].graph.nodes, names)
+    names = builder.subgraph(network, _in_order([node for place in held for node in layers[place].graph.nodes]), names)
     read_behind = {name for place, layer in enumerate(layers) if place not in held for name in layer.graph.inputs}
     for place in held:
         for name in layers[place].graph.outputs if place not in views else ():
@@ -66,6 +65,19 @@ def window_probes(
     builder, _, results = _produced(network, inside)
     label = " ".join(f"{producer} {network.types[name]}" for name, producer in inside.items())
     return whole, finish("window-null", label, builder.build(results)) if inside else None
+
+
+def _in_order(nodes: Sequence[Node]) -> Sequence[Node]:
+    """Return nodes, layer by layer as given, so that each follows what it reads.
+
+    Where a device reports layers of which each reads a result of the other, that is the order of the network.
+    """
+    place: dict[str, int] = {}
+    for at, node in enumerate(nodes):  # constants that several layers compute are among them several times
+        place.update((name, at) for name in node.results if name not in place)
+    if all(place.get(name, -1) < at for at, node in enumerate(nodes) for name in node.inputs):
+        return nodes
+    return sorted({node.index: node for node in nodes}.values(), key=lambda node: node.index)
 
 
 def _produced(

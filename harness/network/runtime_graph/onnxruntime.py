@@ -37,9 +37,10 @@ def read_onnxruntime(network: Network, names: EmittedNames, content: bytes) -> R
     try:
         graph = onnx.load_model_from_string(content).graph
         found = _Executed(network, names, graph)
+        unsigned_pairs = _has_made_unsigned(graph)
     except (DecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise unreadable() from error
-    return RuntimeGraph(_groups(network, found), found.blocked, unsigned_pairs=_has_made_unsigned(graph))
+    return RuntimeGraph(_groups(network, found), found.blocked, unsigned_pairs=unsigned_pairs)
 
 
 def _has_made_unsigned(graph: GraphProto) -> bool:
