@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 from fuzz.mutation import TEXTS, mutate_bytes, mutate_text
+from fuzz.outcome import Outcome
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import ConfigurationError, UnknownDevice
 
@@ -62,7 +63,7 @@ _TABLES = ("{}", "{threads = [1, 2]}", "{a = {b = 1}}")
 _VALUES = (*_NUMBERS, *_PLAIN, *_TRICKY, *_LISTS, *_TABLES)
 
 
-def read(data: bytes, folder: Path) -> bool:
+def read(data: bytes, folder: Path) -> Outcome:
     """Read the devices.toml of a folder that also has a private key, and a key that all users may read."""
     if not (folder / "key").exists():
         for name, mode in (("key", 0o600), ("open", 0o644)):
@@ -73,13 +74,13 @@ def read(data: bytes, folder: Path) -> bool:
     try:
         inventory = load_inventory(path)
     except ConfigurationError:
-        return False
+        return Outcome.REFUSED
     for name in (*inventory, data[:40].decode("latin-1")):
         try:
             repr(find_device(inventory, name))
         except UnknownDevice:
             continue
-    return True
+    return Outcome.ACCEPTED
 
 
 def seeds() -> list[bytes]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from device_agents import wire
 from fuzz.mutation import INTEGERS, TEXTS, any_value, json_text, mutate_bytes, mutate_json
+from fuzz.outcome import Outcome
 from harness.device import replies
 from harness.errors import DeviceError, ProtocolError
 from harness.strict_model import StrictModel
@@ -29,7 +30,7 @@ _REPLIES: dict[str, type[StrictModel]] = {
 }
 
 
-def read(data: bytes, folder: Path) -> bool:  # noqa: ARG001 - nothing is written
+def read(data: bytes, folder: Path) -> Outcome:  # noqa: ARG001 - nothing is written
     """Decode a stream in pieces of a size that its first byte sets, encode it again, and check frames as replies."""
     size = max(1 + (data[0] if data else 0) ** 2, len(data) // _MOST_PIECES)
     decoder = wire.Decoder()
@@ -49,7 +50,7 @@ def read(data: bytes, folder: Path) -> bool:  # noqa: ARG001 - nothing is writte
             _reply(frame, run)
         except ProtocolError:
             accepted = False
-    return accepted
+    return Outcome.of(accepted)
 
 
 def _check_round_trip(frame: wire.Frame) -> None:

@@ -1,52 +1,118 @@
-"""The ONNX reader: small networks with changes in all fields of the format, including external data."""
+"""The ONNX reader as the isolated process runs it, and what harness does with the networks that it returns.
+
+Most networks are edited so that they stay valid; the others are changed blindly, in any field of the format.
+"""
 
 from __future__ import annotations
 
+import functools
 import random
+import tempfile
+import time
+import zlib
 from pathlib import Path
-from typing import Any
 
+from fuzz import network_seeds
+from fuzz.edits import EDITS
+from fuzz.edits.draft import BOUND_DIMS, edited
+from fuzz.edits.tensors import WEIGHTS, WEIGHTS_BYTES
+from fuzz.limits import TooLong, limited
 from fuzz.mutation import mutate_bytes, mutate_message
+from fuzz.network_use import round_trip, use
+from fuzz.outcome import Outcome
 from harness.errors import NetworkError
+from harness.network.limited_process import limits_for
+from harness.network.limited_reading import prepared
 from harness.network.model_references import load_network
-from harness.network.zoo.graph_builder import GraphBuilder
+from harness.network.network import Network
+from harness.network.read import read_model
 
-_WEIGHTS_BYTES = 4096
+_COMPARED = 64
+"""One input in so many is also read by the isolated process, which must come to the same end."""
 
 
-def read(data: bytes, folder: Path) -> bool:
-    """Read a file in a folder that also has a file of weights, and a link to a file outside."""
-    weights = folder / "weights.bin"
+def read(data: bytes, folder: Path) -> Outcome:
+    """Read a file in a folder that also has a file of weights, and a link to a file outside; use what was read.
+
+    The limits of the isolated process hold here, too: an input that reaches them is passed to that process, which must
+    refuse it.
+    """
+    path = _written(data, folder)
+    choice = zlib.crc32(data)
+    try:
+        with limited(len(data)):
+            outcome, network = _read_here(path)
+    except (MemoryError, TooLong):
+        return isolated(path)
+    if choice % _COMPARED == 0 and isolated(path).is_accepted is not outcome.is_accepted:
+        raise AssertionError(f"the isolated process does not agree: {outcome.name}")
+    if network is not None:
+        use(network, choice // _COMPARED)
+    return outcome
+
+
+def _written(data: bytes, folder: Path) -> Path:
+    weights = folder / WEIGHTS
     if not weights.exists():
-        weights.write_bytes(bytes(_WEIGHTS_BYTES))
+        weights.write_bytes(bytes(WEIGHTS_BYTES))
         (folder / "link.bin").symlink_to("/etc/hostname")
     path = folder / "network.onnx"
     path.write_bytes(data)
+    return path
+
+
+def _read_here(path: Path) -> tuple[Outcome, Network | None]:
+    """Do what the isolated process does."""
     try:
-        load_network(str(path), {"N": 2})
+        file = read_model(path)
     except NetworkError:
-        return False
-    return True
+        return Outcome.REFUSED, None
+    try:
+        network = prepared(file, BOUND_DIMS, None)
+    except NetworkError:
+        return Outcome.CHECKED, None
+    round_trip(network)
+    return Outcome.ACCEPTED, network
 
 
+def isolated(path: Path) -> Outcome:
+    """Read a file in the isolated process, which must answer or be ended within its limits."""
+    started_s = time.monotonic()
+    try:
+        load_network(str(path), BOUND_DIMS)
+    except NetworkError as error:
+        if time.monotonic() - started_s > limits_for(path.stat().st_size).wall_s:
+            raise AssertionError("the isolated process was not ended in time") from error
+        return Outcome.STOPPED if "takes more than" in str(error) else Outcome.REFUSED
+    return Outcome.ACCEPTED
+
+
+@functools.cache
 def seeds() -> list[bytes]:
-    """Return models with convolutions, attention, computed shapes, external weights, a function, a free dimension."""
-    models = [_convolutions(), _movements(), _shapes(), _external(), _function()]
-    return [model.SerializeToString(deterministic=True) for model in models]
+    """Return small networks for each part of the reader, and edited copies of them."""
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root)
+        edited_ones = [one for one in network_seeds.richer() if _read_here(_written(one, folder))[1] is not None]
+    return [*network_seeds.plain(), *edited_ones]
 
 
 def mutate(data: bytes, draw: random.Random) -> bytes:
-    """Change fields of the model, including operators; sometimes change bytes."""
+    """Mostly edit the network so that it stays valid; sometimes change any field, or bytes."""
     import onnx
     from google.protobuf.message import DecodeError
 
-    if draw.random() < 0.1:
+    blind = draw.random()
+    if blind < 0.05:
         return mutate_bytes(data, draw)
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
     except DecodeError:
         return mutate_bytes(data, draw)
+    if blind < 0.8:
+        changed = edited(model, draw, EDITS)
+        if changed is not None:
+            return bytes(changed.SerializeToString())
     for _ in range(draw.choice((1, 1, 2, 3))):
         if draw.random() < 0.25 and model.graph.node:
             draw.choice(model.graph.node).op_type = draw.choice(_operators())
@@ -55,83 +121,8 @@ def mutate(data: bytes, draw: random.Random) -> bytes:
     return bytes(model.SerializeToString())
 
 
+@functools.cache
 def _operators() -> list[str]:
     from onnx import defs
 
     return sorted({schema.name for schema in defs.get_all_schemas() if schema.domain == ""})
-
-
-def _convolutions() -> Any:
-    import numpy as np
-    from onnx import numpy_helper
-
-    graph = GraphBuilder("convolutions", 1)
-    x = graph.input("x", [1, 3, 8, 8])
-    for index, width in enumerate((3, 4)):
-        weight = numpy_helper.from_array(np.ones((4, width, 3, 3), np.float32))
-        w = graph.node("Constant", f"w{index}", value=weight)
-        x = graph.node("Conv", f"conv{index}", x, w, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
-        x = graph.node("Relu", f"relu{index}", x)
-    x = graph.node("MaxPool", "pool", x, kernel_shape=[2, 2], strides=[2, 2])
-    graph.output("y", x, [1, 4, 4, 4])
-    return graph.model()
-
-
-def _movements() -> Any:
-    graph = GraphBuilder("movements", 2)
-    x = graph.input("x", [2, 4, 8])
-    keys = graph.node("Transpose", "transpose", x, perm=[0, 2, 1])
-    scores = graph.node("Softmax", "softmax", graph.node("MatMul", "product", x, keys), axis=-1)
-    mixed = graph.node("MatMul", "mixed", scores, x)
-    both = graph.node("Concat", "both", mixed, x, axis=2)
-    starts, ends = graph.constant("starts", [0, 2]), graph.constant("ends", [4, 9])
-    cut = graph.node("Slice", "cut", both, starts, ends, graph.constant("axes", [1, 2]))
-    wide = graph.node("Pad", "pad", cut, graph.constant("pads", [0, 0, 1, 0, 0, 1]))
-    graph.output("y", graph.node("ReduceMean", "mean", wide, axes=[2], keepdims=0), [2, 4])
-    return graph.model()
-
-
-def _shapes() -> Any:
-    graph = GraphBuilder("shapes", 3)
-    x = graph.input("x", [2, 6])
-    shape = graph.node("Shape", "shape", x)
-    first = graph.node("Gather", "first", shape, graph.constant("zero", [0]), axis=0)
-    wanted = graph.node("Concat", "wanted", first, graph.constant("rest", [3, 2]), axis=0)
-    view = graph.node("Reshape", "view", x, wanted)
-    ones = graph.node("ConstantOfShape", "ones", wanted)
-    total = graph.node("Add", "total", view, graph.node("Expand", "wide", ones, wanted))
-    graph.output("y", graph.node("Identity", "same", graph.node("Cast", "cast", total, to=1)), [2, 3, 2])
-    model = graph.model()
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
-    return model
-
-
-def _external() -> Any:
-    from onnx import TensorProto
-
-    graph = GraphBuilder("external", 4)
-    x = graph.input("x", [1, 8])
-    graph.output("y", graph.node("Gemm", "gemm", x, "w", "b"), [1, 16])
-    model = graph.model()
-    for name, dims, offset, length in (("w", (8, 16), 0, 512), ("b", (16,), 512, 64)):
-        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=dims)
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", "weights.bin"), ("offset", offset), ("length", length)):
-            tensor.external_data.add(key=key, value=str(value))
-        model.graph.initializer.append(tensor)
-    return model
-
-
-def _function() -> Any:
-    from onnx import helper
-
-    body = [helper.make_node("Mul", ["a", "a"], ["s"]), helper.make_node("HardSwish", ["s"], ["r"])]
-    opsets = [helper.make_opsetid("", 17)]
-    function = helper.make_function("ours", "Twice", ["a"], ["r"], body, opsets)
-    graph = GraphBuilder("function", 5)
-    x = graph.input("x", [2, 6])
-    graph.output("y", graph.node("Twice", "twice", x, domain="ours"), [2, 6])
-    model = graph.model()
-    model.functions.append(function)
-    model.opset_import.append(helper.make_opsetid("ours", 1))
-    return model

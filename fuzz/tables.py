@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.mutation import TEXTS, json_text, mutate_bytes, mutate_json, mutate_message, mutate_text
+from fuzz.outcome import Outcome
 from harness.errors import LutError
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.error_correlations import pack
@@ -29,7 +30,7 @@ _LENGTH = struct.Struct(">I")
 _SIGNED = 0.9
 
 
-def read(data: bytes, folder: Path) -> bool:
+def read(data: bytes, folder: Path) -> Outcome:
     """Write the parts as a table in a folder with the matching name, read it and use all of it."""
     parts = _unpacked(data)
     digest = hashlib.sha256(parts[MANIFEST]).hexdigest()[:8]
@@ -42,12 +43,12 @@ def read(data: bytes, folder: Path) -> bool:
         table = read_lut(table_folder)
         _use(table)
     except LutError:
-        return False
+        return Outcome.REFUSED
     finally:
         for name in _PARTS:
             (table_folder / name).unlink(missing_ok=True)
         table_folder.rmdir()
-    return True
+    return Outcome.ACCEPTED
 
 
 def _use(table: Lut) -> None:
@@ -66,7 +67,7 @@ def _use(table: Lut) -> None:
 def seeds() -> list[bytes]:
     """Return published tables: empty, with entries, and with a predictor."""
     with tempfile.TemporaryDirectory() as root:
-        tables = [_table(count, learn) for count, learn in ((0, False), (5, False), (8, True))]
+        tables = [table_of(count, learn) for count, learn in ((0, False), (5, False), (8, True))]
         return [_packed(_files(publish(table, Path(root) / str(at)))) for at, table in enumerate(tables)]
 
 
@@ -74,7 +75,8 @@ def _files(table: Lut) -> dict[str, bytes]:
     return {name: path.read_bytes() for name in _PARTS if (path := table.path / name).exists()}
 
 
-def _table(count: int, learn: bool) -> Lut:
+def table_of(count: int, learn: bool) -> Lut:
+    """Return a table of so many layers of real networks, with a predictor if it shall `learn`."""
     import numpy as np
 
     entries = tuple(_entry(number) for number in range(count))

@@ -1,4 +1,4 @@
-"""The four targets by name, and their common limits."""
+"""The targets by name, and their common limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-NAMES = ("frames", "tables", "devices", "networks")
+from fuzz.outcome import Outcome
+
+NAMES = ("networks", "answers", "frames", "revealed", "tables", "devices", "journal")
 MAX_INPUT_BYTES = 1 << 18
 HANG_S = 10
 RSS_LIMIT_MB = 2048
@@ -16,15 +18,19 @@ RSS_LIMIT_MB = 2048
 
 @dataclass(frozen=True)
 class Target:
-    """One reader: `read` takes an input and a folder for its own files."""
+    """One reader: `read` takes an input and a folder for its own files.
+
+    `isolated` reads a file in a process with limits, as the program does, for a reader that the program isolates.
+    """
 
     name: str
     seeds: Callable[[], list[bytes]]
     mutate: Callable[[bytes, random.Random], bytes]
-    read: Callable[[bytes, Path], bool]
+    read: Callable[[bytes, Path], Outcome]
+    isolated: Callable[[Path], Outcome] | None = None
 
 
 def target(name: str) -> Target:
     """Import the module of a target and the reader that it uses; return the target."""
     module = importlib.import_module(f"fuzz.{name}")
-    return Target(name, module.seeds, module.mutate, module.read)
+    return Target(name, module.seeds, module.mutate, module.read, getattr(module, "isolated", None))
