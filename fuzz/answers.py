@@ -30,15 +30,15 @@ _FILE_BYTES = 10_000
 def read(data: bytes, folder: Path) -> Outcome:  # noqa: ARG001 - nothing is written
     """Read an answer as `read_network` does; what is accepted must be the same when it is handed back again."""
     try:
-        network = network_of(data, ("n", bytes(_FILE_BYTES)))
+        network, note = network_of(data, ("n", bytes(_FILE_BYTES)))
     except (NetworkError, UsageError):
         return Outcome.REFUSED
     except RuntimeError as error:
         if "was not read" in str(error):  # the bug of harness that the answer reports
             return Outcome.REFUSED
         raise
-    content = encode_network(network)
-    if encode_network(network_of(content, ("n", bytes(_FILE_BYTES)))) != content:
+    content = encode_network(network, note)
+    if encode_network(*network_of(content, ("n", bytes(_FILE_BYTES)))) != content:
         raise AssertionError("a network changes when it is handed back")
     return Outcome.ACCEPTED
 

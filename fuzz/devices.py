@@ -63,6 +63,38 @@ _TABLES = ("{}", "{threads = [1, 2]}", "{a = {b = 1}}")
 _VALUES = (*_NUMBERS, *_PLAIN, *_TRICKY, *_LISTS, *_TABLES)
 
 
+_ACCEPTED: dict[str, tuple[str, ...]] = {
+    "groups": ("[]", '["edge"]', '["a", "b-1", "c_2"]'),
+    "golden_ms": ("[1.0, 2.0]", "[0.001, 1e6]", "[3, 3.5]"),
+    "options": ("{}", "{threads = 1}", '{threads = 4, words = ["a"]}'),
+    "host": ('"10.0.0.7"', '"board.lab"', '"::1"', '"a-b.c"'),
+    "port": ("1", "22", "65535"),
+    "user": ('"harness"', '"root"', '"x_1"'),
+    "key_agent": ('"SSH_AUTH_SOCK"', '"agent.sock"'),
+    "ssh_config": ('"none"', '"config"'),
+    "proxy_jump": ('"gate"', '"me@gate:2222"', '"a,b,c"'),
+    "agent": ('"push"', '"installed"', '"/opt/harness/agent"'),
+    "python": ('"python3"', '"/usr/bin/python3.9"'),
+    "connect_timeout_s": ("1", "30.5"),
+    "banner_timeout_s": ("1", "30.5"),
+    "auth_timeout_s": ("1", "30.5"),
+    "preset": ('"edge"', '"npu01"'),
+    "noise": ("0", "1"),
+    "exclusive": ("true", "false"),
+    "resource": ('"cpu"', '"npu-1"'),
+    "backend": ('"onnxruntime"', '"null"', '"emulated-npu"'),
+    "serial": ('"emulator-5554"', '"192.168.1.5:5555"'),
+    "folder": ('"/data/local/tmp/harness"', '"/sdcard/h"'),
+}
+"""Values that keys accept, as far as their device has them."""
+_DEVICES = (
+    '[devices.NAME]\nbackend = "null"\n',
+    '[devices.NAME]\nbackend = "onnxruntime"\nresource = "cpu"\ngroups = ["edge"]\n',
+    '[devices.NAME]\ntransport = "ssh"\nhost = "h"\nuser = "u"\nidentity = "key"\n',
+    '[devices.NAME]\ntransport = "adb"\nserial = "emulator-5554"\nfolder = "/data/local/tmp/h"\n',
+)
+
+
 def read(data: bytes, folder: Path) -> Outcome:
     """Read the devices.toml of a folder that also has a private key, and a key that all users may read."""
     if not (folder / "key").exists():
@@ -95,6 +127,8 @@ def mutate(data: bytes, draw: random.Random) -> bytes:
     if draw.random() < 0.15:
         return mutate_bytes(data, draw)
     lines = text.split("\n")
+    if draw.random() < 0.6:
+        return _edited(lines, draw)
     at = draw.randrange(len(lines))
     key, equals, value = lines[at].partition(" = ")
     kind = draw.randrange(7)
@@ -113,6 +147,25 @@ def mutate(data: bytes, draw: random.Random) -> bytes:
         lines[at] = f"{key} = {mutate_text(value, draw)}"
     else:
         lines[at] = f"{key if equals else draw.choice(_KEYS)} = {_value(draw)}"
+    return "\n".join(lines).encode("utf-8", "surrogatepass")
+
+
+def _edited(lines: list[str], draw: random.Random) -> bytes:
+    """Change a value for another that its key accepts, leave a key out, or name a device otherwise."""
+    places = [at for at, line in enumerate(lines) if line.partition(" = ")[0] in _ACCEPTED]
+    heads = [at for at, line in enumerate(lines) if line.startswith("[devices.") and line.count(".") == 1]
+    kind = draw.random()
+    if places and kind < 0.6:
+        at = draw.choice(places)
+        key = lines[at].partition(" = ")[0]
+        lines[at] = f"{key} = {draw.choice(_ACCEPTED[key])}"
+    elif places and kind < 0.7:
+        del lines[draw.choice(places)]
+    elif heads and kind < 0.8:
+        lines[draw.choice(heads)] = f"[devices.{draw.choice(('a', 'npu-7', 'b_1', 'x' * 60))}]"
+    else:
+        extra = draw.choice(_DEVICES).replace("NAME", f"d{draw.randrange(1000)}")
+        lines += extra.split("\n")
     return "\n".join(lines).encode("utf-8", "surrogatepass")
 
 

@@ -23,7 +23,8 @@ from fuzz.outcome import Outcome
 from harness.errors import HarnessError, JournalError
 from harness.lut.build import build_lut
 from harness.measure import journal_digest
-from harness.measure.journal import CampaignKey, Journal, Slot
+from harness.measure.journal import Journal
+from harness.measure.journal_records import CampaignKey, Slot
 from harness.measure.journal_transfer import extract
 from harness.measure.merge import merge
 from harness.network.fusion_rules import DEFAULT_RULES

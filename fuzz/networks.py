@@ -18,17 +18,20 @@ from fuzz.edits.draft import BOUND_DIMS, edited
 from fuzz.edits.tensors import WEIGHTS, WEIGHTS_BYTES
 from fuzz.limits import TooLong, limited
 from fuzz.mutation import mutate_bytes, mutate_message
-from fuzz.network_use import round_trip, use
+from fuzz.network_use import BATCH, round_trip, set_batch, use
 from fuzz.outcome import Outcome
 from harness.errors import NetworkError
+from harness.network.hand_back import encode_network
 from harness.network.limited_process import limits_for
 from harness.network.limited_reading import prepared
 from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.network.read import read_model
 
-_COMPARED = 64
-"""One input in so many is also read by the isolated process, which must come to the same end."""
+_COMPARED = 32
+"""One network in so many is also read by the isolated process, which must find the same."""
+_BATCHED = 8
+"""One network in so many is given another batch."""
 
 
 def read(data: bytes, folder: Path) -> Outcome:
@@ -39,15 +42,21 @@ def read(data: bytes, folder: Path) -> Outcome:
     """
     path = _written(data, folder)
     choice = zlib.crc32(data)
+    batch = BATCH if choice % _BATCHED == 0 else None
     try:
         with limited(len(data)):
             outcome, network = _read_here(path)
+            if network is not None:
+                content = round_trip(network)
+                if batch:
+                    set_batch(network)
     except (MemoryError, TooLong):
-        return isolated(path)
-    if choice % _COMPARED == 0 and isolated(path).is_accepted is not outcome.is_accepted:
-        raise AssertionError(f"the isolated process does not agree: {outcome.name}")
-    if network is not None:
-        use(network, choice // _COMPARED)
+        return isolated(path, batch)
+    if network is None:
+        return outcome
+    if choice // _BATCHED % _COMPARED == 0 and encode_network(_isolated(path)) != content:
+        raise AssertionError("the isolated process reads another network")
+    use(network, choice // _BATCHED // _COMPARED)
     return outcome
 
 
@@ -71,20 +80,23 @@ def _read_here(path: Path) -> tuple[Outcome, Network | None]:
         network = prepared(file, BOUND_DIMS, None)
     except NetworkError:
         return Outcome.CHECKED, None
-    round_trip(network)
     return Outcome.ACCEPTED, network
 
 
-def isolated(path: Path) -> Outcome:
+def isolated(path: Path, batch: int | None = None) -> Outcome:
     """Read a file in the isolated process, which must answer or be ended within its limits."""
     started_s = time.monotonic()
     try:
-        load_network(str(path), BOUND_DIMS)
+        _isolated(path, batch)
     except NetworkError as error:
         if time.monotonic() - started_s > limits_for(path.stat().st_size).wall_s:
             raise AssertionError("the isolated process was not ended in time") from error
         return Outcome.STOPPED if "takes more than" in str(error) else Outcome.REFUSED
     return Outcome.ACCEPTED
+
+
+def _isolated(path: Path, batch: int | None = None) -> Network:
+    return load_network(str(path), BOUND_DIMS, batch)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from fuzz.mutation import json_text, mutate_bytes, mutate_json, mutate_message
 from fuzz.outcome import Outcome
 from harness.device.revealed import check_revealed, reveal_limit_bytes
 from harness.errors import ProtocolError
-from harness.measure.campaign import load_request
+from harness.measure.device_requests import load_request
 from harness.network.assemble import AssembledModel
 from harness.network.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed, learn_rules
 from harness.network.layers import cut

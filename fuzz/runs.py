@@ -14,11 +14,10 @@ from pathlib import Path
 
 from fuzz.figures import Figures
 from fuzz.outcome import Outcome
-from fuzz.target import HANG_S, MAX_INPUT_BYTES, RSS_LIMIT_MB, target
+from fuzz.target import HANG_S, MAX_INPUT_BYTES, RSS_LIMIT_MB, memory_folder, target
 
 ROOT = Path(__file__).resolve().parents[1]
 _LEAST_S = 2
-_MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
 _EDGES = re.compile(r"\bcov: (\d+)")
 _MEMORY = re.compile(r"peak_rss_mb: +(\d+)")
 _ENDINGS = {"crash": "crash", "timeout": "hang", "oom": "memory"}
@@ -30,8 +29,7 @@ _VARIABLES = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ORT_DISABLE_
 def fuzz(name: str, seconds: int, keep: Path) -> Figures:
     """Fuzz one target; after a fault, continue with the corpus so far until the time is over."""
     chosen = target(name)
-    memory = _MEMORY_FOLDER if os.access(_MEMORY_FOLDER, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="harness-fuzz-", dir=memory) as scratch:
+    with tempfile.TemporaryDirectory(prefix="harness-fuzz-", dir=memory_folder()) as scratch:
         corpus = Path(scratch) / "corpus"
         corpus.mkdir()
         for at, seed in enumerate(chosen.seeds()):

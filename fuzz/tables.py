@@ -12,27 +12,38 @@ import random
 import struct
 import tempfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fuzz.mutation import TEXTS, json_text, mutate_bytes, mutate_json, mutate_message, mutate_text
 from fuzz.outcome import Outcome
+from fuzz.table_edits import edited
+from fuzz.target import memory_folder
 from harness.errors import LutError
+from harness.estimation.network_estimate import estimate_network
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.error_correlations import pack
 from harness.lut.table import Entry, Lut
-from harness.lut.table_files import CORRELATION, ENTRIES, MANIFEST, PREDICTOR, publish, read_lut
+from harness.lut.table_files import CHAINS, CORRELATION, ENTRIES, MANIFEST, PREDICTOR, publish, read_lut
 from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.model_references import load_network
+from harness.network.network import Network
 from harness.predictor.features.key_features import describe
 
-_PARTS = (MANIFEST, ENTRIES, CORRELATION, PREDICTOR)
+_PARTS = (MANIFEST, ENTRIES, CORRELATION, PREDICTOR, CHAINS)
 _LENGTH = struct.Struct(">I")
 _SIGNED = 0.9
+_EDITED = 0.7
+_ESTIMATED = 4
+"""A network is estimated from one table in so many."""
+_CREATED = "2026-01-02T03:04:05+00:00"
 
 
 def read(data: bytes, folder: Path) -> Outcome:
     """Write the parts as a table in a folder with the matching name, read it and use all of it."""
     parts = _unpacked(data)
+    choice = zlib.crc32(data)
     digest = hashlib.sha256(parts[MANIFEST]).hexdigest()[:8]
     table_folder = folder / f"2026-01-02-{digest}"
     table_folder.mkdir(exist_ok=True)
@@ -41,7 +52,7 @@ def read(data: bytes, folder: Path) -> Outcome:
             (table_folder / name).write_bytes(content)
     try:
         table = read_lut(table_folder)
-        _use(table)
+        _use(table, choice)
     except LutError:
         return Outcome.REFUSED
     finally:
@@ -51,7 +62,9 @@ def read(data: bytes, folder: Path) -> Outcome:
     return Outcome.ACCEPTED
 
 
-def _use(table: Lut) -> None:
+def _use(table: Lut, choice: int) -> None:
+    if choice % _ESTIMATED == 0:
+        estimate_network(_network(), table)
     if table.entries:
         table.variance({0: 1, len(table.entries) - 1: 2})
     repr((table.name, table.visits, table.displacement, table.overhead.a, table.by_key, table.by_place))
@@ -61,6 +74,11 @@ def _use(table: Lut) -> None:
         layers = [layer for layer in described if layer is not None]
         known = zip(layers, predictor.knows(layers), strict=True)
         predictor.predict_all([layer for layer, is_known in known if is_known])
+
+
+@functools.cache
+def _network() -> Network:
+    return load_network("builtin:dscnn")
 
 
 @functools.cache
@@ -85,7 +103,7 @@ def table_of(count: int, learn: bool) -> Lut:
     return Lut(
         path=Path(),
         device="board",
-        created="2026-01-02T03:04:05+00:00",
+        created=_CREATED,
         clock="device",
         method="joint",
         fingerprint={"cpu": "x", "runtime": "y 1"},
@@ -152,7 +170,6 @@ def _entry(number: int) -> Entry:
 def layer_signatures() -> list[str]:
     """Return signatures of real layers."""
     from harness.network.layers import cut
-    from harness.network.model_references import load_network
 
     networks = [load_network(f"builtin:{name}") for name in ("dscnn", "squeezenet")]
     return sorted({layer.key.text for network in networks for layer in cut(network, DEFAULT_RULES)})
@@ -163,17 +180,34 @@ def mutate(data: bytes, draw: random.Random) -> bytes:
     if draw.random() < 0.03:
         return mutate_bytes(data, draw)
     parts = _unpacked(data)
-    name = draw.choice((MANIFEST, ENTRIES, ENTRIES, CORRELATION, PREDICTOR))
+    if draw.random() < _EDITED and (changed := _edited(parts, draw)) is not None:
+        return _packed(changed)
+    name = draw.choice((MANIFEST, ENTRIES, ENTRIES, CORRELATION, PREDICTOR, CHAINS))
     if name == MANIFEST:
         with contextlib.suppress(ValueError, RecursionError):
             parts[name] = json_text(mutate_json(json.loads(parts[name]), draw), draw)
-    elif name == ENTRIES:
+    elif name in (ENTRIES, CHAINS):
         parts[name] = _mutated_rows(parts[name], draw)
     elif name == CORRELATION:
         parts[name] = _mutated_correlation(parts[name], draw)
     else:
         parts[name] = _mutated_predictor(parts[name], draw)
     return _packed(_signed(parts) if draw.random() < _SIGNED else parts)
+
+
+def _edited(parts: dict[str, bytes], draw: random.Random) -> dict[str, bytes] | None:
+    """Return the parts of a table after a change that keeps it consistent; None for parts that are no table."""
+    with tempfile.TemporaryDirectory(dir=memory_folder()) as root:
+        folder = Path(root) / f"x-{hashlib.sha256(parts[MANIFEST]).hexdigest()[:8]}"
+        folder.mkdir()
+        for name, content in parts.items():
+            if content or name in (MANIFEST, ENTRIES):
+                (folder / name).write_bytes(content)
+        try:
+            table = edited(read_lut(folder), layer_signatures(), draw)
+            return _files(publish(replace(table, device="board", created=_CREATED), Path(root)))
+        except (LutError, ValueError):
+            return None
 
 
 def _mutated_rows(content: bytes, draw: random.Random) -> bytes:

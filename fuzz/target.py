@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,12 @@ NAMES = ("networks", "answers", "frames", "revealed", "tables", "devices", "jour
 MAX_INPUT_BYTES = 1 << 18
 HANG_S = 10
 RSS_LIMIT_MB = 2048
+
+
+def memory_folder() -> Path | None:
+    """Return a folder in memory, where journals do not wait for a disk; None on a system without."""
+    folder = Path("/dev/shm")  # noqa: S108 - folders of its own are made there
+    return folder if os.access(folder, os.W_OK) else None
 
 
 @dataclass(frozen=True)
