@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from harness.network.limited_process import limits_for
+from harness.network.limits import READING
 
 
 class TooLong(BaseException):
@@ -19,7 +19,7 @@ class TooLong(BaseException):
 @contextlib.contextmanager
 def limited(size_bytes: int) -> Iterator[None]:
     """Raise MemoryError or TooLong where the isolated process, which reads files of this size, would be ended."""
-    limits = limits_for(size_bytes)
+    limits = READING.limits(size_bytes)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     before = signal.signal(signal.SIGPROF, _raise)

@@ -22,8 +22,8 @@ from fuzz.network_use import BATCH, round_trip, set_batch, use
 from fuzz.outcome import Outcome
 from harness.errors import NetworkError
 from harness.network.hand_back import encode_network
-from harness.network.limited_process import limits_for
 from harness.network.limited_reading import prepared
+from harness.network.limits import READING
 from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.network.read import read_model
@@ -89,7 +89,7 @@ def isolated(path: Path, batch: int | None = None) -> Outcome:
     try:
         _isolated(path, batch)
     except NetworkError as error:
-        if time.monotonic() - started_s > limits_for(path.stat().st_size).wall_s:
+        if time.monotonic() - started_s > READING.limits(path.stat().st_size).wall_s:
             raise AssertionError("the isolated process was not ended in time") from error
         return Outcome.STOPPED if "takes more than" in str(error) else Outcome.REFUSED
     return Outcome.ACCEPTED

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-_OUT_OF_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Available memory")
-"""What the runtime says if it gets no memory."""
+OUT_OF_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Available memory", "MemoryError")
+"""What the runtime says if it gets no memory, and Python."""
 
 
 def is_shortage(error: Exception) -> bool:
     """Return whether an exception of numpy or the runtime means that there was too little memory."""
-    return isinstance(error, MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY)
+    return isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY)
 
 
 def session_options(threads: int = 0, level: Literal["ENABLE_ALL", "DISABLE_ALL"] = "ENABLE_ALL") -> Any:

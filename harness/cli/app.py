@@ -14,7 +14,7 @@ import typer
 
 from harness.cli import agent, demo, devices, estimate, journal, lut, nightly, npu, profile, validate, worker
 from harness.cli.output import print_error
-from harness.errors import ConfigurationError, HarnessError, Interrupted
+from harness.errors import ConfigurationError, HarnessError, InputError, Interrupted
 from harness.version import VERSION
 
 EXIT_CODES = """
@@ -89,6 +89,9 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:
         _discard(sys.stdout)
         _end(ConfigurationError("A file cannot be read or written", why=str(error)), error)
+    except MemoryError as error:
+        step = "Use a smaller network, or give the command more memory"
+        _end(InputError("There is not enough memory for this", why=str(error), next_step=step), error)
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         bug = HarnessError("This is a bug in harness", why=why, next_step="Run `harness --debug …` and report it")

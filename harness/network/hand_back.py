@@ -92,6 +92,7 @@ def encode_network(network: Network, note: str = "") -> bytes:
         "sha256": network.sha256,
         "domains": [[domain, version] for domain, version in network.domains.items()],
         "unmeasured": [[node.name, node.op] for node in network.unmeasured],
+        "stored": network.stored_bytes,
     }
     return encode(document, parts)
 
@@ -117,6 +118,7 @@ def decode_network(content: bytes) -> tuple[Network, str]:
             sha256=_text(document["sha256"]),
             domains={_text(domain): _count(version) for domain, version in document["domains"]},
             unmeasured=tuple(UnmeasuredNode(*_texts(row, 2)) for row in document["unmeasured"]),
+            stored_bytes=_count(document["stored"]),
         )
     except (KeyError, TypeError, DecodeError) as error:
         raise ValueError(str(error)) from error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
 from harness.network.network import FLOATS, ITEM_BYTES, Constant, Node, TensorType
+from harness.network.operand_shapes.check import check_operands
 from harness.network.single_runs import MAX_FORM_BYTES, form_of, values
 
 if TYPE_CHECKING:
@@ -23,11 +24,10 @@ MAX_RUN_BYTES = 1 << 30
 """Largest input, in bytes, of an operator that is run to find the type of its result."""
 _FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})
 """Operators whose results have sizes that follow from constants of floats."""
-_KEPT = 4096
+_INDEXED = frozenset({"Gather", "GatherElements", "Scatter", "ScatterElements", "ScatterND"})
+"""Operators that read indices, which must lie within an axis."""
+_KEPT = 1024
 """The most nodes whose types are kept."""
-_GROUPS = frozenset({"group", "groups", "num_groups", "offset_group"})
-"""Attributes that divide channels into groups."""
-_AXIS_UNCHECKED = frozenset({"GatherElements", "Scatter", "ScatterElements"})
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,7 @@ def output_types(node: Node, read: Operands) -> dict[str, TensorType]:
     key = _key(node, types, known, read)
     if key is not None and key in _known_types:
         return dict(zip(node.results, _known_types[key], strict=True))
-    _check_groups(node)
-    _check_axis(node, read)
+    _check(node, types, read)
     inferred = _inferred(node, types, known, read)
     is_typed = all(_is_typed(inferred.get(name)) for name in node.results)
     if not is_typed and _needs_a_run(node, read):
@@ -137,15 +136,24 @@ def _types_read(node: Node, read: Operands) -> dict[str, TensorType]:
 
 
 def _values_of_sizes(node: Node, read: Operands) -> dict[str, Any]:
-    """Return the constants that shape inference may read values of: lists of integers, for some operators of floats."""
+    """Return the constants whose values count: lists of integers, for some operators of floats, and indices."""
     found: dict[str, Any] = {}
     for name, alias in operands(node).items():
         constant = read.constants.get(alias)
-        if constant is None or constant.value is None or len(constant.type.shape) > 1:
+        if constant is None or constant.value is None:
+            continue
+        if len(constant.type.shape) > 1 and node.op not in _INDEXED:
             continue
         if constant.type.dtype not in FLOATS or node.op in _FLOATS_READ:
             found[name] = constant.value
     return found
+
+
+def _check(node: Node, types: Mapping[str, TensorType], read: Operands) -> None:
+    kinds = [types.get(name) for name in node.proto.input]
+    constants = {place: read.constants.get(alias) for place, alias in enumerate(node.inputs) if alias}
+    held = {place: found.value for place, found in constants.items() if found and found.value is not None}
+    check_operands(node, kinds, held, read.opsets[""])
 
 
 def _key(node: Node, types: Mapping[str, TensorType], known: Mapping[str, Any], read: Operands) -> _Key | None:
@@ -179,23 +187,6 @@ def _inferred(
         why = str(error).strip().splitlines()[0][:300]
         raise InvalidNetwork(f"{_shown(node)} has impossible shapes", why=why) from error
     return found
-
-
-def _check_groups(node: Node) -> None:
-    """Raise InvalidNetwork for channels in no group: shape inference accepts it, and runtimes divide by it."""
-    for attribute in node.proto.attribute:
-        if attribute.name in _GROUPS and attribute.i < 1:
-            why = f"Its {attribute.name} is {attribute.i}; it must be at least 1"
-            raise InvalidNetwork(f"{_shown(node)} has impossible shapes", why=why)
-
-
-def _check_axis(node: Node, read: Operands) -> None:
-    """Raise InvalidNetwork for an axis that a tensor does not have, where shape inference does not check it."""
-    known = read.types.get(node.inputs[0]) if node.op in _AXIS_UNCHECKED and node.inputs else None
-    axis = next((item.i for item in node.proto.attribute if item.name == "axis"), 0)
-    if known is not None and not -len(known.shape) <= axis < len(known.shape):
-        why = f"Its axis is {axis}; it reads {known}"
-        raise InvalidNetwork(f"{_shown(node)} has impossible shapes", why=why)
 
 
 def _needs_a_run(node: Node, read: Operands) -> bool:

@@ -12,7 +12,6 @@ import gc
 import json
 import math
 import os
-import re
 import resource
 import select
 import signal
@@ -26,40 +25,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from harness.errors import ConfigurationError
+from harness.network.limits import NODES_PER_S, Limits
 
-MEMORY_VARIABLE = "HARNESS_READ_MEMORY"
-SECONDS_VARIABLE = "HARNESS_READ_SECONDS"
-_MEMORY_BYTES = 512 << 20
-_MEMORY_PER_BYTE = 6
-"""Parsing, checking and inlining hold this many copies of a file at the same time."""
-_CPU_S = 4
-_BYTES_PER_S = 32 << 20
 _BLOCK_BYTES = 1 << 20
-_NODES_PER_S = 10_000
-_MOST_S_FOR_NODES = 4
-_UNITS = {"M": 20, "G": 30}
 _CRASH = 1
+_ADDRESS_SPACE, _DATA = 0, 5
+"""Fields of /proc/self/statm."""
 
 _limits: Limits | None = None
 """Those of this process, if it is a child."""
+_start_bytes = 0
+"""The data that this process had when it became a child that keeps its streams."""
 
 Step = Callable[[], bytes]
 IsWhole = Callable[[bytearray], bool]
 """Whether an answer has arrived in full."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a child may take: bytes of memory beyond those of its start, and seconds of processor and wall time.
-
-    `more_s` is the processor time that `allow_for_nodes` may add.
-    """
-
-    memory_bytes: int
-    cpu_s: int
-    wall_s: float
-    more_s: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,32 +55,18 @@ class Answer:
     cpu_s: float = 0.0
 
 
-def limits_for(size_bytes: int) -> Limits:
-    """Return the limits for a file of this size: those of the environment's variables, or of the size.
-
-    Raises ConfigurationError if a variable is not a size or a number of seconds.
-    """
-    memory = os.environ.get(MEMORY_VARIABLE, "")
-    match = re.fullmatch(r"([1-9]\d{0,5})([MG])", memory)
-    if memory and match is None:
-        raise ConfigurationError(
-            f"{MEMORY_VARIABLE} is not a size", why=repr(memory[:40]), next_step="Write 2G or 500M"
-        )
-    seconds = os.environ.get(SECONDS_VARIABLE, "")
-    if seconds and not re.fullmatch(r"[1-9]\d{0,5}", seconds):
-        why = repr(seconds[:40])
-        raise ConfigurationError(f"{SECONDS_VARIABLE} is not a number of seconds", why=why, next_step="Write 60")
-    given_bytes = int(match[1]) << _UNITS[match[2]] if match else _MEMORY_BYTES + _MEMORY_PER_BYTE * size_bytes
-    cpu_s = int(seconds) if seconds else _CPU_S + size_bytes // _BYTES_PER_S
-    more_s = 0 if seconds else _MOST_S_FOR_NODES
-    return Limits(given_bytes, cpu_s, 60.0 + 4 * (cpu_s + more_s), more_s)
-
-
 def allow_for_nodes(count: int) -> None:
     """Allow this process, a child with limits, more processor time for a network of many nodes."""
-    extra_s = min(count // _NODES_PER_S, _limits.more_s) if _limits else 0
+    extra_s = min(count // NODES_PER_S, _limits.more_s) if _limits else 0
     if extra_s and _limits:
         _set_limit(resource.RLIMIT_CPU, _limits.cpu_s + extra_s)
+
+
+def allow_for_size(stored_bytes: int) -> None:
+    """Allow this process, a child that keeps its streams, more memory for a file with its external data."""
+    if _limits and _limits.bytes_per_byte and _start_bytes:
+        memory_bytes = _limits.memory_bytes + _limits.bytes_per_byte * stored_bytes
+        _set_limit(resource.RLIMIT_DATA, _start_bytes + memory_bytes)
 
 
 def answer_of(step: Step, module: str, request: Step, limits: Limits, is_whole: IsWhole) -> Answer:
@@ -119,6 +85,25 @@ def answer_of(step: Step, module: str, request: Step, limits: Limits, is_whole: 
         os.close(reading)
 
 
+def answer_of_command(step: Step, limits: Limits, is_whole: IsWhole) -> Answer:
+    """Return what a step writes that prints, run in a fork with the standard streams of this process.
+
+    The threads of libraries take address space that they do not use, so the limit is on data. This process must have
+    one thread.
+    """
+    reading, writing = os.pipe()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        try:
+            child = _forked(step, writing, limits, keeps_streams=True)
+        finally:
+            os.close(writing)
+        return _answer(child, reading, limits, is_whole)
+    finally:
+        os.close(reading)
+
+
 def serve(prepare: Callable[[], None], step: Callable[[bytes], bytes]) -> None:
     """Answer one request of `answer_of` in a new interpreter; `prepare` imports what the step needs."""
     prepare()
@@ -128,12 +113,12 @@ def serve(prepare: Callable[[], None], step: Callable[[bytes], bytes]) -> None:
     _run(lambda: step(request), os.dup(1), limits)
 
 
-def _forked(step: Step, writing: int, limits: Limits) -> int:
+def _forked(step: Step, writing: int, limits: Limits, *, keeps_streams: bool = False) -> int:
     with warnings.catch_warnings():  # threads of numpy's own are ready for a fork
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        _run(step, writing, limits)
+        _run(step, writing, limits, keeps_streams=keeps_streams)
     _lead_group(child)
     return child
 
@@ -172,12 +157,12 @@ def _unnamed_file() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-def _run(step: Step, writing: int, limits: Limits) -> None:
+def _run(step: Step, writing: int, limits: Limits, *, keeps_streams: bool = False) -> None:
     """Run a step in this process, write what it returns, and end the process."""
     code = _CRASH
     try:
         gc.freeze()  # what the parent holds must not be finalised here, such as its temporary folders
-        _become_limited(limits)
+        _become_limited(limits, keeps_streams)
         content = memoryview(step())
         while content:
             content = content[os.write(writing, content) :]
@@ -186,8 +171,8 @@ def _run(step: Step, writing: int, limits: Limits) -> None:
         os._exit(code)
 
 
-def _become_limited(limits: Limits) -> None:
-    global _limits
+def _become_limited(limits: Limits, keeps_streams: bool) -> None:
+    global _limits, _start_bytes
     _lead_group(os.getpid())
     _limits = limits
     faulthandler.disable()  # it keeps the parent's stderr
@@ -195,15 +180,17 @@ def _become_limited(limits: Limits) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     signal.alarm(math.ceil(limits.wall_s) + 1)
+    _set_limit(resource.RLIMIT_CORE, 0)
+    _set_limit(resource.RLIMIT_CPU, limits.cpu_s)
+    if keeps_streams:
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a closed pipe is an exception, as in the parent
+        _start_bytes = _pages(_DATA)
+        _set_limit(resource.RLIMIT_DATA, _start_bytes + limits.memory_bytes)
+        return
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):  # native libraries write messages of their own before they abort
         os.dup2(nowhere, stream)
-    for kind, limit in (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_CPU, limits.cpu_s),
-        (resource.RLIMIT_AS, _address_space() + limits.memory_bytes),
-    ):
-        _set_limit(kind, limit)
+    _set_limit(resource.RLIMIT_AS, _pages(_ADDRESS_SPACE) + limits.memory_bytes)
 
 
 def _set_limit(kind: int, limit: int) -> None:
@@ -213,9 +200,10 @@ def _set_limit(kind: int, limit: int) -> None:
         resource.setrlimit(kind, (limit, hard))
 
 
-def _address_space() -> int:
+def _pages(kind: int) -> int:
+    """Return the size in bytes of the address space or the data of this process."""
     try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[kind])
     except OSError:
         return 1 << 30
     return pages * os.sysconf("SC_PAGE_SIZE")

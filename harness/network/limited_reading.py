@@ -24,7 +24,8 @@ from harness.network.batch import Rebatched, leading_dims, rebatch
 from harness.network.batch_check import TOO_LARGE, check_rows
 from harness.network.control_flow import all_nodes
 from harness.network.hand_back import decode_document, decode_network, encode, encode_network, is_whole, most_parts
-from harness.network.limited_process import MEMORY_VARIABLE, SECONDS_VARIABLE, Answer, Limits
+from harness.network.limited_process import Answer
+from harness.network.limits import READING, Limits, too_much_memory
 from harness.network.network import Network
 from harness.network.prepare import prepare
 from harness.network.read import ModelFile, parse_model, read_model
@@ -69,7 +70,7 @@ def has_external_data(path: Path) -> bool:
 
 def _in_child(source: Source, wanted: Mapping[str, Any]) -> bytes:
     _import_readers()
-    limits = limited_process.limits_for(_size(source))
+    limits = READING.limits(_size(source))
 
     def request() -> bytes:
         name, content = (os.fsencode(source), b"") if isinstance(source, Path) else (source[0].encode(), source[1])
@@ -91,7 +92,7 @@ def _checked(answer: bytes, source: Source) -> Mapping[str, Any]:
         document, _ = decode_document(answer, most_parts(_size(source)))
     except (ValueError, RecursionError) as error:
         raise _damaged(source) from error
-    _raise_error(document, source, limited_process.limits_for(_size(source)))
+    _raise_error(document, source, READING.limits(_size(source)))
     return document
 
 
@@ -137,7 +138,7 @@ def _read(source: Source, wanted: Mapping[str, Any]) -> bytes:
 
 def _compared(source: Source, network: Network, found: Rebatched) -> str:
     """Return what `check_rows` does, or that it took too much; raises its errors."""
-    limits = limited_process.limits_for(_size(source))
+    limits = READING.limits(network.stored_bytes)
     left_s = max(_LEAST_S, limits.cpu_s + limits.more_s - int(time.process_time()))
     limits = replace(limits, cpu_s=left_s)
 
@@ -146,11 +147,10 @@ def _compared(source: Source, network: Network, found: Rebatched) -> str:
 
     answer = limited_process.answer_of(lambda: _guarded(step), "", bytes, limits, is_whole)
     if answer.late or answer.signal in _TIME_SIGNALS:
-        return f"this takes more than {left_s} s of processor time; {SECONDS_VARIABLE}={10 * left_s} allows more"
+        return f"this takes more than {left_s} s of processor time; {READING.more_seconds(limits)} allows more"
     document = decode_document(answer.content)[0] if answer.content else {"memory": True}
     if document.get("memory") or document.get("reason") == TOO_LARGE:
-        allowed = byte_size(limits.memory_bytes)
-        return f"this takes more than {allowed} of memory; {MEMORY_VARIABLE}={_more(limits)} allows more"
+        return f"this {too_much_memory(limits)}; {READING.more_memory(limits)} allows more"
     _raise_error(document, source, limits)
     return str(document["reason"])
 
@@ -190,7 +190,7 @@ def _ended(source: Source, answer: Answer, limits: Limits) -> HarnessError:
     shown = _shown(source)
     if answer.late or answer.signal in _TIME_SIGNALS:
         spent = f"{limits.wall_s:.0f} s" if answer.late else f"{max(1, round(answer.cpu_s))} s of processor time"
-        step = f"If you trust the file, allow more seconds: {SECONDS_VARIABLE}={10 * limits.cpu_s}"
+        step = f"If you trust the file, allow more seconds: {READING.more_seconds(limits)}"
         return UnsupportedNetwork(f"{shown} takes more than {spent} to read", next_step=step)
     if answer.signal:
         name = signal.Signals(answer.signal).name
@@ -200,14 +200,8 @@ def _ended(source: Source, answer: Answer, limits: Limits) -> HarnessError:
 
 
 def _too_much_memory(source: Source, limits: Limits) -> HarnessError:
-    what = f"{_shown(source)} takes more than {byte_size(limits.memory_bytes)} of memory to read"
-    step = f"If you trust the file, allow more: {MEMORY_VARIABLE}={_more(limits)}"
-    return UnsupportedNetwork(what, next_step=step)
-
-
-def _more(limits: Limits) -> str:
-    """Return about four times the memory of these limits, as the environment variable gives it."""
-    return f"{-(-4 * limits.memory_bytes // (1 << 30))}G"
+    step = f"If you trust the file, allow more: {READING.more_memory(limits)}"
+    return UnsupportedNetwork(f"{_shown(source)} {too_much_memory(limits)} to read", next_step=step)
 
 
 def _damaged(source: Source) -> InvalidNetwork:

@@ -99,6 +99,11 @@ def load_network(
     return replace(network, file=file)
 
 
+def is_builtin(reference: ModelReference) -> bool:
+    """Return whether a network ships with the program: the others come from files, which are not trusted."""
+    return isinstance(reference, str) and reference.startswith(BUILTIN_PREFIX)
+
+
 def shown(reference: ModelReference) -> str:
     """Return the name by which messages refer to a network: its path, `builtin:NAME`, or its name in memory."""
     return printable(reference.name if isinstance(reference, ModelContent) else reference, 200)
@@ -107,7 +112,7 @@ def shown(reference: ModelReference) -> str:
 @contextlib.contextmanager
 def model_path(reference: ModelReference) -> Iterator[Path]:
     """Give the path of a network's file, a temporary one if it has none; raises the errors of `load_network`."""
-    if isinstance(reference, str) and not reference.startswith(BUILTIN_PREFIX):
+    if isinstance(reference, str) and not is_builtin(reference):
         yield Path(reference)
         return
     with tempfile.TemporaryDirectory(prefix="harness-") as folder:
@@ -122,7 +127,7 @@ def model_path(reference: ModelReference) -> Iterator[Path]:
 def _network(reference: ModelReference, dims: Mapping[str, int], batch: int | None) -> tuple[Network, str]:
     if isinstance(reference, ModelContent):
         return read_network((reference.name, reference.content), dims, batch)
-    if not reference.startswith(BUILTIN_PREFIX):
+    if not is_builtin(reference):
         return read_network(Path(reference), dims, batch)
     network = prepared(_builtin(reference), dims, batch)  # it ships with the program: no file to protect against
     found = rebatch(network, batch) if batch else None

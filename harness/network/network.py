@@ -102,6 +102,7 @@ class Network:
     has every tensor that a node reads or writes. `symbols` are the names that symbolic dimensions of the inputs have.
     `file` is the reference that the network was read from, as messages show it.
     `domains` are the versions of operator sets other than ONNX. The `unmeasured` nodes follow the outputs.
+    `stored_bytes` is the size of the file and of its external data.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Network:
     file: str = ""
     domains: Mapping[str, int] = field(default_factory=dict)
     unmeasured: tuple[UnmeasuredNode, ...] = ()
+    stored_bytes: int = 0
 
     @property
     def opsets(self) -> dict[str, int]:

@@ -83,6 +83,7 @@ class _Preparation:
             sha256=self._file.sha256,
             domains={domain: version for domain, version in self._opsets.items() if domain},
             unmeasured=tuple(UnmeasuredNode(node.name, node.op) for node in self._unmeasured),
+            stored_bytes=self._file.stored_bytes,
         )
 
     def _take_initializer(self, tensor: TensorProto) -> None:
@@ -228,7 +229,7 @@ class _Preparation:
         if len(node.inputs) < 3 or not node.inputs[2]:
             return True
         mode = self._constants.get(node.inputs[2])
-        return mode is not None and mode.value is not None and not bool(mode.value)
+        return mode is not None and mode.value is not None and mode.value.size == 1 and not mode.value.any()
 
     def _fold(self, node: Node) -> None:
         """Make the results of a node constants: with their values if they are small, else with their types alone."""

@@ -7,7 +7,7 @@ import math
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,16 +26,21 @@ MIN_OPSET = 7
 ML_DOMAIN = "ai.onnx.ml"
 RUNTIME_DOMAINS = frozenset({"com.microsoft", "com.microsoft.nchwc"})
 """Domains of ONNX Runtime: quantised operators, and those of files that it has optimised."""
+_DISK_BLOCK = 512
 _EXPORT_AGAIN = "Copy or export the file again"
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A checked model, its name in reports, and the hash of the bytes that it was read from."""
+    """A checked model, its name in reports, the hash of the bytes that it was read from, and how much was stored.
+
+    `stored_bytes` counts the file, and its external data as they occupy the disk.
+    """
 
     name: str
     model: ModelProto
     sha256: str
+    stored_bytes: int = 0
 
 
 def read_model(path: Path) -> ModelFile:
@@ -78,8 +83,8 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
         # Protobuf passes other bytes on if a file is damaged.
         if field.type == field.TYPE_STRING and not all(isinstance(text, str) for text in texts):
             raise InvalidNetwork(f"{shown} is not valid ONNX", why="A name in it is not UTF-8 text")
-    _check_external_data(model, folder)
-    return check_model(name, model, content)
+    outside = _check_external_data(model, folder)
+    return replace(check_model(name, model, content), stored_bytes=len(content) + outside)
 
 
 def check_model(name: str, model: ModelProto, content: bytes) -> ModelFile:
@@ -97,7 +102,7 @@ def check_model(name: str, model: ModelProto, content: bytes) -> ModelFile:
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         why = next((line for line in str(error).splitlines() if line.strip()), "the ONNX checker rejects it")
         raise InvalidNetwork(what, why=why[:300]) from error
-    return ModelFile(name, model, hashlib.sha256(content).hexdigest())
+    return ModelFile(name, model, hashlib.sha256(content).hexdigest(), len(content))
 
 
 def _messages(roots: Iterable[Message]) -> Iterator[Message]:
@@ -110,23 +115,24 @@ def _messages(roots: Iterable[Message]) -> Iterator[Message]:
                 waiting += value if field.is_repeated else (value,)
 
 
-def _check_external_data(model: ModelProto, folder: Path | None) -> None:
+def _check_external_data(model: ModelProto, folder: Path | None) -> int:
     """Check that external initializers lie in plain files inside the model's folder, and nothing else is external.
 
-    Raises InvalidNetwork.
+    Returns the size of these files on the disk. Raises InvalidNetwork.
     """
     from onnx import TensorProto
 
-    for tensor in model.graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            _check_external_tensor(tensor, folder)
+    external = [tensor for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL]
+    files = dict(_check_external_tensor(tensor, folder) for tensor in external)
     for message in _messages([*model.graph.sparse_initializer, *model.graph.node, *model.functions]):
         if isinstance(message, TensorProto) and message.data_location == TensorProto.EXTERNAL:
             why = "Only initializers may keep their data in another file"
             raise InvalidNetwork(f"Tensor {message.name[:80]!r} of a node refers to external data", why=why)
+    return sum(files.values())
 
 
-def _check_external_tensor(tensor: TensorProto, folder: Path | None) -> None:
+def _check_external_tensor(tensor: TensorProto, folder: Path | None) -> tuple[Path, int]:
+    """Return the file of a tensor's data and its size on the disk, where holes take no room; raises InvalidNetwork."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
 
@@ -155,6 +161,7 @@ def _check_external_tensor(tensor: TensorProto, folder: Path | None) -> None:
     if offset < 0 or length != needed or offset + length > status.st_size:
         why = f"It needs {needed} bytes; stated are {length} at {offset} of a file of {status.st_size} bytes"
         raise refuse(why)
+    return path, min(status.st_size, status.st_blocks * _DISK_BLOCK)
 
 
 def _tensor_bytes(tensor: TensorProto) -> int:

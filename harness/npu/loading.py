@@ -16,6 +16,7 @@ from device_agents.emulated_npu.machine import Machine, preset_names
 from harness.errors import InputError, UsageError, reason_of
 from harness.files import read_file
 from harness.network.assemble import ArraySpec, AssembledModel, assemble_network
+from harness.network.limited_process import allow_for_size
 from harness.network.model_references import BUILTIN_PREFIX
 from harness.network.network import Network
 from harness.network.network_list import load_networks
@@ -97,6 +98,7 @@ def load_network(reference: str, machine: MachineChoice, options: Options, dims:
 def load_model(reference: str, dims: Mapping[str, int]) -> NetworkModel:
     """Read a network; raises as `load_networks`."""
     (network,) = load_networks([reference], dims)
+    allow_for_size(network.stored_bytes)
     return network_model(network)
 
 

@@ -1,25 +1,30 @@
 """Check that the network that is measured is the network of the file: both run on the host, in turn, in one process.
 
 What is sent to a device has no weights, no names and no constant parts. If a runtime executes it differently from the
-file, every estimate is of another network, and comparing estimates with measurements cannot show it.
+file, every estimate is of another network, and comparing estimates with measurements cannot show it. ONNX Runtime reads
+the file anew, so the process has limits on memory and processor time; without a comparison, validation goes on.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from harness.errors import reason_of
+from harness.host_runtime import OUT_OF_MEMORY
 from harness.measure.summary import MAD_TO_SIGMA, Z_95
 from harness.network.assemble import AssembledModel
-from harness.network.model_references import ModelReference, model_path
+from harness.network.limits import COMPARING, Limits, too_much_memory
+from harness.network.model_references import ModelReference, is_builtin, model_path
 from harness.network.network import Network
 
 SECONDS = 1.5
@@ -52,10 +57,12 @@ class FileComparison:
 def compare_with_file(reference: ModelReference, network: Network, sent: AssembledModel) -> FileComparison:
     """Run the file and what is sent for it in turn, on one thread of the host, in a process of their own.
 
-    Symbolic dimensions of the file are set to those that are measured.
+    Symbolic dimensions of the file are set to those that are measured. For a file, the process has the memory that
+    reading it may take, external data included, and a minute of processor time.
     """
     if network.unmeasured:
         return FileComparison(None, reason="a part of the file is not measured")
+    limits = None if is_builtin(reference) else COMPARING.limits(network.stored_bytes)
     with tempfile.TemporaryDirectory(prefix="harness-") as folder, model_path(reference) as path:
         (Path(folder) / "sent.onnx").write_bytes(sent.content)
         task = {
@@ -66,19 +73,32 @@ def compare_with_file(reference: ModelReference, network: Network, sent: Assembl
                 {"spec": spec.wire(), "file": name} for spec, name in zip(sent.inputs, network.inputs, strict=True)
             ],
             "seconds": SECONDS,
+            "limits": limits and [limits.memory_bytes, limits.cpu_s],
         }
-        command = [sys.executable, "-m", "device_agents.backends.onnxruntime.alternating_runs"]
         try:
-            ended = subprocess.run(
-                command, input=json.dumps(task), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-            )
-            pairs = json.loads(ended.stdout) if ended.returncode == 0 else []
+            return _compared(_pairs(task, limits))
         except (OSError, subprocess.TimeoutExpired, ValueError) as error:
             return FileComparison(None, reason=f"the host could not run it: {reason_of(error)}"[:300])
-    if not pairs:
-        last = ended.stderr.strip().splitlines()[-1:] or ["it ended without a result"]
-        return FileComparison(None, reason=f"the host could not run it: {last[0]}"[:300])
-    return _compared(pairs)
+
+
+def _pairs(task: Mapping[str, Any], limits: Limits | None) -> list[tuple[float, float]]:
+    """Return pairs of times (file, sent); raises ValueError with the reason if there are none."""
+    command = [sys.executable, "-m", "device_agents.backends.onnxruntime.alternating_runs"]
+    ended = subprocess.run(
+        command, input=json.dumps(task), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
+    if limits and ended.returncode == -signal.SIGXCPU:
+        spent = f"it takes more than {limits.cpu_s} s of processor time"
+        raise ValueError(f"{spent}; {COMPARING.more_seconds(limits)} allows more")
+    last = (ended.stderr.strip().splitlines() or ["it ended without a result"])[-1]
+    if limits and (ended.returncode < 0 or any(text in last for text in OUT_OF_MEMORY)):
+        raise ValueError(f"it {too_much_memory(limits)}; {COMPARING.more_memory(limits)} allows more")
+    if ended.returncode:
+        raise ValueError(last)
+    pairs = [(float(file), float(sent)) for file, sent in json.loads(ended.stdout)]
+    if not pairs or min(min(pair) for pair in pairs) <= 0:
+        raise ValueError(last)
+    return pairs
 
 
 def _compared(pairs: Sequence[tuple[float, float]]) -> FileComparison:

@@ -12,10 +12,13 @@ from npu_command import Npu
 
 
 @pytest.fixture
-def npu(capsys: pytest.CaptureFixture[str]) -> Iterator[Npu]:
-    """The commands; the process handles Ctrl-C afterwards as it did before."""
+def npu(capfd: pytest.CaptureFixture[str]) -> Iterator[Npu]:
+    """The commands; the process handles Ctrl-C afterwards as it did before.
+
+    Commands on files print in a process of their own, so the streams are captured as files.
+    """
     handler = signal.getsignal(signal.SIGINT)
-    yield Npu(capsys)
+    yield Npu(capfd)
     signal.signal(signal.SIGINT, handler)
 
 

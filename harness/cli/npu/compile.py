@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from harness.cli import arguments
+from harness.cli.npu.limited import limited
 from harness.cli.option_groups import spread
 from harness.cli.output import print_json, print_report, write_result
 from harness.npu.npu_options import MachineChoice, Options
 
 
 @spread
+@limited()
 def compile_command(
     model: arguments.Model,
     machine: MachineChoice,

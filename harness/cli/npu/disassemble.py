@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from harness.cli import arguments
+from harness.cli.npu.limited import limited
 from harness.cli.option_groups import spread
 from harness.cli.output import print_json
 from harness.npu.npu_options import MachineChoice, Options
 
 
 @spread
+@limited()
 def disassemble_command(
     model: arguments.ModelOrProgram,
     machine: MachineChoice,

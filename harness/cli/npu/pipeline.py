@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 
 from harness.cli import arguments
+from harness.cli.npu.limited import limited
 from harness.cli.option_groups import spread
 from harness.cli.output import note, print_json, print_report
 from harness.npu.npu_options import MachineChoice, Options, PipelineOptions
 
 
 @spread
+@limited(4)
 def pipeline_command(
     model: arguments.Model,
     machine: MachineChoice,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import arguments
+from harness.cli.npu.limited import limited
 from harness.cli.option_groups import spread
 from harness.cli.output import note, print_json, print_report, write_csv
 from harness.errors import UsageError
@@ -30,6 +31,7 @@ class CoreGroupOptions:
 
 
 @spread
+@limited(2)
 def run_command(
     model: arguments.ModelOrProgram,
     machine: MachineChoice,

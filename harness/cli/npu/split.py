@@ -6,12 +6,14 @@ import time
 from typing import Annotated
 
 from harness.cli import arguments
+from harness.cli.npu.limited import limited
 from harness.cli.option_groups import Only, spread
 from harness.cli.output import check_folder, print_json, print_report, write_csv
 from harness.npu.npu_options import MachineChoice, Options, SplitOptions
 
 
 @spread
+@limited(4)
 def split_command(
     model: arguments.Model,
     wanted: SplitOptions,

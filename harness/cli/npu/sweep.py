@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import arguments
+from harness.cli.npu.limited import limited
 from harness.cli.option_groups import Only, spread
 from harness.cli.output import check_folder, print_json, print_report, progress_note, write_csv
 from harness.errors import UsageError
@@ -51,6 +52,7 @@ class GridOptions:
 
 
 @spread
+@limited(8)
 def sweep_command(
     model: arguments.Model,
     wanted: GridOptions,

@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from harness.cli import arguments
+from harness.cli.npu.limited import limited
 from harness.cli.option_groups import Only, spread
 from harness.cli.output import note, print_json, write_result
 from harness.npu.npu_options import MachineChoice, Options, RunOptions
 
 
 @spread
+@limited()
 def trace_command(
     model: arguments.ModelOrProgram,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the trace to this file.")],

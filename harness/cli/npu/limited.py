@@ -1,0 +1,129 @@
+"""Run a command that compiles a file in a process with limits: what a small file may cost is known beforehand.
+
+A command works on the network long after it was read: it compiles, times and computes values. Its results are values of
+many types, so the process does all of it and prints, and this one only waits for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from harness import errors
+from harness.errors import HarnessError, UnsupportedNetwork
+from harness.network.limits import NPU, Limits, too_much_memory
+from harness.text import printable
+
+Command = Callable[..., None]
+_TIME_SIGNALS = (signal.SIGXCPU, signal.SIGALRM)
+_MAX_TEXT = 4000
+
+
+def limited(runs: int = 1) -> Callable[[Command], Command]:
+    """Return a decorator that runs a command on a file within limits; built-in networks have none.
+
+    `runs` is how many times the processor time of one compilation the command may take.
+    """
+
+    def around(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            from harness.network.model_references import is_builtin
+
+            # With other threads a fork could inherit a lock for ever; the program itself has none here.
+            if is_builtin(values["model"]) or threading.active_count() > 1:
+                command(**values)
+            else:
+                _run_in_child(lambda: command(**values), values["model"], NPU.limits(runs=runs))
+
+        return run
+
+    return around
+
+
+def _run_in_child(command: Callable[[], None], reference: str, limits: Limits) -> None:
+    """Run a command in a child; raises its error, or UnsupportedNetwork if it exceeded a limit."""
+    from harness.network.limited_process import answer_of_command
+
+    # Each thread of a library counts as memory; small matrices gain nothing from threads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    answer = answer_of_command(lambda: _answer(command), limits, _is_whole)
+    if not answer.content:
+        raise _exceeded(printable(reference, 200), answer.signal, limits, late=answer.late, cpu_s=answer.cpu_s)
+    found = json.loads(answer.content)
+    kind = found["kind"]
+    if kind == "memory":
+        raise _exceeded(printable(reference, 200), 0, limits)
+    if kind == "exit" and found["code"]:
+        raise typer.Exit(found["code"])
+    if kind == "pipe":
+        raise BrokenPipeError
+    if kind == "system":
+        raise OSError(found["text"])
+    if kind == "bug":
+        raise RuntimeError(f"in the process with limits:\n{found['text']}")
+    if kind == "error":
+        what, why, next_step = found["texts"]
+        raise getattr(errors, found["name"])(what, why=why, next_step=next_step)
+
+
+def _is_whole(content: bytes | bytearray) -> bool:
+    return content.endswith(b"\n")
+
+
+def _answer(command: Callable[[], None]) -> bytes:
+    """Run a command in the child and return how it ended."""
+    return json.dumps(_ended(command)).encode() + b"\n"
+
+
+def _ended(command: Callable[[], None]) -> dict[str, Any]:
+    try:
+        command()
+        sys.stdout.flush()
+    except typer.Exit as end:
+        sys.stdout.flush()
+        return {"kind": "exit", "code": end.exit_code}
+    except HarnessError as error:
+        if _is_about_memory(error):
+            return {"kind": "memory"}
+        texts = [text[:_MAX_TEXT] for text in (error.what, error.why, error.next_step)]
+        return {"kind": "error", "name": type(error).__name__, "texts": texts}
+    except MemoryError:
+        return {"kind": "memory"}
+    except BrokenPipeError:
+        return {"kind": "pipe"}
+    except OSError as error:
+        return {"kind": "system", "text": str(error)[:_MAX_TEXT]}
+    except Exception:
+        return {"kind": "bug", "text": traceback.format_exc()[-_MAX_TEXT:]}
+    return {"kind": "exit", "code": 0}
+
+
+def _is_about_memory(error: BaseException | None) -> bool:
+    """Return whether a library had too little memory, whatever became of its exception."""
+    from harness.host_runtime import is_shortage
+
+    while error is not None:
+        if isinstance(error, Exception) and not isinstance(error, HarnessError) and is_shortage(error):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _exceeded(shown: str, number: int, limits: Limits, *, late: bool = False, cpu_s: float = 0.0) -> UnsupportedNetwork:
+    if late or number in _TIME_SIGNALS:
+        spent = f"{limits.wall_s:.0f} s" if late else f"{max(1, round(cpu_s))} s of processor time"
+        step = f"If you trust the file, allow more seconds: {NPU.more_seconds(limits)}"
+        return UnsupportedNetwork(f"{shown} takes more than {spent} to compile or run", next_step=step)
+    why = f"Or a library crashed ({signal.Signals(number).name})" if number else ""
+    step = f"If you trust the file, allow more: {NPU.more_memory(limits)}"
+    return UnsupportedNetwork(f"{shown} {too_much_memory(limits)} to compile or run", why=why, next_step=step)

@@ -1,0 +1,140 @@
+"""A node with the shapes of what it reads, and the rules that many operators share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.network.network import Node
+
+if TYPE_CHECKING:
+    import numpy as np
+    from onnx import AttributeProto
+
+    Array = np.ndarray[Any, Any]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node with the shapes of its operands, None for absent ones, and the values of constants by their places.
+
+    `opset` is the version of ONNX's operators.
+    """
+
+    node: Node
+    shapes: Sequence[Shape | None]
+    values: Mapping[int, Array]
+    opset: int
+
+    def shape(self, place: int) -> Shape | None:
+        """Return the shape of the operand at a place; None if it is absent."""
+        return self.shapes[place] if place < len(self.shapes) else None
+
+    def number(self, name: str, default: int) -> int:
+        """Return an attribute of one integer."""
+        found = self._attribute(name)
+        return default if found is None else int(found.i)
+
+    def numbers(self, name: str) -> tuple[int, ...] | None:
+        """Return an attribute of integers; None if the node does not state it."""
+        found = self._attribute(name)
+        return None if found is None else tuple(found.ints)
+
+    def stated(self, name: str) -> tuple[int, ...]:
+        """Return an attribute of one integer; nothing if the node does not state it, or states no integer."""
+        found = self._attribute(name)
+        return () if found is None or found.type != found.INT else (int(found.i),)
+
+    def text(self, name: str, default: str) -> str:
+        """Return an attribute of text."""
+        found = self._attribute(name)
+        return default if found is None else bytes(found.s).decode(errors="replace")
+
+    def _attribute(self, name: str) -> AttributeProto | None:
+        return next((item for item in self.node.proto.attribute if item.name == name), None)
+
+
+Rule = Callable[[Call], Iterator[str]]
+"""Yields why a node cannot be; nothing if it can."""
+
+
+def must_be(what: str, shape: Shape | None, wanted: Shape) -> Iterator[str]:
+    """The operand has exactly a shape."""
+    if shape is not None and shape != wanted:
+        yield f"Its {what} has shape {list(shape)}; it must have {list(wanted)}"
+
+
+def must_fit(what: str, shape: Shape | None, into: Shape) -> Iterator[str]:
+    """The operand can be broadcast to a shape, which stays as it is."""
+    if shape is None:
+        return
+    ends = zip(shape[::-1], into[::-1], strict=False)
+    if len(shape) > len(into) or any(own not in (1, size) for own, size in ends):
+        yield f"Its {what} of shape {list(shape)} cannot be broadcast to {list(into)}"
+
+
+def same_count(what: str, shape: Shape | None, other: Shape) -> Iterator[str]:
+    """The operand has as many elements as another one."""
+    if shape is not None and math.prod(shape) != math.prod(other):
+        yield f"Its {what} has shape {list(shape)}; it must have {list(other)}"
+
+
+def same_rank(what: str, shape: Shape | None, rank: int) -> Iterator[str]:
+    """The operand has a number of dimensions."""
+    if shape is not None and len(shape) != rank:
+        yield f"Its {what} has {len(shape)} dimensions; it must have {rank}"
+
+
+def singles(names: Mapping[int, str]) -> Rule:
+    """Operands that are one number each, by their places."""
+
+    def rule(call: Call) -> Iterator[str]:
+        for place, what in names.items():
+            shape = call.shape(place)
+            if shape is not None and math.prod(shape) != 1:
+                yield f"Its {what} has shape {list(shape)}; it must be one number"
+
+    return rule
+
+
+def lists(names: Mapping[int, str]) -> Rule:
+    """Operands that are lists of numbers, by their places."""
+
+    def rule(call: Call) -> Iterator[str]:
+        for place, what in names.items():
+            yield from same_rank(what, call.shape(place), 1)
+
+    return rule
+
+
+def at_least(least: int, *names: str) -> Rule:
+    """Attributes of one or more integers, none of which is less than a number."""
+
+    def rule(call: Call) -> Iterator[str]:
+        for name in names:
+            found = min((*(call.numbers(name) or ()), *call.stated(name)), default=least)
+            if found < least:
+                yield f"Its {name} is {found}; it must be at least {least}"
+
+    return rule
+
+
+def axis_of(call: Call, rank: int, default: int = 0) -> int | None:
+    """Return the attribute `axis` as a place; None if there is no such axis."""
+    axis = call.number("axis", default)
+    return axis % rank if -rank <= axis < rank else None
+
+
+def axis_of_input(default: int) -> Rule:
+    """The attribute `axis` is one of the input's."""
+
+    def rule(call: Call) -> Iterator[str]:
+        read = call.shape(0)
+        if read is not None and axis_of(call, len(read), default) is None:
+            yield f"Its axis is {call.number('axis', default)}; its input has {len(read)} dimensions"
+
+    return rule

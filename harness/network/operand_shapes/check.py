@@ -1,0 +1,95 @@
+"""The rules of each operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from harness.errors import InvalidNetwork
+from harness.network.network import Node, TensorType
+from harness.network.operand_shapes import attention, normalisations, places, products
+from harness.network.operand_shapes.calls import Call, Rule, at_least, axis_of_input, lists, singles
+
+if TYPE_CHECKING:
+    from harness.network.operand_shapes.calls import Array
+
+
+def check_operands(node: Node, types: Iterable[TensorType | None], values: Mapping[int, Array], opset: int) -> None:
+    """Raise InvalidNetwork if the operands of a node do not fit each other or its attributes.
+
+    `types` has the operands in order, None for absent ones; `values` those of constants, by their places. `opset` is
+    the version of ONNX's operators.
+    """
+    call = Call(node, [None if kind is None else kind.shape for kind in types], values, opset)
+    for why in _reasons(call):
+        raise InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) has impossible shapes", why=why[:300])
+
+
+def _reasons(call: Call) -> Iterator[str]:
+    yield from _GROUPS(call)  # the other rules divide by them
+    rules = _RUNTIME_RULES if call.node.domain else _RULES
+    for rule in rules.get(call.node.op, ()):
+        yield from rule(call)
+
+
+_GROUPS = at_least(1, "group", "groups", "num_groups", "offset_group")
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+_AXES = (lists({1: "axes"}),)
+_RULES: Mapping[str, Sequence[Rule]] = {
+    "Conv": (products.convolution(1, 2),),
+    "ConvInteger": (products.convolution(1, None), singles({2: "input zero point"})),
+    "QLinearConv": (
+        singles({1: "input scale", 2: "input zero point", 6: "output scale", 7: "output zero point"}),
+        products.convolution(3, 8),
+        products.scales_of_convolution,
+    ),
+    "DeformConv": (products.convolution(1, 3, offsets=True),),
+    "ConvTranspose": (products.transposed_convolution,),
+    "Gemm": (products.gemm,),
+    "QLinearMatMul": (products.scales_of_product,),
+    "QuantizeLinear": (products.scaled,),
+    "DequantizeLinear": (products.scaled,),
+    **dict.fromkeys(products.GATES, (products.recurrent,)),
+    "BatchNormalization": (normalisations.per_channel(("scale", "bias", "mean", "variance")),),
+    "InstanceNormalization": (normalisations.per_channel(("scale", "bias")),),
+    "GroupNormalization": (normalisations.group_normalization,),
+    "LayerNormalization": (normalisations.layer_normalization,),
+    "RMSNormalization": (normalisations.layer_normalization,),
+    "LpNormalization": (axis_of_input(-1),),
+    "LRN": (at_least(1, "size"),),
+    "PRelu": (normalisations.slope,),
+    "Attention": (attention.attention,),
+    "RotaryEmbedding": (attention.rotary,),
+    "Gather": (places.gather,),
+    "GatherElements": (places.elements(None),),
+    "GatherND": (places.batches_of_gather,),
+    "Scatter": (places.elements(2),),
+    "ScatterElements": (places.elements(2),),
+    "ScatterND": (places.scatter_nd,),
+    "Split": (places.split,),
+    "Transpose": (places.transpose,),
+    "MaxUnpool": (places.unpool, at_least(1, "kernel_shape", "strides")),
+    "Col2Im": (places.columns, at_least(1, "strides", "dilations")),
+    "DFT": (places.complex_numbers,),
+    "STFT": (places.signal,),
+    "Resize": (places.region,),
+    "AffineGrid": (places.affine_grid,),
+    "CumSum": (places.cumulative,),
+    "CumProd": (places.cumulative,),
+    "NegativeLogLikelihoodLoss": (places.classes,),
+    "SoftmaxCrossEntropyLoss": (places.classes,),
+    "Clip": (singles({1: "minimum", 2: "maximum"}),),
+    "Dropout": (singles({1: "ratio", 2: "training mode"}),),
+    "Trilu": (singles({1: "k"}),),
+    "Pad": (lists({1: "pads"}), singles({2: "value"})),
+    "Slice": (lists({1: "starts", 2: "ends", 3: "axes", 4: "steps"}),),
+    "Reshape": (lists({1: "shape"}),),
+    "Squeeze": _AXES,
+    **dict.fromkeys((f"Reduce{name}" for name in _REDUCTIONS), _AXES),
+}
+"""What is checked of each operator. An operand's number is its place in the operator's specification."""
+_RUNTIME_RULES: Mapping[str, Sequence[Rule]] = {
+    "FusedConv": (products.convolution(1, 2),),
+    "QLinearConv": (products.convolution(3, 8),),
+}
+"""The same for operators of ONNX Runtime."""
