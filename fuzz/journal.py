@@ -13,8 +13,10 @@ import sqlite3
 import tempfile
 import zlib
 from collections.abc import Iterator
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from fuzz import network_seeds
 from fuzz.edits.draft import BOUND_DIMS
@@ -22,7 +24,6 @@ from fuzz.mutation import INTEGERS, NUMBERS, TEXTS, any_value, json_text, mutate
 from fuzz.outcome import Outcome
 from harness.errors import HarnessError, JournalError
 from harness.lut.build import build_lut
-from harness.measure import journal_digest
 from harness.measure.journal import Journal
 from harness.measure.journal_records import CampaignKey, Slot
 from harness.measure.journal_transfer import extract
@@ -39,7 +40,7 @@ from harness.workspace import Workspace, as_workspace
 _JOURNAL, _EXTRACT = b"J", b"E"
 """The first byte of an input: a journal that is opened, or an extract that is merged into one."""
 _DEVICE, _JOB = "board", "night"
-_TABLES = ("campaigns", "probes", "layers", "chains", "rounds", "series", "samples", "digests")
+_TABLES = ("campaigns", "probes", "layers", "chains", "rounds", "series", "samples", "digests", "blocks")
 _BUILT = 64
 """One intact journal in so many is built into a table, which takes a second; of altered ones, all."""
 _PAGE_BYTES = 512
@@ -67,11 +68,11 @@ def _check(workspace: Workspace) -> Outcome:
     """Check as `harness journal check` does, and each campaign as `harness lut build` does."""
     with Journal(workspace.journal) as journal:
         for campaign in journal.campaigns(_DEVICE):
-            if journal.check(campaign.id) != "altered":
+            if journal.check(campaign.id) == "intact":  # several changes may make one of an earlier version
                 _compare(journal, campaign.id, used=True)
         verdicts = journal.check_all()
         for number, verdict in verdicts.items():
-            if verdict != "altered":
+            if verdict == "intact":
                 _compare(journal, number)
         return Outcome.of("altered" not in verdicts.values())
 
@@ -100,8 +101,8 @@ def _merge(workspace: Workspace, content: bytes) -> Outcome:
         except JournalError:
             return Outcome.REFUSED
         verdicts = journal.check_all()
-        if set(verdicts.values()) - {"intact"}:
-            raise AssertionError(f"a journal is not intact after merging: {verdicts}")
+        if "altered" in verdicts.values():
+            raise AssertionError(f"a journal is altered after merging: {verdicts}")
         for number in verdicts:
             _content(journal, number)
     return Outcome.ACCEPTED
@@ -130,16 +131,24 @@ def _known() -> frozenset[str]:
     return frozenset(found)
 
 
+class _StoppedClock:
+    """The time of all campaigns and series, so that the seeds do not depend on when they are made."""
+
+    @staticmethod
+    def now(zone: tzinfo) -> datetime:
+        """Return that time."""
+        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=zone)
+
+
 @functools.cache
 def seeds() -> list[bytes]:
     """Return a journal of two campaigns, of which one is complete, in large and small pages, and an extract of it."""
     with tempfile.TemporaryDirectory() as root:
         path = Path(root) / "journal.sqlite"
         plan = _plan()
-        with Journal(path) as journal:
+        with Journal(path) as journal, mock.patch("harness.measure.journal.datetime", _StoppedClock):
             for seed, complete in ((1, True), (2, False)):
                 _measure(journal, plan, seed, complete)
-            _set_times(journal)
         large, sent = path.read_bytes(), extract(path, _JOB)
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
             for statement in ("PRAGMA journal_mode=DELETE", f"PRAGMA page_size={_PAGE_BYTES}", "VACUUM"):
@@ -173,16 +182,6 @@ def _measure(journal: Journal, plan: ProbePlan, seed: int, complete: bool) -> No
     journal.spend(campaign, 5, 0.5)
     if complete:
         journal.complete(campaign, 5)
-
-
-def _set_times(journal: Journal) -> None:
-    """Give campaigns and series times that do not depend on when the seeds were made."""
-    with journal.transaction() as db:
-        db.execute("UPDATE campaigns SET created='2026-01-02T03:04:05.000+00:00'")
-        db.execute("UPDATE series SET taken='2026-01-02T03:04:06.000+00:00'")
-        db.execute("DELETE FROM digests")
-        for number in journal.numbers():
-            journal_digest.cover(db, number)
 
 
 def mutate(data: bytes, draw: random.Random) -> bytes:

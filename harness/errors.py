@@ -17,6 +17,7 @@
     │   │   ├── LutMismatch
     │   │   └── LutNotFound
     │   └── JournalError                       the journal of samples
+    │       └── ExtractRefused
     ├── DeviceError                  exit 4    the device cannot be reached or used
     │   ├── DeviceUnreachable
     │   ├── HostKeyError
@@ -147,6 +148,10 @@ class LutNotFound(LutError):
 
 class JournalError(InputError):
     """The journal of samples cannot be read or written."""
+
+
+class ExtractRefused(JournalError, fault="link"):
+    """The part of a journal that another host sent is invalid or was altered; nothing of it was merged."""
 
 
 class DeviceError(HarnessError, exit_code=4, fault="device", retry_helps=True):

@@ -13,9 +13,6 @@ from harness.workspace import find_workspace
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check the journal of samples.")
 
-ALTERED = "altered on disk"
-"""The reason that excludes a campaign that is not what was measured."""
-
 
 @app.callback()
 def _journal() -> None:
@@ -37,28 +34,24 @@ def check(
     Example: harness journal check
     """
     from harness.measure.journal import Journal
+    from harness.measure.journal_reader import altered
 
     path = find_workspace(directory).journal
     if not path.exists():
         raise JournalError(f"There is no journal at {path}", next_step="Give --workspace, or measure first")
     with Journal(path) as journal:
         verdicts = journal.check_all()
-        altered = [number for number, verdict in verdicts.items() if verdict == "altered"]
-        held = {one: journal.campaign(one) for one in altered if one in journal.numbers()}
-        for number, campaign in held.items() if exclude else ():
-            if campaign.excluded != ALTERED:
-                journal.exclude(number, campaign.token, ALTERED)
+        found = [number for number, verdict in verdicts.items() if verdict == "altered"]
+        if exclude:
+            journal.hold_back(found)
     if json:
         print_json(campaigns=[{"campaign": number, "state": verdict} for number, verdict in verdicts.items()])
     else:
         for number, verdict in verdicts.items():
             print(f"campaign {number}  {verdict}")
-    if altered and not exclude:
-        named = ", ".join(map(str, altered))
-        step = (
-            "Restore the file from a backup, or keep these campaigns out of tables with"
-            " `harness journal check --exclude` and measure again"
-        )
-        raise JournalError(f"{path} was altered on disk: campaign {named}", next_step=step)
-    if altered:
-        note(f"Excluded from tables: campaign {', '.join(map(str, held))}")
+        if not verdicts:
+            note(f"{path} holds no campaigns")
+    if found and not exclude:
+        raise altered(path, found)
+    if found:
+        note(f"Excluded from tables: campaign {', '.join(map(str, found))}")

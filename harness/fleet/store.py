@@ -82,7 +82,7 @@ class FleetStore(DurableFile):
 
     SCHEMA = _SCHEMA
     TITLE = "The fleet store"
-    LOSS = "; device health is then unknown, and tonight's jobs are read from the journal"
+    SPARE = ", or move it away; device health is then unknown, and tonight's jobs are read from the journal"
 
     def health(self, device: str) -> DeviceHealth:
         """Return the health of a device; unknown if none was ever recorded."""

@@ -12,7 +12,7 @@ import numpy as np
 from harness.array_types import Floats
 from harness.device.inventory import find_device, load_inventory
 from harness.device.overrides import Variant
-from harness.errors import CampaignIncomplete, IllConditionedDesign, JournalError, LutNotFound
+from harness.errors import CampaignIncomplete, IllConditionedDesign, LutNotFound
 from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.joint import Place
 from harness.latency.layer_latency import CampaignData
@@ -62,7 +62,7 @@ def build_lut(
             raise _nothing_measured(workspace, device, variant)
         campaigns = _comparable(measured_here, device, note)
         used = _not_superseded(journal, campaigns)
-        _check_unaltered(journal, used)
+        journal.require_unaltered([*(one.id for one in used), *journal.lost()])
         sources = [_Source.read(journal, campaign, method) for campaign in used]
         machine = judge_campaign(journal, campaigns[-1])
         repeatability = repeatability_of(journal, campaigns[-1])
@@ -161,18 +161,6 @@ def _not_superseded(journal: Journal, campaigns: Sequence[Campaign]) -> list[Cam
             kept.append(campaign)
         known |= held
     return kept[::-1]
-
-
-def _check_unaltered(journal: Journal, campaigns: Sequence[Campaign]) -> None:
-    """Raise JournalError if a campaign is not what was measured."""
-    altered = [str(one.id) for one in campaigns if journal.check(one.id) == "altered"]
-    if altered:
-        what = f"{journal.path} was altered on disk: campaign {', '.join(altered)}"
-        step = (
-            "Restore the file from a backup, or keep these campaigns out of tables with"
-            " `harness journal check --exclude` and measure again"
-        )
-        raise JournalError(what, why="Its samples or its plan are not those that were measured", next_step=step)
 
 
 def _nothing_measured(workspace: Workspace, device: str, variant: Variant) -> LutNotFound:

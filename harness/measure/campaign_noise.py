@@ -44,13 +44,13 @@ def repeatability_of(journal: JournalReader, campaign: Campaign) -> float:
 def _about(journal: JournalReader, campaign: Campaign) -> list[Campaign]:
     """Return the campaign of the reference probe before a campaign, and those in further processes after it."""
     known = _of_reference(journal, campaign)
-    before = [one for one in known if one.id < campaign.id and one.settings["purpose"] == GOLDEN][-1:]
+    before = [one for one in known if one.id < campaign.id and one.purpose == GOLDEN][-1:]
     return [*before, *(one for one in known if one.settings.get("job") == process_job(campaign.id, one.seed))]
 
 
 def _of_reference(journal: JournalReader, campaign: Campaign) -> list[Campaign]:
     purposes = (GOLDEN, PROCESS)
-    return [one for one in journal.campaigns(campaign.device) if one.complete and one.settings["purpose"] in purposes]
+    return [one for one in journal.campaigns(campaign.device) if one.complete and one.purpose in purposes]
 
 
 def process_job(campaign: int, number: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sqlite3
 import threading
 import time
@@ -11,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
-from harness.errors import JournalError
+from harness.errors import JournalError, reason_of
+from harness.measure.database_errors import LOCK_WAIT_S, check_path, damaged, database_error, no_database
 
-_TIMEOUT_S = 30.0
+_LEAST_BYTES = 512
+"""SQLite takes a shorter file for an empty one, and would write over it."""
 _PAUSE_S = 0.02
 _WRITING = threading.Lock()
 """Held while a thread writes: SQLite makes writers wait, but does not serve them in order."""
@@ -21,7 +24,7 @@ _WRITING = threading.Lock()
 
 @dataclass(frozen=True)
 class Schema:
-    """The tables of a file, and the statement that migrates each older version of them to the next."""
+    """The tables of a file, and the statements that migrate each older version of them to the next."""
 
     version: int
     tables: str
@@ -33,22 +36,37 @@ class Schema:
         db.executescript(f"{self.tables};PRAGMA user_version={self.version}")
         return db
 
-    def version_at(self, path: Path) -> int:
+    @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the tables and indexes."""
+        with contextlib.closing(self.in_memory()) as db:
+            return _names(db)
+
+    def version_at(self, path: Path, file: str) -> int:
         """Return the version of the file at `path`, 0 if there is none yet, without changing the file.
 
-        Raises JournalError for any other file.
+        Raises sqlite3.Error, and JournalError for a file of another program or version; `file` names it there.
         """
         if not path.exists() or path.stat().st_size == 0:
             return 0
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as db:
+        if path.stat().st_size < _LEAST_BYTES:
+            raise no_database(file, f"It has {path.stat().st_size} bytes only")
+        with contextlib.closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=LOCK_WAIT_S)
+        ) as db:
             db.isolation_level = None
             db.execute("BEGIN")  # both values from one state: another process may be creating the file
-            (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            names = _names(db)
             (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version not in (*self.changes, self.version) and (version, tables) != (0, 0):
+        if names and not names & self.names:
+            step = "Use another workspace"
+            raise JournalError(f"{file} belongs to another program", why="It has other tables", next_step=step)
+        if version not in (*self.changes, self.version) and (version, names) != (0, frozenset()):
             why = f"It has schema {version}; this version reads schema {self.version}"
             step = "Use the version of harness that wrote it, or another workspace"
-            raise JournalError(f"{path} is not a file of this version", why=why, next_step=step)
+            raise JournalError(f"{file} was written by another version of harness", why=why, next_step=step)
+        if version == self.version and not self.names <= names:
+            raise damaged(file, f"It lacks {', '.join(sorted(self.names - names))}")
         return int(version)
 
     def bring_up_to_date(self, db: sqlite3.Connection) -> None:
@@ -56,7 +74,7 @@ class Schema:
         with _transaction(db):
             (version,) = db.execute("PRAGMA user_version").fetchone()
             steps = [self.changes[older] for older in range(version, self.version)] if version else []
-            for statement in steps if version else self.tables.split(";"):
+            for statement in ";".join(steps if version else [self.tables]).split(";"):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version={self.version}")
 
@@ -64,20 +82,21 @@ class Schema:
 class DurableFile:
     """An SQLite file whose committed transactions survive; one per thread, use as a context manager.
 
-    `TITLE` names the file in errors, and `LOSS` says what follows from moving a damaged one away.
+    `TITLE` names the file in errors, and `SPARE` says what follows from giving it up, if other files can replace it.
     """
 
     SCHEMA: ClassVar[Schema]
     TITLE: ClassVar[str]
-    LOSS: ClassVar[str]
+    SPARE: ClassVar[str] = ""
 
     def __init__(self, path: Path) -> None:
         """Open or create the file; raises JournalError if it is another file."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            found = self.SCHEMA.version_at(path)
-            self._db = sqlite3.connect(path, timeout=_TIMEOUT_S, isolation_level=None)
+            check_path(self._named, path)
+            found = self.SCHEMA.version_at(path, self._named)
+            self._db = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
             try:
                 _log_ahead(self._db)
                 self._db.execute("PRAGMA synchronous=FULL")
@@ -87,11 +106,17 @@ class DurableFile:
             except BaseException:
                 self._db.close()
                 raise
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # the last for the text of SQLite's own error
-            step = f"Move the file away{self.LOSS}"
-            if isinstance(error, (sqlite3.OperationalError, OSError)):
-                step = "Free space on the disk, and check the permissions of the file and of its folder"
-            raise JournalError(f"{self.TITLE} {path} cannot be opened", why=str(error), next_step=step) from error
+        except sqlite3.Error as error:
+            raise database_error(self._named, "opened", error, self.SPARE) from error
+        except UnicodeDecodeError as error:  # SQLite quotes damaged tables in its messages
+            raise damaged(self._named, str(error), self.SPARE) from error
+        except OSError as error:
+            step = "Check that you may write to its folder, and that no file has the name of the folder"
+            raise JournalError(f"{self._named} cannot be opened", why=reason_of(error), next_step=step) from error
+
+    @property
+    def _named(self) -> str:
+        return f"{self.TITLE} {self.path}"
 
     def __enter__(self) -> Self:
         return self
@@ -101,31 +126,47 @@ class DurableFile:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """Turn the errors of a damaged file into a JournalError."""
+        """Turn the errors of a damaged file, and of a file that cannot be read now, into a JournalError."""
         try:
             yield
-        except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
-            # The file was opened: much of it can be read, and must not be given up.
-            step = "Keep the file; `sqlite3 FILE .recover` writes what can be read of it as SQL for a new file"
-            raise JournalError(f"{self.TITLE} {self.path} is damaged", why=str(error), next_step=step) from error
+        except sqlite3.Error as error:
+            raise database_error(self._named, "read", error, self.SPARE) from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise damaged(self._named, str(error), self.SPARE) from error
+
+    @contextlib.contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Read one state of the file inside, even while another process writes."""
+        if self._db.in_transaction:
+            yield
+            return
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("COMMIT")
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Commit everything written inside, or nothing; raises JournalError."""
-        named = f"{self.TITLE} {self.path}"
         try:
             with _transaction(self._db):
                 yield self._db
         except sqlite3.IntegrityError as error:
-            raise JournalError(f"{named} already has this record", why=str(error)) from error
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            step = "Free space on the disk, then run the same command again: it continues"
-            raise JournalError(f"{named} cannot be written", why=str(error), next_step=step) from error
+            raise JournalError(f"{self._named} already has this record", why=str(error)) from error
+        except sqlite3.Error as error:
+            raise database_error(self._named, "written", error, self.SPARE) from error
+        except UnicodeDecodeError as error:
+            raise damaged(self._named, str(error), self.SPARE) from error
+
+
+def _names(db: sqlite3.Connection) -> frozenset[str]:
+    return frozenset(name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"))
 
 
 def _log_ahead(db: sqlite3.Connection) -> None:
     """Switch to a write-ahead log, waiting for other processes that do the same: SQLite itself does not wait here."""
-    deadline_s = time.monotonic() + _TIMEOUT_S
+    deadline_s = time.monotonic() + LOCK_WAIT_S
     while True:
         try:
             db.execute("PRAGMA journal_mode=WAL")

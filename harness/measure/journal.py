@@ -10,8 +10,9 @@ from typing import Any
 
 from harness.errors import DeviceBusy, LeaseLost
 from harness.measure import journal_digest
-from harness.measure.journal_reader import JournalReader
+from harness.measure.journal_reader import ALTERED, JournalReader
 from harness.measure.journal_records import PENDING, Campaign, CampaignKey, Slot, compact_json
+from harness.measure.journal_tables import new_number
 from harness.measure.sessions_at_work import is_at_work
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
@@ -27,15 +28,14 @@ class Journal(JournalReader):
     @contextlib.contextmanager
     def _fenced(self, campaign: int, token: int) -> Iterator[None]:
         """A transaction under the lease `token`; raises LeaseLost if a later lease has written to the campaign."""
-        with self.transaction():
-            renewed = self._db.execute("UPDATE campaigns SET token=? WHERE id=? AND token<=?", (token, campaign, token))
-            if renewed.rowcount != 1:
+        with self.transaction(), journal_digest.renewed(self._db, campaign):
+            held = self._db.execute("UPDATE campaigns SET token=? WHERE id=? AND token<=?", (token, campaign, token))
+            if held.rowcount != 1:
                 why = "Another controller has taken over the device and continues the campaign"
                 raise LeaseLost(
                     "The samples arrived too late", why=why, next_step="Let the other controller finish the campaign"
                 )
             yield
-            journal_digest.renew(self._db, campaign)
 
     def begin(self, key: CampaignKey, plan: ProbePlan, clock: str, token: int = 0, shared: bool = False) -> Campaign:
         """Record a campaign with its probes and layers, or return the existing one if the key names a job.
@@ -57,12 +57,12 @@ class Journal(JournalReader):
         created = datetime.now(UTC).isoformat(timespec="milliseconds")
         rules = compact_json([asdict(rule) for rule in plan.rules])
         seed = int(key.settings.get("seed", 0))
-        cursor = self._db.execute(
-            "INSERT INTO campaigns (device, plan, settings, fingerprint, seed, clock, auxiliary, reference, rules,"
-            " created, token) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-            (*key.row, seed, clock, plan.auxiliary, plan.reference, rules, created, token),
+        campaign = new_number(self._db)
+        self._db.execute(
+            "INSERT INTO campaigns (id, device, plan, settings, fingerprint, seed, clock, auxiliary, reference, rules,"
+            " created, token) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+            (campaign, *key.row, seed, clock, plan.auxiliary, plan.reference, rules, created, token),
         )
-        campaign = int(cursor.lastrowid or 0)
         probes = (
             (one.id, one.role, one.label, one.auxiliary, compact_json(asdict(one.terms)), visits.get(one.id, "cold"))
             for one in plan.probes.values()
@@ -76,7 +76,7 @@ class Journal(JournalReader):
         self._insert_rows(f"probes {columns}", campaign, probes)
         self._insert_rows("layers", campaign, layers)
         self._insert_rows("chains", campaign, chains)
-        journal_digest.cover(self._db, campaign)
+        journal_digest.begin(self._db, campaign)
         return campaign
 
     def _insert_rows(self, table: str, campaign: int, rows: Iterable[Iterable[Any]]) -> None:
@@ -119,8 +119,8 @@ class Journal(JournalReader):
         for one in found:
             (holder,) = self._db.execute("SELECT token FROM campaigns WHERE id=?", (one.id,)).fetchone()
             if holder == token or not is_at_work(self.path, one.device, holder):
-                self._db.execute("UPDATE campaigns SET token=max(token, ?) WHERE id=?", (token, one.id))
-                journal_digest.renew(self._db, one.id)
+                with journal_digest.renewed(self._db, one.id):
+                    self._db.execute("UPDATE campaigns SET token=max(token, ?) WHERE id=?", (token, one.id))
                 return one
             if finished and one.is_usable:
                 return one
@@ -136,6 +136,18 @@ class Journal(JournalReader):
         """
         with self._fenced(campaign, token):
             self._db.execute("UPDATE campaigns SET excluded=? WHERE id=?", (reason, campaign))
+
+    def hold_back(self, campaigns: Iterable[int]) -> None:
+        """Keep campaigns that were altered on disk out of tables and comparisons, and give up those that are lost.
+
+        Intact ones stay as they are.
+        """
+        with self.transaction():
+            for campaign in campaigns:
+                if self.check(campaign) == "altered":
+                    self._db.execute("UPDATE campaigns SET excluded=? WHERE id=?", (ALTERED, campaign))
+            for campaign in self.lost():
+                journal_digest.forget(self._db, campaign)
 
     def refuse(self, campaign: int, token: int, probe: str, reason: str) -> None:
         """Record that the device refuses a probe; raises as `add` does."""

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import itertools
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from pathlib import Path
 
 from harness.errors import JournalError
 from harness.measure import journal_digest
 from harness.measure.database import DurableFile
+from harness.measure.database_errors import damaged
 from harness.measure.journal_records import Campaign, ProbeRecord, Slot
-from harness.measure.journal_tables import CAMPAIGNS, CHAINS, LAYERS, PROBES
+from harness.measure.journal_tables import CAMPAIGNS, CHAINS, LAYERS, PROBES, InvalidRow
 from harness.measure.schema import SCHEMA
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import LayerProbes
 from harness.samples import Sample
 
 _LAYER = tuple(one.name for one in fields(LayerProbes))
+ALTERED = "altered on disk"
+"""The reason that excludes a campaign that is not what was measured."""
+
+
+def altered(path: Path, campaigns: Iterable[int]) -> JournalError:
+    """Return the error for campaigns that are not what was committed."""
+    what = f"{path} was altered on disk: campaign {', '.join(map(str, campaigns))}"
+    step = (
+        "Restore the file from a backup, or keep these campaigns out of tables with"
+        " `harness journal check --exclude` and measure again"
+    )
+    return JournalError(what, why="Its samples or its plan are not those that were measured", next_step=step)
 
 
 class JournalReader(DurableFile):
@@ -24,17 +41,47 @@ class JournalReader(DurableFile):
 
     SCHEMA = SCHEMA
     TITLE = "The journal"
-    LOSS = " to start a new journal"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._checked: set[int] = set()
 
     def numbers(self) -> tuple[int, ...]:
         """Return the numbers of all campaigns."""
         with self._reading():
             return tuple(int(number) for (number,) in self._db.execute("SELECT id FROM campaigns ORDER BY id"))
 
+    def of_job(self, job: str) -> tuple[Campaign, ...]:
+        """Return all campaigns of a named job, oldest first."""
+        return self._campaigns("json_valid(settings) AND json_extract(settings, '$.job')=?", job)
+
     def check(self, campaign: int) -> journal_digest.Verdict:
         """Compare a campaign with the digest of what was committed; raises JournalError for an unreadable file."""
+        with self._reading(), self._snapshot():
+            verdict = journal_digest.check(self._db, campaign)
+            return "altered" if verdict == "not covered" and not self._has_valid_rows(campaign) else verdict
+
+    def _has_valid_rows(self, campaign: int) -> bool:
+        owned = ((CAMPAIGNS, "id=?"), (PROBES, "campaign=?"), (LAYERS, "campaign=?"), (CHAINS, "campaign=?"))
+        try:
+            for table, where in owned:
+                collections.deque(table.rows(self._db, where, campaign), maxlen=0)
+        except InvalidRow:
+            return False
+        return True
+
+    def lost(self) -> tuple[int, ...]:
+        """Return the numbers of campaigns that are gone but for their digests."""
         with self._reading():
-            return journal_digest.check(self._db, campaign)
+            return journal_digest.lost(self._db)
+
+    def require_unaltered(self, campaigns: Iterable[int]) -> None:
+        """Raise JournalError if campaigns are not what was committed; each is checked once while the file is open."""
+        unknown = [one for one in campaigns if one not in self._checked]
+        found = [one for one in unknown if self.check(one) == "altered"]
+        if found:
+            raise altered(self.path, found)
+        self._checked.update(unknown)
 
     def check_all(self) -> dict[int, journal_digest.Verdict]:
         """Check every campaign; one that is gone but for its digest is altered.
@@ -45,10 +92,9 @@ class JournalReader(DurableFile):
         with self._reading():
             (found,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
             if found != "ok":
-                step = "Restore the file from a backup"
-                raise JournalError(f"{self.TITLE} {self.path} is damaged", why=str(found)[:200], next_step=step)
-            verdicts = {number: journal_digest.check(self._db, number) for number in self.numbers()}
-            return {**verdicts, **dict.fromkeys(journal_digest.lost(self._db), "altered")}
+                raise damaged(self._named, str(found)[:200])
+            verdicts = {number: self.check(number) for number in self.numbers()}
+            return {**verdicts, **dict.fromkeys(self.lost(), "altered")}
 
     def campaign(self, number: int) -> Campaign:
         """Return the campaign with that number; raises JournalError if there is none."""
@@ -62,26 +108,50 @@ class JournalReader(DurableFile):
         return self._campaigns("device=?", device)
 
     def _campaigns(self, where: str, *values: int | str) -> tuple[Campaign, ...]:
+        ordered = f"{where} ORDER BY created, id"
         with self._reading():
-            return tuple(map(Campaign.of, CAMPAIGNS.records(self._db, f"{where} ORDER BY created, id", *values)))
+            try:
+                return tuple(map(Campaign.of, CAMPAIGNS.records(self._db, ordered, *values)))
+            except InvalidRow:
+                found = self._db.execute(f"SELECT id FROM campaigns WHERE {ordered}", values).fetchall()  # noqa: S608
+                return tuple(one for (number,) in found if (one := self._unless_held_back(number)))
+
+    def _unless_held_back(self, number: int) -> Campaign | None:
+        """Return a campaign, None for an unreadable one that is excluded as altered; raises JournalError for others."""
+        try:
+            return Campaign.of(next(CAMPAIGNS.records(self._db, "id=?", number)))
+        except InvalidRow:
+            (excluded,) = self._db.execute("SELECT excluded FROM campaigns WHERE id=?", (number,)).fetchone()
+            if excluded == ALTERED:
+                return None
+            raise altered(self.path, [number]) from None
 
     def probes(self, campaign: int) -> dict[str, ProbeRecord]:
         """Return the probes of a campaign by id."""
-        with self._reading():
+        with self._reading_plan(campaign):
             records = map(ProbeRecord.of, PROBES.records(self._db, "campaign=?", campaign))
             return {one.id: one for one in records}
 
     def layers(self, campaign: int) -> tuple[LayerProbes, ...]:
         """Return the layers of a campaign with their probes."""
-        with self._reading():
+        with self._reading_plan(campaign):
             records = LAYERS.records(self._db, "campaign=?", campaign)
             return tuple(LayerProbes(**{name: record[name] for name in _LAYER}) for record in records)
 
     def chains(self, campaign: int) -> tuple[ChainProbes, ...]:
         """Return the chains of a campaign's networks with their windows, as planned."""
-        with self._reading():
+        with self._reading_plan(campaign):
             records = CHAINS.records(self._db, "campaign=? ORDER BY ordinal", campaign)
             return tuple(record["chain"] for record in records)
+
+    @contextlib.contextmanager
+    def _reading_plan(self, campaign: int) -> Iterator[None]:
+        """As `_reading`; a row that nobody wrote makes the campaign altered."""
+        with self._reading():
+            try:
+                yield
+            except InvalidRow as error:
+                raise altered(self.path, [campaign]) from error
 
     def slots(self, campaign: int, batch: int, round: int) -> set[Slot]:
         """Return the slots of a round that have a series."""
@@ -93,7 +163,11 @@ class JournalReader(DurableFile):
             return {Slot(*row) for row in rows}
 
     def samples(self, campaign: int, batch: int | None = None) -> dict[str, list[Sample]]:
-        """Return the samples of a campaign, or of one of its batches, by probe in the order they were taken."""
+        """Return the samples of a campaign, or of one of its batches, by probe in the order they were taken.
+
+        Raises JournalError for a campaign that was altered on disk.
+        """
+        self.require_unaltered([campaign])
         query = (
             "SELECT probe, wall_ns, cpu_ns, device_ns, preemptions FROM samples JOIN series ON series.id=samples.series"
             " WHERE campaign=? AND (?2 IS NULL OR batch=?2) ORDER BY series.id, ordinal"
@@ -105,7 +179,8 @@ class JournalReader(DurableFile):
         return found
 
     def samples_of(self, campaign: int, probe: str) -> list[Sample]:
-        """Return the samples of one probe of a campaign in the order they were taken."""
+        """Return the samples of one probe of a campaign in the order they were taken; raises as `samples` does."""
+        self.require_unaltered([campaign])
         query = (
             "SELECT wall_ns, cpu_ns, device_ns, preemptions FROM samples JOIN series ON series.id=samples.series"
             " WHERE campaign=? AND probe=? ORDER BY series.id, ordinal"
@@ -114,7 +189,11 @@ class JournalReader(DurableFile):
             return [Sample(*row) for row in self._db.execute(query, (campaign, probe))]
 
     def states(self, campaign: int) -> list[dict[str, float]]:
-        """Return the states of the machine beside the series of a campaign in order, each once."""
+        """Return the states of the machine beside the series of a campaign in order, each once.
+
+        Raises as `samples` does.
+        """
+        self.require_unaltered([campaign])
         found: list[dict[str, float]] = []
         with self._reading():
             rows = self._db.execute("SELECT state FROM series WHERE campaign=? ORDER BY id", (campaign,))

@@ -67,7 +67,7 @@ class Campaign:
 
     @property
     def purpose(self) -> str:
-        """What it was measured for, empty for a campaign that does not say so."""
+        """What it was measured for: `profile`, `watch`, `golden` and others."""
         return str(self.settings.get("purpose", ""))
 
     @property

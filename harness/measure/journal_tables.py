@@ -145,6 +145,12 @@ class JournalTable:
         into.executemany(f"INSERT INTO {self.name} ({self.names}) VALUES ({marks})", rows)  # noqa: S608
 
 
+def new_number(db: sqlite3.Connection) -> int:
+    """Return a number for a campaign, under which nothing is left of another one that was lost."""
+    owners = ("max(id) FROM campaigns", "max(campaign) FROM digests", "max(campaign) FROM probes")
+    return 1 + max(db.execute(f"SELECT {one}").fetchone()[0] or 0 for one in owners)
+
+
 CAMPAIGNS, PROBES, LAYERS, CHAINS, ROUNDS, SERIES, SAMPLES = map(
     JournalTable, ("campaigns", "probes", "layers", "chains", "rounds", "series", "samples")
 )

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import JournalError
+from harness.errors import ExtractRefused, JournalError
+from harness.measure import journal_digest
 from harness.measure.journal import Journal
-from harness.measure.journal_records import compact_json
+from harness.measure.journal_records import PENDING, compact_json
 from harness.measure.journal_tables import CAMPAIGNS, LONGEST_TEXT, InvalidRow, JournalTable
 from harness.measure.schema import SCHEMA
 
@@ -24,28 +25,33 @@ MAX_EXTRACT_BYTES = 1 << 30
 """The largest extract that is merged; a campaign of a thousand probes with forty rounds takes some megabytes."""
 _HEADER = b"SQLite format 3\x00"
 _STEP = "Update harness on the sending host; its own journal still holds the samples"
+_ALTERED_STEP = "Run the same command again; if that does not help, run `harness journal check` on that host"
+_OWNERS = {
+    "campaigns": "id",
+    **dict.fromkeys(("probes", "layers", "chains", "rounds", "series", "digests", "blocks"), "campaign"),
+}
+"""The tables of an extract but for the samples, each with the column that holds the number of the campaign."""
 _SAFE = ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON")
 
 
 def extract(path: Path, job: str, campaign: int | None = None) -> bytes:
     """Return the campaigns of a named job, complete or not, as the bytes of a journal that holds nothing else.
 
-    `campaign` selects a single one. Raises JournalError if the journal at `path` cannot be read.
+    `campaign` selects a single one. Digests go with the campaigns. One that was altered on disk is left out if it is
+    excluded. Raises JournalError for another altered one, and if the journal at `path` cannot be read.
     """
-    with Journal(path):  # it exists, and has the schema of this version
-        pass
+    with Journal(path) as journal:
+        held = [one for one in journal.of_job(job) if campaign in (None, one.id)]
+        kept = [one.id for one in held if one.excluded in (None, PENDING) or journal.check(one.id) != "altered"]
+        journal.require_unaltered(kept)
     try:
         with contextlib.closing(SCHEMA.in_memory()) as db:
             db.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro",))
             db.execute("BEGIN")  # one state of the journal, even while another process writes
-            db.execute(
-                "INSERT INTO main.campaigns SELECT * FROM source.campaigns"
-                " WHERE json_extract(settings, '$.job')=?1 AND (?2 IS NULL OR id=?2)",
-                (job, campaign),
-            )
-            for table in ("probes", "layers", "chains", "rounds", "series"):
-                selected = f"SELECT * FROM source.{table} WHERE campaign IN (SELECT id FROM main.campaigns)"  # noqa: S608
-                db.execute(f"INSERT INTO main.{table} {selected}")
+            selected = "SELECT value FROM json_each(?)"
+            for table, column in _OWNERS.items():
+                query = f"INSERT INTO main.{table} SELECT * FROM source.{table} WHERE {column} IN ({selected})"  # noqa: S608
+                db.execute(query, (json.dumps(kept),))
             db.execute(
                 "INSERT INTO main.samples SELECT * FROM source.samples WHERE series IN (SELECT id FROM main.series)"
             )
@@ -62,7 +68,7 @@ class Extract:
     db: sqlite3.Connection
 
     def rows(self, table: JournalTable, where: str, *values: int) -> Iterator[Sequence[Any]]:
-        """Yield checked rows of a table; raises JournalError for an invalid one."""
+        """Yield checked rows of a table; raises ExtractRefused for an invalid one."""
         try:
             yield from table.rows(self.db, where, *values)
         except InvalidRow as error:
@@ -71,7 +77,10 @@ class Extract:
             raise not_ours(f"Its table {table.name} is damaged: {error}") from error
 
     def campaigns(self, job: str, device: str) -> dict[int, dict[str, Any]]:
-        """Return the rows of all campaigns by their number there; raises JournalError for another job or device."""
+        """Return the rows of all campaigns by their number there.
+
+        Raises ExtractRefused for another job or device, and for a campaign that its digest does not confirm.
+        """
         found: dict[int, dict[str, Any]] = {}
         for values in self.rows(CAMPAIGNS, "1 ORDER BY id"):
             row = dict(zip(CAMPAIGNS.columns, values, strict=True))
@@ -79,8 +88,21 @@ class Extract:
                 raise not_ours("It holds a campaign of another job or device")
             if any(row[name] != compact_json(json.loads(row[name])) for name in ("settings", "fingerprint")):
                 raise not_ours("Its settings are not in the form of a journal")
+            self._check_digest(row["id"])
             found[row["id"]] = row
         return found
+
+    def covers(self, campaign: int) -> bool:
+        """Return whether a campaign there has a digest."""
+        return journal_digest.is_covered(self.db, campaign)
+
+    def _check_digest(self, campaign: int) -> None:
+        try:
+            verdict = journal_digest.check(self.db, campaign)
+        except sqlite3.Error as error:
+            raise not_ours(f"Its campaign {campaign} is damaged: {error}") from error
+        if verdict == "altered":
+            raise not_ours(f"Its campaign {campaign} is not what was measured there", _ALTERED_STEP)
 
 
 @contextlib.contextmanager
@@ -112,6 +134,6 @@ def opened(content: bytes) -> Iterator[Extract]:
         yield Extract(db)
 
 
-def not_ours(why: str) -> JournalError:
+def not_ours(why: str, step: str = _STEP) -> ExtractRefused:
     """Return the error for an extract that is refused."""
-    return JournalError("Another host sent an invalid journal", why=why[:300], next_step=_STEP)
+    return ExtractRefused("Another host sent an invalid journal", why=why[:300], next_step=step)

@@ -9,7 +9,7 @@ from typing import Any
 from harness.measure import journal_digest
 from harness.measure.journal import SAME_KEY, Journal
 from harness.measure.journal_records import PENDING
-from harness.measure.journal_tables import CAMPAIGNS, CHAINS, LAYERS, PROBES, ROUNDS, SAMPLES, SERIES
+from harness.measure.journal_tables import CAMPAIGNS, CHAINS, LAYERS, PROBES, ROUNDS, SAMPLES, SERIES, new_number
 from harness.measure.journal_transfer import Extract, not_ours, opened
 from harness.text import printable
 
@@ -28,8 +28,8 @@ def merge(journal: Journal, content: bytes, *, job: str, device: str) -> Mapping
     Campaigns are the same if their keys and the times at which they began are equal. For a slot that both hold, the
     journal keeps its own series. If several complete campaigns have the same key, the one that began first counts and
     the others are excluded. Returns, for the number of each campaign there, the number here of the one that counts.
-    Raises JournalError, and leaves the journal unchanged, for bytes that are not an extract of this version or that
-    belong to another job.
+    Raises ExtractRefused, and leaves the journal unchanged, for bytes that are not an extract of this version, that
+    belong to another job, or that were altered; and JournalError if the journal cannot be written.
     """
     with opened(content) as extract, journal.transaction() as ours:
         rows = extract.campaigns(job, device)
@@ -43,39 +43,48 @@ def _merge(ours: sqlite3.Connection, extract: Extract, theirs: int, row: _Row) -
         f"SELECT {CAMPAIGNS.names} FROM campaigns WHERE {SAME_KEY} AND created=?",  # noqa: S608 - our own names
         [row[name] for name in (*_SAME, "created")],
     ).fetchone()
-    if found is None:
-        number = int(ours.execute("SELECT coalesce(max(id), 0) + 1 FROM campaigns").fetchone()[0])
-        copy = {**row, "id": number, "excluded": _standing({"complete": 0, "excluded": None}, row)}
-        CAMPAIGNS.insert(ours, [tuple(copy.values())])
-        for table in (PROBES, LAYERS, CHAINS):
-            table.insert(ours, ((number, *rest) for _, *rest in extract.rows(table, "campaign=?", theirs)))
-        journal_digest.cover(ours, number)
-    else:
-        known = dict(zip(CAMPAIGNS.columns, found, strict=True))
-        number = int(known["id"])
-        if any(known[name] != row[name] for name in _PLANNED):
-            raise not_ours(f"Its campaign {theirs} has the plan of campaign {number}, but not its content")
-        # The further of both states holds, since the series of the other one are copied as well.
-        ours.execute(
-            "UPDATE campaigns SET complete=max(complete, ?), settled=max(settled, ?), token=max(token, ?),"
-            " untimed_s=max(untimed_s, ?), excluded=? WHERE id=?",
-            (*(row[name] for name in ("complete", "settled", "token", "untimed_s")), _standing(known, row), number),
+    known = found and dict(zip(CAMPAIGNS.columns, found, strict=True))
+    if known and any(known[name] != row[name] for name in _PLANNED):
+        raise not_ours(f"Its campaign {theirs} has the plan of campaign {known['id']}, but not its content")
+    number = int(known["id"]) if known else _insert(ours, extract, theirs, row)
+    with journal_digest.renewed(ours, number):
+        if known:
+            _join_states(ours, extract, known, theirs, row)
+        ours.executemany(
+            "INSERT INTO rounds VALUES (?,?,?)"
+            " ON CONFLICT (campaign, batch) DO UPDATE SET finished=max(finished, excluded.finished)",
+            ((number, batch, finished) for _, batch, finished in extract.rows(ROUNDS, "campaign=?", theirs)),
         )
-        for _, probe, *_, refused, deaths in extract.rows(PROBES, "campaign=?", theirs):
-            changed = ours.execute(
-                "UPDATE probes SET refused=coalesce(refused, ?), deaths=max(deaths, ?) WHERE campaign=? AND probe=?",
-                (refused, deaths, number, probe),
-            )
-            if changed.rowcount != 1:
-                raise not_ours(f"Its campaign {theirs} has a probe that the plan does not")
-    ours.executemany(
-        "INSERT INTO rounds VALUES (?,?,?)"
-        " ON CONFLICT (campaign, batch) DO UPDATE SET finished=max(finished, excluded.finished)",
-        ((number, batch, finished) for _, batch, finished in extract.rows(ROUNDS, "campaign=?", theirs)),
-    )
-    _copy_series(ours, extract, number, theirs)
-    journal_digest.renew(ours, number)
+        _copy_series(ours, extract, number, theirs)
     return number
+
+
+def _insert(ours: sqlite3.Connection, extract: Extract, theirs: int, row: _Row) -> int:
+    """Copy a campaign with its plan; it is covered by a digest if it is there."""
+    number = new_number(ours)
+    copy = {**row, "id": number, "excluded": _standing({"complete": 0, "excluded": None}, row)}
+    CAMPAIGNS.insert(ours, [tuple(copy.values())])
+    for table in (PROBES, LAYERS, CHAINS):
+        table.insert(ours, ((number, *rest) for _, *rest in extract.rows(table, "campaign=?", theirs)))
+    journal_digest.begin(ours, number, covered=extract.covers(theirs))
+    return number
+
+
+def _join_states(ours: sqlite3.Connection, extract: Extract, known: _Row, theirs: int, row: _Row) -> None:
+    """Give a campaign here the further of both states, since the series of the other one are copied as well."""
+    number = known["id"]
+    ours.execute(
+        "UPDATE campaigns SET complete=max(complete, ?), settled=max(settled, ?), token=max(token, ?),"
+        " untimed_s=max(untimed_s, ?), excluded=? WHERE id=?",
+        (*(row[name] for name in ("complete", "settled", "token", "untimed_s")), _standing(known, row), number),
+    )
+    for _, probe, *_, refused, deaths in extract.rows(PROBES, "campaign=?", theirs):
+        changed = ours.execute(
+            "UPDATE probes SET refused=coalesce(refused, ?), deaths=max(deaths, ?) WHERE campaign=? AND probe=?",
+            (refused, deaths, number, probe),
+        )
+        if changed.rowcount != 1:
+            raise not_ours(f"Its campaign {theirs} has a probe that the plan does not")
 
 
 def _standing(known: _Row, row: _Row) -> str | None:
@@ -104,9 +113,9 @@ def _counting(ours: sqlite3.Connection, row: _Row, number: int) -> int:
         " ORDER BY created, id",
         [row[name] for name in _SAME],
     ).fetchall()
-    ours.executemany("UPDATE campaigns SET excluded=? WHERE id=?", [(SECOND, one) for (one,) in held[1:]])
     for (one,) in held[1:]:
-        journal_digest.renew(ours, one)
+        with journal_digest.renewed(ours, one):
+            ours.execute("UPDATE campaigns SET excluded=? WHERE id=?", (SECOND, one))
     (excluded,) = ours.execute("SELECT excluded FROM campaigns WHERE id=?", (number,)).fetchone()
     return int(held[0][0]) if held and excluded == SECOND else number
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from harness.measure.database import Schema
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _DIGESTS = """
 CREATE TABLE digests (
-    campaign INTEGER PRIMARY KEY, plan TEXT NOT NULL, state TEXT NOT NULL, series TEXT NOT NULL,
-    covered INTEGER NOT NULL);
+    campaign INTEGER PRIMARY KEY, plan TEXT NOT NULL, state TEXT NOT NULL, series TEXT NOT NULL);
+CREATE TABLE blocks (
+    campaign INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    PRIMARY KEY (campaign, first)) WITHOUT ROWID;
+CREATE INDEX troubled_probes ON probes (campaign, probe) WHERE deaths OR refused IS NOT NULL;
 """
-"""Of earlier versions, campaigns have no digest (`journal_digest`)."""
-ALL_COVERED = 0x68617232
-"""The application id of a journal that was created with digests: each of its campaigns has one. Others have none."""
+"""What `journal_digest` needs. Campaigns of earlier versions are not covered; version 4 had digests of another form."""
+_COVER_NOTHING = "INSERT INTO digests SELECT id, '', '', '' FROM campaigns"
 SCHEMA = Schema(
     SCHEMA_VERSION,
-    f"""
-PRAGMA application_id={ALL_COVERED};
+    """
 CREATE TABLE campaigns (
     id INTEGER PRIMARY KEY, device TEXT NOT NULL, plan TEXT NOT NULL, seed INTEGER NOT NULL, settings TEXT NOT NULL,
     fingerprint TEXT NOT NULL, clock TEXT NOT NULL, auxiliary TEXT NOT NULL, reference TEXT NOT NULL,
@@ -46,5 +47,9 @@ CREATE TABLE samples (
     device_ns INTEGER, preemptions INTEGER NOT NULL, PRIMARY KEY (series, ordinal)) WITHOUT ROWID;
 """
     + _DIGESTS,
-    changes={2: "ALTER TABLE campaigns ADD COLUMN excluded TEXT", 3: _DIGESTS.strip().rstrip(";")},
+    changes={
+        2: "ALTER TABLE campaigns ADD COLUMN excluded TEXT",
+        3: "",
+        4: f"DROP TABLE IF EXISTS digests;{_DIGESTS}{_COVER_NOTHING}",
+    },
 )

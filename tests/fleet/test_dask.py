@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -278,6 +279,57 @@ def test_what_the_controller_excludes_is_measured_anew(rig: Lab) -> None:
         assert journal.campaign(second.result.campaign).excluded is None
         assert journal.campaign(first.result.campaign).excluded == "quarantine of the night"
     assert len({campaign for campaign, *_ in rig.series("one", "l")}) == 2
+
+
+def alter(db: sqlite3.Connection, name: str) -> None:
+    """Change one sample of a job, as a bad disk does."""
+    job = "SELECT id FROM campaigns WHERE json_extract(settings, '$.job')=?"
+    series = f"SELECT min(id) FROM series WHERE campaign IN ({job})"
+    assert db.execute(f"UPDATE samples SET wall_ns=wall_ns+1 WHERE series=({series})", (name,)).rowcount > 0
+
+
+def test_what_was_altered_on_a_workers_disk_is_not_merged(rig: Lab) -> None:
+    """A job whose campaign was altered on its worker fails with the next step there; excluded, it is measured anew."""
+    (first,) = run(engine(rig), job(rig, "m"))
+    assert first.result is not None
+    with contextlib.closing(sqlite3.connect(rig.workspace("one").journal)) as db, db:
+        alter(db, "m")
+    (second,) = run(engine(rig), job(rig, "m"))
+    assert second.failure is not None
+    assert second.failure.what.startswith("On the host of the worker that offers left: ")
+    assert "was altered on disk: campaign " in second.failure.what
+    assert "harness journal check --exclude" in second.failure.next_step
+    command = [sys.executable, "-m", "harness", "journal", "check", "--exclude", "--workspace", str(rig.root / "one")]
+    assert "Excluded from tables" in subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
+    (third,) = run(engine(rig), job(rig, "m"))
+    assert third.result is not None
+    assert len({campaign for campaign, *_ in rig.series("one", "m")}) == 2
+    with Journal(rig.workspace(MAIN).journal) as journal:
+        assert {journal.check(one.id) for one in journal.of_job("m")} == {"intact"}
+
+
+def test_a_job_whose_samples_were_altered_on_the_way_is_sent_again(rig: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An altered extract is never merged; its worker sends it again, twice at most before the job fails."""
+    left = iter(range(4))
+
+    def merge_altered(journal: Journal, content: bytes, **named: Any) -> Any:
+        if next(left, None) is not None:
+            with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+                db.deserialize(content)
+                alter(db, "n")
+                content = db.serialize()
+        return merge(journal, content, **named)
+
+    monkeypatch.setattr("harness.fleet.cluster.dask_engine.merge", merge_altered)
+    (outcome,) = run(engine(rig), job(rig, "n"))
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "ExtractRefused"
+    assert "is not what was measured there" in outcome.failure.why
+    assert rig.series(MAIN, "n") == []
+    (outcome,) = run(engine(rig), job(rig, "n"))
+    assert outcome.result is not None
+    assert next(left, None) is None
+    assert [place[1:] for place in rig.series(MAIN, "n")] == [place[1:] for place in rig.series("one", "n")]
 
 
 def test_a_watch_on_another_worker_keeps_the_probes_of_the_night_before(rig: Lab) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import random
 import sqlite3
-from collections.abc import Iterator
+import threading
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from altered_journals import DAMAGES, contents, damaged, edit_at_random, editing, uncover
 from command_line import Harness
 
-from harness.errors import JournalError, LeaseLost
+from harness.errors import ExtractRefused, JournalError, LeaseLost
 from harness.measure.journal import Journal
 from harness.measure.journal_records import CampaignKey, Slot
 from harness.measure.journal_transfer import extract
@@ -22,8 +26,6 @@ from harness.probe.batches import Batch
 from harness.probe.probe import reference_probe
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
-
-TABLES = ("campaigns", "probes", "layers", "chains", "rounds", "series", "samples", "digests")
 
 
 def _plan() -> ProbePlan:
@@ -51,19 +53,22 @@ def _measure(path: Path, job: str = "night", seed: int = 0) -> int:
     return campaign
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A journal with one complete campaign, number 1, and its second one."""
-    path = tmp_path / ".harness" / "journal.sqlite"
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A journal with two complete campaigns, numbers 1 and 2."""
+    path = tmp_path_factory.mktemp("measured") / "journal.sqlite"
     assert _measure(path) == 1
     _measure(path, "another night", seed=1)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def path(tmp_path: Path, measured: bytes) -> Path:
+    """A copy of that journal in a workspace."""
+    path = tmp_path / ".harness" / "journal.sqlite"
+    path.parent.mkdir()
+    path.write_bytes(measured)
     return path
-
-
-@contextlib.contextmanager
-def _database(path: Path) -> Iterator[sqlite3.Connection]:
-    with contextlib.closing(sqlite3.connect(path)) as db, db:
-        yield db
 
 
 def _checked(path: Path) -> dict[int, str]:
@@ -102,56 +107,122 @@ def test_what_harness_writes_is_intact(path: Path) -> None:
         "UPDATE rounds SET finished=3 WHERE campaign=1",
         "INSERT INTO chains VALUES (1, 0, '{}')",
         "UPDATE digests SET series=plan WHERE campaign=1",
+        "DELETE FROM digests WHERE campaign=1",
+        "UPDATE digests SET plan='', state='' WHERE campaign=1",
+        "UPDATE blocks SET first=first+1 WHERE campaign=1 AND first=3",
+        "UPDATE blocks SET last=last+2 WHERE campaign=1 AND first=3",
+        "DELETE FROM blocks WHERE campaign=1 AND first=7",
+        "INSERT INTO series SELECT 100, campaign, probe, batch, 90, 0, token, taken, state FROM series WHERE id=1",
+        "UPDATE series SET probe=CAST(probe AS BLOB) WHERE id=1",
+        "UPDATE series SET state=CAST(x'ff' AS TEXT) WHERE id=1",
+        "UPDATE samples SET preemptions='zero' WHERE series=1",
         "DELETE FROM campaigns WHERE id=1",
     ],
 )
 def test_an_altered_campaign_is_noticed(path: Path, statement: str) -> None:
     """One changed, moved, added or missing value in any table makes the campaign altered."""
-    with _database(path) as db:
-        db.execute("PRAGMA foreign_keys=OFF")
+    with editing(path) as db:
         assert db.execute(statement).rowcount > 0
     assert _checked(path)[1] == "altered"
 
 
-def test_later_writes_do_not_cover_what_was_altered(path: Path) -> None:
-    """A campaign whose samples were altered stays altered when it goes on."""
-    with _database(path) as db:
-        db.execute("UPDATE samples SET wall_ns=wall_ns+1 WHERE series=1 AND ordinal=0")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE samples SET wall_ns=wall_ns+1 WHERE series=1 AND ordinal=0",
+        "UPDATE probes SET refused=NULL WHERE campaign=1",
+        "UPDATE rounds SET finished=3 WHERE campaign=1",
+        "INSERT INTO series SELECT 100, campaign, probe, batch, 90, 0, token, taken, state FROM series WHERE id=1",
+    ],
+)
+def test_later_writes_do_not_cover_what_was_altered(path: Path, statement: str) -> None:
+    """A campaign whose samples or state were altered stays altered when it goes on, and others are not affected."""
+    with editing(path) as db:
+        db.execute(statement)
     with Journal(path) as journal:
         journal.add(1, 5, [(Slot(0, 50, 0), "p", [Sample(5, 5, None, 0)])], {})
+        journal.finish_round(1, 5, 0, 6)
         journal.exclude(1, 5, None)
     assert _checked(path) == {1: "altered", 2: "intact"}
 
 
-def test_mutated_files_are_refused_or_noticed(path: Path, tmp_path: Path) -> None:
-    """Of 400 files with one changed byte, none opens with other contents without being noticed."""
-    with _database(path) as db:
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    good, chance = path.read_bytes(), random.Random(15)
-    whole = _contents(path)
-    outcomes = {"as before": 0, "refused": 0, "altered": 0}
-    for number in range(400):
-        bad = bytearray(good)
-        bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
-        changed = tmp_path / f"{number}.sqlite"
-        changed.write_bytes(bad)
+@pytest.mark.parametrize("read", [Journal.samples, lambda journal, one: journal.samples_of(one, "p")])
+def test_samples_that_were_altered_are_not_handed_out(path: Path, read: Callable[[Journal, int], object]) -> None:
+    """Whoever reads the samples of an altered campaign gets an error that names it; others can be read."""
+    with editing(path) as db:
+        db.execute("UPDATE samples SET wall_ns=wall_ns+1 WHERE series=1 AND ordinal=0")
+    with Journal(path) as journal:
+        assert read(journal, 2)
+        with pytest.raises(JournalError, match="altered on disk: campaign 1") as refused:
+            read(journal, 1)
+        assert "--exclude" in refused.value.next_step
+
+
+def test_a_campaign_is_intact_while_another_process_writes_it(path: Path) -> None:
+    """A check reads one state of the journal, so that it never takes half of a commit for an alteration."""
+    ended = threading.Event()
+
+    def write() -> None:
+        with Journal(path) as journal:
+            for number in itertools.count(100):
+                journal.add(1, 5, [(Slot(0, number, at), "p", [Sample(5, 5, None, 0)]) for at in range(20)], {})
+                if ended.is_set():
+                    return
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with Journal(path) as journal:
+            assert {journal.check(1) for _ in range(100)} == {"intact"}
+    finally:
+        ended.set()
+        writer.join()
+
+
+def test_damaged_files_are_refused_or_noticed(path: Path, tmp_path: Path) -> None:
+    """Of files with damage of eight kinds, and of edited ones, none has other contents without being noticed."""
+    earlier, chance = path.read_bytes(), random.Random(15)
+    _measure(path, "a third night", seed=2)
+    good, whole = path.read_bytes(), contents(path)
+    changed, outcomes = tmp_path / "changed.sqlite", Counter[str]()
+    for kind in (*DAMAGES, "edited") * 12:
+        for beside in tmp_path.glob("changed.sqlite-*"):
+            beside.unlink()
+        changed.write_bytes(good if kind == "edited" else damaged(good, earlier, kind, chance))
+        with editing(changed) if kind == "edited" else contextlib.nullcontext() as db:
+            done = edit_at_random(db, chance) if db else ""
         try:
-            verdicts = _checked(changed)
-            contents = _contents(changed)
-        except (JournalError, sqlite3.Error, UnicodeDecodeError):
-            outcomes["refused"] += 1
-            continue
-        if "altered" in verdicts.values():
-            outcomes["altered"] += 1
-        else:
-            assert contents == whole
-            outcomes["as before"] += 1
-    assert outcomes["altered"] > 10, outcomes
+            found = "altered" if "altered" in _checked(changed).values() else "as before"
+        except JournalError:
+            found = "refused"
+        assert found != "as before" or contents(changed) == whole, (kind, done)
+        outcomes[found] += 1
+    assert min(outcomes["altered"], outcomes["refused"], outcomes["as before"]) >= 5, outcomes
 
 
-def _contents(path: Path) -> list[object]:
-    with _database(path) as db:
-        return [db.execute(f"SELECT * FROM {table} NOT INDEXED ORDER BY 1, 2, 3").fetchall() for table in TABLES]
+def test_a_lost_campaign_is_noticed_and_its_number_stays_free(path: Path) -> None:
+    """A campaign of which only the digest is left is altered until it is given up; a new one does not get its rest."""
+    with editing(path) as db:
+        db.execute("DELETE FROM campaigns WHERE id=2")
+    assert _checked(path) == {1: "intact", 2: "altered"}
+    assert _measure(path, "another night") == 3
+    with Journal(path) as journal:
+        assert journal.lost() == (2,)
+        journal.hold_back([2])
+    assert _checked(path) == {1: "intact", 3: "intact"}
+    assert _measure(path, "a third night") == 4
+
+
+def test_an_unreadable_campaign_does_not_close_the_journal(path: Path) -> None:
+    """A row that nobody wrote is named as altered; once held back, the other campaigns are read."""
+    with editing(path) as db:
+        db.execute("UPDATE campaigns SET clock='sundial' WHERE id=1")
+    with Journal(path) as journal:
+        with pytest.raises(JournalError, match="altered on disk: campaign 1"):
+            journal.campaigns("d")
+        journal.hold_back([1, 2])
+        assert [(one.id, one.excluded) for one in journal.campaigns("d")] == [(2, None)]
+        assert journal.check_all() == {1: "altered", 2: "intact"}
 
 
 def test_merged_campaigns_are_covered(path: Path, tmp_path: Path) -> None:
@@ -164,6 +235,63 @@ def test_merged_campaigns_are_covered(path: Path, tmp_path: Path) -> None:
         with Journal(ours) as journal:
             merge(journal, part, job="night", device="d")
         assert _checked(ours) == {1: "intact"}
+
+
+def test_large_merges_are_several_blocks(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More series than a block holds are covered, too."""
+    monkeypatch.setattr("harness.measure.journal_digest.MAX_BLOCK", 3)
+    with Journal(tmp_path / "ours.sqlite") as journal:
+        merge(journal, extract(path, "night"), job="night", device="d")
+    assert _checked(tmp_path / "ours.sqlite") == {1: "intact"}
+    with editing(tmp_path / "ours.sqlite") as db:
+        assert db.execute("SELECT first, last FROM blocks").fetchall() == [(1, 3), (4, 6), (7, 8)]
+        db.execute("UPDATE samples SET wall_ns=wall_ns+1 WHERE series=4 AND ordinal=0")
+    assert _checked(tmp_path / "ours.sqlite") == {1: "altered"}
+
+
+def test_altered_campaigns_are_not_sent(path: Path) -> None:
+    """An extract holds no altered campaign: it is an error, or left out if it is excluded."""
+    with editing(path) as db:
+        db.execute("UPDATE samples SET wall_ns=wall_ns+1 WHERE series=1 AND ordinal=0")
+    with pytest.raises(JournalError, match="altered on disk: campaign 1"):
+        extract(path, "night")
+    assert extract(path, "another night")
+    with Journal(path) as journal:
+        journal.hold_back([1])
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.deserialize(extract(path, "night"))
+        assert db.execute("SELECT count(*) FROM campaigns WHERE id=1").fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE samples SET wall_ns=wall_ns+1 WHERE series=1 AND ordinal=0",
+        "DELETE FROM samples WHERE series=2",
+        "UPDATE campaigns SET excluded='hot'",
+        "DELETE FROM digests",
+        "UPDATE blocks SET last=last+1 WHERE first=1",
+    ],
+)
+def test_extracts_that_were_altered_are_refused(path: Path, tmp_path: Path, statement: str) -> None:
+    """An extract that is not what its digest covers is refused as a whole."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        db.deserialize(extract(path, "night"))
+        assert db.execute(statement).rowcount > 0
+        content = db.serialize()
+    with Journal(tmp_path / "ours.sqlite") as journal:
+        with pytest.raises(ExtractRefused, match="is not what was measured there"):
+            merge(journal, content, job="night", device="d")
+        assert journal.numbers() == ()
+
+
+def test_a_campaign_without_digest_has_none_where_it_is_merged(path: Path, tmp_path: Path) -> None:
+    """What an earlier version measured is merged, and is not covered here either."""
+    with editing(path) as db:
+        uncover(db)
+    with Journal(tmp_path / "ours.sqlite") as journal:
+        merge(journal, extract(path, "night"), job="night", device="d")
+        assert journal.check_all() == {1: "not covered"}
 
 
 def test_exclusion_is_fenced(path: Path) -> None:
@@ -181,12 +309,13 @@ def test_command_names_what_was_altered(path: Path) -> None:
     """`journal check` ends with exit 3 and names the campaign; with --exclude it keeps it out of tables."""
     harness = Harness(path.parent.parent, path.parent, path.parent)
     assert "campaign 1  intact" in harness("journal", "check").assert_ok().stdout
-    with _database(path) as db:
+    with editing(path) as db:
         db.execute("UPDATE samples SET wall_ns=wall_ns+1 WHERE series=1 AND ordinal=0")
     failed = harness("journal", "check")
     assert failed.code == 3
     assert "altered on disk: campaign 1" in failed.stderr and "campaign 2  intact" in failed.stdout
     assert "move" not in failed.stderr.lower()
+    assert "altered" in harness("journal", "check", "--json").stdout
     assert "Excluded from tables: campaign 1" in harness("journal", "check", "--exclude").assert_ok().stderr
     with Journal(path) as journal:
         assert [one.excluded for one in journal.campaigns("d")] == ["altered on disk", None]

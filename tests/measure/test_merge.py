@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from altered_journals import uncover
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +57,7 @@ def whole() -> bytes:
 
 
 def extract_of(places: Collection[Slot], value: int = 9, **changed: object) -> bytes:
-    """Return the extract of a journal with series in these slots, `value` in every sample, and a changed campaign."""
+    """Return an extract with series in these slots, `value` in every sample, and a changed campaign; without digest."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.deserialize(whole())
         db.execute("UPDATE samples SET wall_ns=?", (value,))
@@ -66,6 +67,7 @@ def extract_of(places: Collection[Slot], value: int = 9, **changed: object) -> b
             where = "WHERE batch=? AND round=? AND position=?"
             db.execute(f"DELETE FROM samples WHERE series=(SELECT id FROM series {where})", dataclasses.astuple(place))
             db.execute(f"DELETE FROM series {where}", dataclasses.astuple(place))
+        uncover(db)
         return db.serialize()
 
 
@@ -348,6 +350,7 @@ def test_an_invalid_extract_is_refused_as_a_whole(path: Path, change: str, known
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.deserialize(whole())
         db.execute(change)
+        uncover(db)
         content = db.serialize()
     path.parent.mkdir()
     path.write_bytes(extract_of(PLACES[:2]) if known else b"")

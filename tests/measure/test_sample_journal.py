@@ -358,7 +358,7 @@ def test_a_new_journal_is_created_once_by_all_who_open_it_at_once(tmp_path: Path
     assert not failed
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, 3, 4])
 def test_a_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
     """A journal of an older version is migrated with all samples and campaigns, none of them excluded or covered."""
     path = tmp_path / "journal.sqlite"
@@ -366,9 +366,12 @@ def test_a_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path, v
         campaign = begin(journal)
         series(journal, campaign.id, Slot(0, 0, 0))
         before = journal.samples(campaign.id)
-    database = sqlite3.connect(path)
-    database.execute("DROP TABLE digests")
-    database.execute("PRAGMA application_id=0")
+    database = sqlite3.connect(path, isolation_level=None)
+    for statement in ("DROP TABLE digests", "DROP TABLE blocks", "DROP INDEX troubled_probes"):
+        database.execute(statement)
+    if version == 4:
+        database.execute("CREATE TABLE digests (campaign, plan, state, series, covered)")
+        database.execute("INSERT INTO digests VALUES (1, 'a', 'b', 'c', 1)")
     if version == 2:
         database.execute("ALTER TABLE campaigns DROP COLUMN excluded")
     database.execute(f"PRAGMA user_version={version}")

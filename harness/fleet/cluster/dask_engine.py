@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from harness.errors import EngineError, HarnessError, Interrupted
+from harness.errors import EngineError, ExtractRefused, HarnessError, Interrupted, JournalError
 from harness.fleet.cluster.access import VERSIONS, TlsFiles, check_extra, resource_of, security_of
 from harness.fleet.cluster.job_archive import (
     DetachedRequest,
@@ -110,6 +110,7 @@ class _Task:
     payload: Mapping[str, Any]
     future: Any
     interruptions: int = 0
+    refusals: int = 0
     absent_since_s: float | None = None
 
 
@@ -180,6 +181,11 @@ class _Run:
         future.add_done_callback(lambda _: self._ended.put(named.name))
         return future
 
+    def _repeat(self, task: _Task) -> None:
+        """Send a request again: its worker returns what it holds, and measures the rest."""
+        key = f"{task.named.name} ({task.interruptions + task.refusals})"
+        task.future = self._submit(task.named, task.payload, key)
+
     def _next(self) -> Iterator[ProfileOutcome]:
         """The outcome of the next request that ends within a moment."""
         try:
@@ -192,6 +198,12 @@ class _Run:
             outcome = self._outcome(task)
         except CancelledError as error:
             raise self._lost(str(error)) from error
+        except ExtractRefused as error:  # perhaps altered on the way
+            if task.refusals < _RETRIES:
+                task.refusals += 1
+                self._repeat(task)
+                return
+            outcome = ProfileOutcome.failed(task.request, error)
         except HarnessError as error:
             outcome = ProfileOutcome.failed(task.request, error)
         if outcome is None:
@@ -199,7 +211,7 @@ class _Run:
         if outcome.failure is not None and outcome.failure.kind == Interrupted.__name__:  # its worker was stopped
             if task.interruptions < _INTERRUPTIONS:
                 task.interruptions += 1
-                task.future = self._submit(task.named, task.payload, f"{task.named.name} ({task.interruptions})")
+                self._repeat(task)
                 return
             what = f"The worker that offers {task.request.device} was stopped repeatedly"
             why = f"{task.interruptions + 1} times while it ran the job {printable(task.named.name, 80)!r}"
@@ -228,6 +240,7 @@ class _Run:
             with Journal(self.engine.workspace.journal) as journal:
                 numbers = merge(journal, reply["extract"], job=name, device=task.request.device)
         outcome = with_refusals(read_outcome(reply["outcome"], task.request, numbers), task.sent)
+        outcome = _with_host(outcome, task.request.device)
         with FleetStore(self.engine.workspace.fleet) as store:
             adopt_health(store, outcome)
         return outcome
@@ -266,6 +279,15 @@ class _Run:
     def _lost(self, why: str) -> EngineError:
         what = f"The connection to the scheduler {self.engine.scheduler} is lost"
         return EngineError(what, why=printable(" ".join(why.split()), 300), next_step=_RESUME)
+
+
+def _with_host(outcome: ProfileOutcome, device: str) -> ProfileOutcome:
+    """The outcome; an error about a journal says whose it is."""
+    failure = outcome.failure
+    if failure is None or failure.kind != JournalError.__name__:
+        return outcome
+    what = f"On the host of the worker that offers {device}: {failure.what}"
+    return replace(outcome, failure=replace(failure, what=what))
 
 
 def _named_facts(request: ProfileRequest) -> dict[str, Any]:
