@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fuzz.figures import Figures
 from fuzz.outcome import Outcome
-from fuzz.target import HANG_S, MAX_INPUT_BYTES, RSS_LIMIT_MB, memory_folder, target
+from fuzz.target import MAX_INPUT_BYTES, RSS_LIMIT_MB, STUCK_S, memory_folder, target
 
 ROOT = Path(__file__).resolve().parents[1]
 _LEAST_S = 2
@@ -74,7 +74,7 @@ def _one_run(name: str, seconds: int, run: int, statistics: Path, keep: Path, co
     """Run a process of libFuzzer, which ends at the first fault, and return its log."""
     files = statistics.with_suffix(".files")
     files.mkdir()
-    limits = [f"-max_total_time={seconds}", f"-timeout={HANG_S}", f"-rss_limit_mb={RSS_LIMIT_MB}"]
+    limits = [f"-max_total_time={seconds}", f"-timeout={STUCK_S}", f"-rss_limit_mb={RSS_LIMIT_MB}"]
     limits += [f"-max_len={MAX_INPUT_BYTES}", "-len_control=0", "-mutate_depth=1", "-keep_seed=1"]
     limits += [f"-seed={run}", "-print_final_stats=1"]
     command = [sys.executable, "-m", "fuzz.instrumented", name, str(statistics), str(files)]

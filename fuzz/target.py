@@ -14,6 +14,9 @@ from fuzz.outcome import Outcome
 NAMES = ("networks", "answers", "frames", "revealed", "tables", "devices", "journal")
 MAX_INPUT_BYTES = 1 << 18
 HANG_S = 10
+"""The processor time that an input may take."""
+STUCK_S = 60
+"""The wall time after which an input is given up, on a machine that does other work, too."""
 RSS_LIMIT_MB = 2048
 
 

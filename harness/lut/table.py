@@ -22,6 +22,8 @@ from harness.predictor.predictor import Predictor
 
 IMPORT: Literal["import"] = "import"
 """The method of tables whose latencies another tool measured."""
+MOST_S = 1e9
+"""The largest time of a table, and the largest relative error: estimates add their squares."""
 TableMethod = LatencyMethod | Literal["import"]
 
 
@@ -39,8 +41,8 @@ class Entry:
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     context: Annotated[str, Field(pattern=r"^(outside|chip)(,(outside|chip))*(@[0-9a-f]{8})?$")]
     op: Annotated[str, Field(min_length=1)]
-    latency_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    stderr_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    latency_s: Annotated[float, Field(gt=0, le=MOST_S, allow_inf_nan=False)]
+    stderr_s: Annotated[float, Field(ge=0, le=MOST_S, allow_inf_nan=False)]
     samples: Annotated[int, Field(ge=1)]
     resolved: bool
     visit: Annotated[str, Field(pattern=r"^[a-z0-9 -]{1,40}$")]
@@ -50,8 +52,8 @@ class Entry:
     probe: str
     baseline: str
     signature: str
-    remainder_s: Annotated[float, Field(allow_inf_nan=False)]
-    remainder_stderr_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    remainder_s: Annotated[float, Field(ge=-MOST_S, le=MOST_S, allow_inf_nan=False)]
+    remainder_stderr_s: Annotated[float, Field(ge=0, le=MOST_S, allow_inf_nan=False)]
 
     @property
     def place(self) -> tuple[str, str]:

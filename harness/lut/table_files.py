@@ -24,7 +24,7 @@ from harness.latency.overhead import COLUMNS, Overhead
 from harness.lut.chain_rows import read_rows, write_rows
 from harness.lut.entry_rows import read_entries, write_entries
 from harness.lut.error_correlations import check
-from harness.lut.table import Lut, TableMethod
+from harness.lut.table import MOST_S, Lut, TableMethod
 from harness.network.fusion_rules import FusionRule
 from harness.samples import Clock
 from harness.strict_model import StrictModel
@@ -37,7 +37,7 @@ CHAINS = "chains.csv"
 MAX_FILE_BYTES = 1 << 28
 MAX_PATTERN = 1 << 18
 """Characters of a fusion rule."""
-_Amount = Annotated[float, Field(ge=0)]
+_Amount = Annotated[float, Field(ge=0, le=MOST_S)]
 
 
 class _Manifest(StrictModel):
@@ -169,7 +169,9 @@ def _check_overhead(folder: Path, overhead: Overhead) -> None:
     if overhead.model != "plain":  # nothing bounds plain least squares
         coefficients += [amount for one in overhead.coefficients.values() for amount in astuple(one)]
     amounts = [overhead.scatter, overhead.misfit, overhead.misfit_p, 1 - overhead.misfit_p, overhead.drift]
-    if min(*coefficients, *amounts) < 0:
+    numbers = [number for one in overhead.coefficients.values() for number in astuple(one)]
+    squares = [abs(number) for row in overhead.covariance for number in row]
+    if min(*coefficients, *amounts) < 0 or max(*map(abs, numbers), *amounts) > MOST_S or max(squares) > MOST_S**2:
         raise _corrupt(folder, "its overhead has a number out of range")
 
 

@@ -286,6 +286,23 @@ def test_found_predictors_are_refused(change: str) -> None:
     assert not is_accepted("tables", _changed_predictor(change))
 
 
+@pytest.mark.parametrize("place", ["entry", "coefficient", "share"])
+def test_numbers_whose_squares_are_infinite_are_refused(place: str) -> None:
+    """Tables of astronomic numbers, whose variance no estimate could add, are refused when they are read."""
+    import json
+
+    parts = tables._unpacked(tables.seeds()[1])
+    manifest = json.loads(parts[tables.MANIFEST])
+    if place == "entry":
+        parts[tables.ENTRIES] = parts[tables.ENTRIES].replace(b"1.000000e-05", b"1.000000e200")
+    elif place == "coefficient":
+        manifest["overhead"]["coefficients"]["input_bytes"]["stderr"] = 1e200
+    else:
+        manifest["repeatability"] = 1e200
+    parts[tables.MANIFEST] = json.dumps(manifest).encode()
+    assert not is_accepted("tables", tables._packed(tables._signed(parts)))
+
+
 def test_decoder_targets_see_what_the_suite_sees() -> None:
     """The seeds of streams and inventories have every reply and every key, so that each is mutated."""
     streams = b"".join(frames.seeds())
