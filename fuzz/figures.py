@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,17 +40,26 @@ def table(results: Sequence[Figures]) -> str:
     header = (*_COLUMNS, *_MEASURED)
     lines = [f"| {' | '.join(header)} |", "|---|" + "--:|" * (len(header) - 1)]
     for one in results:
-        counts = [f"{one.inputs:,}", _share(one.accepted, one.inputs), _share(one.checked, one.inputs)]
-        counts += [_share(one.stopped, one.inputs), str(len(one.faults))]
+        counts = [f"{one.inputs:,}", share(one.accepted, one.inputs), share(one.checked, one.inputs)]
+        counts += [share(one.stopped, one.inputs), str(len(one.faults))]
         measured = [f"{1000 * one.slowest_s:,.0f} ms", f"{one.peak_rss_mb:,} MB", f"{one.edges:,}"]
         lines.append(f"| {' | '.join([one.target, f'{one.seconds:.0f}', *counts, *measured])} |")
     return "\n".join(lines)
 
 
-def _share(count: int | None, whole: int) -> str:
+def share(count: int | None, whole: int) -> str:
+    """Return a count of inputs, with its share of all if that is a percent or more; a dash for no count."""
     if count is None:
         return "–"
-    return f"{count:,} ({count / max(1, whole):.0%})" if count else "0"
+    percent = round(100 * count / max(1, whole))
+    return f"{count:,} ({percent} %)" if percent else f"{count:,}"
+
+
+def read_figures(path: Path) -> list[Figures]:
+    """Return the figures in the JSON of a run, as it is printed or as the results of the reliability page hold it."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    targets = found.get("found", found)["targets"]
+    return [Figures(**{**one, "faults": tuple(one["faults"])}) for one in targets]
 
 
 def write_docs(results: Sequence[Figures]) -> None:

@@ -111,7 +111,7 @@ def nights_part(run: Run) -> Any:
 
 
 def fuzz_part(run: Run) -> Any:
-    """Fuzz the four readers under atheris. If it is missing, return that."""
+    """Fuzz the readers of foreign input under atheris. If it is missing, return that."""
     keep = str(run.folder.absolute() / "fuzz")
     command = [sys.executable, "-m", "fuzz", "--seconds", str(run.sizes.fuzz_s), "--keep", keep]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False)

@@ -20,6 +20,7 @@ from benchmarks.generated_page import (
     targets_table,
     with_block,
 )
+from fuzz.figures import share
 
 PAGE = ROOT / "docs" / "reliability.md"
 RESULTS = ROOT / "benchmarks" / "reliability" / "results"
@@ -231,15 +232,24 @@ def _nights(found: Any) -> Section:
     return Section(table(header, rows), tuple(reached))
 
 
+_FUZZ_SHARES = {"accepted": "accepted", "checked": "valid ONNX", "stopped": "stopped at limits"}
+"""What fuzzing counts of each reader, and the titles of these columns."""
+
+
 def _fuzz(found: Any) -> Section:
     if "missing" in found:
         return Section(f"Not run: {found['missing']}.", (Reached("fuzzing", "0 faults", NOT_MEASURED, None),))
     targets: Sequence[Any] = found["targets"]
     rows = []
     for one in targets:
-        counts = (f"{one['seconds']:.0f}", f"{one['inputs']:,}", f"{one['accepted']:,}", len(one["faults"]))
-        rows.append((one["target"], *counts, f"{1000 * one['slowest_s']:,.0f} ms", f"{one['peak_rss_mb']:,} MB"))
-    header = ("reader", "s", "inputs", "accepted", "crashes, hangs", "slowest input", "peak memory")
+        counts = (
+            f"{one['seconds']:.0f}",
+            f"{one['inputs']:,}",
+            *(share(one[name], one["inputs"]) for name in _FUZZ_SHARES),
+        )
+        measured = (f"{1000 * one['slowest_s']:,.0f} ms", f"{one['peak_rss_mb']:,} MB")
+        rows.append((one["target"], *counts, len(one["faults"]), *measured))
+    header = ("reader", "s", "inputs", *_FUZZ_SHARES.values(), "crashes, hangs", "slowest input", "peak memory")
     faults = [f"- {one['target']}: {fault}" for one in targets for fault in one["faults"]]
     text = "\n\n".join([table(header, rows), *(["\n".join(faults)] if faults else [])])
     inputs = sum(one["inputs"] for one in targets)

@@ -86,7 +86,7 @@ def _constant(node: Node) -> Array | None:
     if "value" in held:
         try:
             return numpy_helper.to_array(held["value"].t)
-        except ValueError as error:
+        except (ValueError, KeyError, TypeError) as error:  # wrong data, or an element type that there is not
             what = f"Node {node.name[:80]!r} (Constant) is damaged"
             raise InvalidNetwork(what, why=str(error)[:200]) from error
     if "value_int" in held:
