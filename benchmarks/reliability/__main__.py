@@ -54,7 +54,7 @@ class Sizes:
     faults: str
 
 
-WHOLE = Sizes(200, 5, DEFAULT_WIDTH, 100, 1000, 1000, (), 60, "")
+WHOLE = Sizes(200, 5, DEFAULT_WIDTH, 100, 1000, 1000, (), 600, "")
 QUICK = Sizes(10, 2, DEFAULT_WIDTH, 4, 50, 5, ("dscnn",), 3, "test_device_faults.py")
 
 
