@@ -8,9 +8,12 @@ A session that shares its resource gets a token in the same way but keeps no loc
 
 A reboot may empty that folder and may set the wall clock back, so the user's cache folder holds a copy of the token.
 
-Every user may write to the file, so its token counts only if the wall clock could have led to it; the copy, which is
-the user's own, always counts. A lock on a file that is no longer in the folder excludes nobody: the file is compared
-with that in the folder after locking and whenever the lease is renewed.
+Every user may write to the file, so its token counts only if it is at most an hour ahead of the wall clock: tokens
+begin with the time and grow by one. Another one is replaced by the next lease. The copy belongs to one user and always
+counts, so the tokens of each user grow, whatever others write and however the clock is set.
+
+A lock on a file that is no longer in the folder excludes nobody: the file is compared with that in the folder after
+locking and whenever the lease is renewed.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _RECORD_BYTES = 4096
 _MOST = 1 << 62
 """Larger numbers are no tokens."""
-_AHEAD_S = 10 * 366 * 86_400
-"""How far a token of the shared file may be ahead of the clock: tokens begin with the time, and grow by one."""
+_AHEAD_S = 3600
+"""How far a token of the shared file may be ahead of the clock, for many leases in one second."""
 _HOLDER_CHARS = 200
 _TRIES = 10
 """How often a lock is taken anew because its file was removed or replaced meanwhile."""
@@ -126,7 +129,7 @@ class Lease:
         """Write a new token to the locked file, and return it."""
         now_s, remembered = int(time.time()), _remembered(self.resource)
         before = int(_read(handle).get("token", 0))
-        if before > max(now_s, remembered) + _AHEAD_S:  # a scribble; the write below repairs it
+        if before > now_s + _AHEAD_S:  # a scribble, or a wrong clock; the write below repairs it
             before = 0
         token = max(before + 1, remembered + 1, now_s)
         self._record = {"token": token} if shared else {"token": token, "holder": holder, "pid": os.getpid()}
@@ -234,6 +237,9 @@ def _open_or_create(path: str) -> int:
         return os.open(path, flags)
     except FileNotFoundError:
         pass
+    except PermissionError:
+        owner = os.lstat(path).st_uid
+        raise _unsafe(path, "it is closed to this user by user %d; have it removed" % owner) from None
     try:
         handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
     except FileExistsError:  # another supervisor was faster
@@ -268,23 +274,32 @@ def _write(handle: int, record: Dict[str, Any]) -> None:
 
 
 def _memory(resource: str) -> str:
-    folder = os.environ.get("HARNESS_RUNTIME_FOLDER") or os.path.expanduser("~/.cache/harness")
-    return os.path.join(folder, resource + ".token")
+    shared = os.environ.get("HARNESS_RUNTIME_FOLDER")
+    if shared:
+        return os.path.join(shared, "%s.%d.token" % (resource, os.geteuid()))
+    return os.path.join(os.path.expanduser("~/.cache/harness"), resource + ".token")
 
 
 def _remembered(resource: str) -> int:
     """Return the last token that this user took here, also before a reboot; 0 if there is none."""
-    with _existing(_memory(resource), os.O_RDONLY) as handle:
-        return 0 if handle is None else int(_read(handle).get("token", 0))
+    with _existing(_memory(resource), os.O_RDONLY | os.O_NONBLOCK) as handle:
+        return int(_read(handle).get("token", 0)) if handle is not None and _is_own(handle) else 0
+
+
+def _is_own(handle: int) -> bool:
+    """Return whether only this user can have written the file."""
+    found = os.fstat(handle)
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 def _remember(resource: str, token: int) -> None:
     with contextlib.suppress(OSError):  # without a home folder the lock file and the wall clock must suffice
         os.makedirs(os.path.dirname(_memory(resource)), mode=0o700, exist_ok=True)
-        handle = os.open(_memory(resource), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        handle = os.open(_memory(resource), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         try:
-            _write(handle, {"token": token})
-            os.fsync(handle)
+            if _is_own(handle):
+                _write(handle, {"token": token})
+                os.fsync(handle)
         finally:
             os.close(handle)
 
