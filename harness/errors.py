@@ -33,6 +33,7 @@
     │   └── EngineError
     ├── MeasurementError             exit 5    the samples do not give a result
     │   ├── CampaignIncomplete
+    │   │   └── DeviceTooSlow
     │   ├── DeviceQuarantined
     │   ├── DeviceUnsteady
     │   ├── MachineNoisy
@@ -212,6 +213,10 @@ class MeasurementError(HarnessError, exit_code=5, fault="device"):
 
 class CampaignIncomplete(MeasurementError, retry_helps=True):
     """The campaign stopped before every probe had its minimum of samples."""
+
+
+class DeviceTooSlow(CampaignIncomplete):
+    """The device did not finish within the wall time of its job; a later run continues the campaign."""
 
 
 class DeviceQuarantined(MeasurementError):

@@ -156,7 +156,7 @@ TimeLimit = Annotated[
     typer.Option(
         "--time-limit",
         metavar="TIME",
-        help="Limit of the wall time of a campaign; by default, ten times what is usual.",
+        help="Limit of the wall time on a device, golden probes and retries included; each campaign has a default.",
     ),
 ]
 

@@ -15,14 +15,17 @@ from typing import Any
 
 from device_agents import wire
 from harness.device.replies import RESUME, agent_error
+from harness.device.time_limit import TimeLimit
 from harness.device.transport import CLOSE_S, SEND_STALL_S, Connection, TooManyErrors
-from harness.errors import BackendError, HarnessError, LinkLost, ProtocolError
+from harness.errors import BackendError, DeviceTooSlow, HarnessError, LinkLost, ProtocolError
 from harness.text import last_part
 
 _SLICE_S = 0.5
 _LAST_WORDS_S = 2.0
 _LAST_WORDS_BYTES = 1 << 20
 """How long and how much a device may say after a request could not be sent."""
+_PIECE_BYTES = 1 << 20
+"""How much is sent between two looks at the time limit."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class Deadlines:
 class AgentLink:
     """Sends requests to an agent and waits for their answers; a thread sends heartbeats once `keep_lease` was called.
 
-    While a run is open, no other request may be sent; `cancelling` makes the next wait send a cancel.
+    While a run is open, no other request may be sent; `cancelling` makes the next wait send a cancel. Sending and
+    waiting raise DeviceTooSlow at the end of `time_limit`.
     """
 
     def __init__(self, connection: Connection, device: str, deadlines: Deadlines) -> None:
@@ -55,6 +59,7 @@ class AgentLink:
         self._deadlines = deadlines
         self._writer = wire.FrameWriter(self._send_bytes)
         self._stall_s = SEND_STALL_S
+        self.time_limit = TimeLimit()
         self._payload_limits: dict[str, int] = {}
         self._decoder = wire.Decoder(self._payload_limits)
         self._inbox: deque[wire.Frame] = deque()
@@ -110,6 +115,7 @@ class AgentLink:
                 frame = self._take(self._inbox.popleft(), request, types)
                 if frame is not None:
                     return frame
+            self.time_limit.check(self._device)
             now_s = self._used_s = time.monotonic()
             if now_s - started_s > timeout_s:
                 raise self._lost(f"no {' or '.join(types)} within {timeout_s:g} s")
@@ -135,7 +141,9 @@ class AgentLink:
             self._connection.close()
 
     def _send_bytes(self, data: bytes) -> None:
-        self._connection.send(data, self._stall_s)
+        for first in range(0, len(data), _PIECE_BYTES):
+            self.time_limit.check(self._device)
+            self._connection.send(data[first : first + _PIECE_BYTES], self._stall_s)
 
     def _write(
         self, type: str, request: int | None, payload: bytes = b"", within_s: float = -1.0, **fields: Any
@@ -155,6 +163,9 @@ class AgentLink:
                 self._writer.write(type, request, payload, **fields)
             except wire.FrameError as error:
                 raise BackendError(f"A {type} for {self._device} is too large to send", why=str(error)) from error
+            except DeviceTooSlow as error:
+                self._broken = error
+                raise
             except (OSError, EOFError) as error:
                 self._broken = self._lost(f"{type} could not be sent: {last_part(str(error), 200)}")
                 raise self._broken from error

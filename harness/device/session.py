@@ -21,6 +21,7 @@ from harness.device.local import start_here
 from harness.device.replies import RunCheck, Series, Visit, check, read_truth
 from harness.device.revealed import check_revealed, reveal_limit_bytes
 from harness.device.ssh import start_over_ssh
+from harness.device.time_limit import TimeLimit
 from harness.device.transport import Connection
 from harness.errors import DeviceUnreachable, LinkLost, ProtocolError
 from harness.text import last_part
@@ -194,6 +195,10 @@ class AgentSession:
         reply = check(replies.StatusReply, frame.fields, self._name)
         holder = None if reply.holder is None else last_part(reply.holder, 200)
         return {"state": dict(reply.state), "holder": holder, "busy": reply.busy}
+
+    def limit_time(self, limit: TimeLimit) -> None:
+        """Give up at the end of this limit whatever the session waits for, with DeviceTooSlow."""
+        self._link.time_limit = limit
 
     def close(self) -> None:
         """Say bye, end the agent and free the lease; a second call does nothing."""

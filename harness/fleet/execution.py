@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import Deadlines, open_session
+from harness.device.time_limit import TimeLimit
 from harness.errors import (
     BackendError,
     CampaignIncomplete,
@@ -80,14 +81,14 @@ def run_request(
     """
     gate, started, waited_from_s = gate or ConnectGate(), now(), time.monotonic()
     bare = ProfileOutcome(request, started, started, 0)
-    announce = Announcement(observe)
+    announce, time_limit = Announcement(observe), TimeLimit(request.policy.wall_s)
     attempts, newest = 0, _newest_campaign(workspace, request.device) if request.fresh else 0
     while True:
         attempts, left_s = attempts + 1, math.inf
         begun = request.fresh and attempts > 1 and _newest_campaign(workspace, request.device) != newest
         trying = replace(bare, request=replace(request, fresh=False)) if begun else bare
         try:
-            outcome = _attempt(trying, workspace, stop, gate, observe)
+            outcome = _attempt(trying, workspace, stop, gate, observe, time_limit)
             return replace(outcome, request=request, ended=now(), attempts=attempts)
         except DeviceBusy as error:
             allowed_s = max(wait.busy_s, _STALE_LEASE_S if attempts > 1 else 0.0)
@@ -117,7 +118,12 @@ def _newest_campaign(workspace: Workspace, device: str) -> int:
 
 
 def _attempt(
-    bare: ProfileOutcome, workspace: Workspace, stop: threading.Event, gate: ConnectGate, observe: Observer
+    bare: ProfileOutcome,
+    workspace: Workspace,
+    stop: threading.Event,
+    gate: ConnectGate,
+    observe: Observer,
+    time_limit: TimeLimit,
 ) -> ProfileOutcome:
     request = bare.request
     device = request.variant.device(find_device(load_inventory(workspace.devices), request.device))
@@ -126,7 +132,7 @@ def _attempt(
         check_in_service(store, device.name)
         with gate.connecting(device, stop):
             session = open_session(device)
-        with session, leased_run(session, device, journal, observe, stop, request.variant) as run:
+        with session, leased_run(session, device, journal, observe, stop, request.variant, time_limit) as run:
             note_busy_machine(run)
             golden = check_golden(run, store, configured_band(device) if request.threads is None else None)
             reached = replace(bare, golden_s=golden.latency_s, fingerprint=run.fingerprint)
@@ -146,7 +152,7 @@ def _attempt(
                 raise
             _exclude(run, outcome, None)
             outcome = replace(outcome, health=store.health(device.name))
-        return _judged(outcome, device, journal, gate=gate, stop=stop, observe=observe)
+        return _judged(outcome, device, journal, gate=gate, stop=stop, observe=observe, time_limit=time_limit)
 
 
 def _judged(
@@ -157,6 +163,7 @@ def _judged(
     gate: ConnectGate,
     stop: threading.Event,
     observe: Observer,
+    time_limit: TimeLimit,
 ) -> ProfileOutcome:
     """Add the verdict on the machine, which has measured further processes for a campaign of some length."""
     result = outcome.result
@@ -165,7 +172,9 @@ def _judged(
     campaign = journal.campaign(result.campaign)
     if result.wall_seconds >= LEAST_CAMPAIGN_S:
         variant = outcome.request.variant
-        measure_further_processes(device, journal, campaign, variant, gate=gate, stop=stop, observe=observe)
+        measure_further_processes(
+            device, journal, campaign, variant, gate=gate, stop=stop, observe=observe, time_limit=time_limit
+        )
     return replace(outcome, result=replace(result, machine=judge_campaign(journal, campaign)))
 
 

@@ -11,7 +11,8 @@ import threading
 from harness.device.inventory import Device
 from harness.device.overrides import Variant
 from harness.device.session import open_session
-from harness.errors import DeviceError
+from harness.device.time_limit import TimeLimit
+from harness.errors import DeviceError, DeviceTooSlow
 from harness.fleet.connections import ConnectGate
 from harness.fleet.health import measure_reference
 from harness.measure.campaign_noise import PROCESS, process_job
@@ -44,8 +45,9 @@ def measure_further_processes(
     gate: ConnectGate,
     stop: threading.Event,
     observe: Observer,
+    time_limit: TimeLimit,
 ) -> None:
-    """Measure the reference probe in new processes; a device that cannot be had now leaves their spread unknown.
+    """Measure the reference probe in new processes; a device that cannot be had in time leaves their spread unknown.
 
     Nothing is measured on devices with a clock of their own, which no process of the host changes.
     """
@@ -55,7 +57,10 @@ def measure_further_processes(
         for number in range(1, FURTHER_PROCESSES + 1):
             with gate.connecting(device, stop):
                 session = open_session(device)
-            with session, leased_run(session, device, journal, stop=stop, variant=variant) as run:
+            with (
+                session,
+                leased_run(session, device, journal, stop=stop, variant=variant, time_limit=time_limit) as run,
+            ):
                 measure_reference(run, PROCESS, number, process_job(campaign.id, number))
-    except DeviceError as error:  # the campaign itself is complete
+    except (DeviceError, DeviceTooSlow) as error:  # the campaign itself is complete
         notes_of(observe)(f"The spread between processes was not measured: {error.what}")

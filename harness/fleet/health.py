@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from harness.device.inventory import Device
 from harness.device.overrides import Variant
+from harness.device.time_limit import TimeLimit
 from harness.errors import (
     AuthenticationError,
     DeviceBusy,
@@ -98,7 +99,8 @@ def check_golden_again(run: DeviceRun, before: GoldenCheck) -> None:
     """Measure the golden probe after a campaign; raises DeviceQuarantined if the device left the band of before."""
     if before.band is None:
         return
-    latency_s = measure_reference(run)
+    # A campaign that used up the time of its job still counts if the device is as it was. The session has an end.
+    latency_s = measure_reference(replace(run, time_limit=TimeLimit()))
     if latency_s is not None and not before.band.holds(latency_s):
         raise _quarantined(run.device, latency_s, before.band)
 

@@ -37,7 +37,8 @@ class LocalEngine:
     def run(self, requests: Sequence[ProfileRequest], stop: threading.Event) -> Iterator[ProfileOutcome]:
         """Yield the outcome of each request as it ends.
 
-        Requests for one board keep their order. Closing the iterator stops all requests after their current visit.
+        Requests for one board keep their order; a device that does not finish one in time gets no other. Closing the
+        iterator stops all requests after their current visit.
         """
         boards: dict[str, deque[ProfileRequest]] = {}
         inventory = load_inventory(self.workspace.devices)
@@ -52,8 +53,13 @@ class LocalEngine:
         def serve() -> None:
             with contextlib.suppress(IndexError):  # no board is left
                 while True:
+                    given_up: dict[str, ProfileOutcome] = {}
                     for request in waiting.popleft():
-                        ended.put(self._run(request, gate, quit))
+                        before = given_up.get(request.device)
+                        outcome = before.not_started(request) if before else self._run(request, gate, quit)
+                        if outcome.gives_up_device:
+                            given_up[request.device] = outcome
+                        ended.put(outcome)
 
         threads = [threading.Thread(target=serve, name=f"requests {number}", daemon=True) for number in range(count)]
         for thread in threads:

@@ -71,6 +71,17 @@ class ProfileOutcome:
         ended = now()
         return cls(request, started or ended, ended, attempts, failure=Failure.of(error))
 
+    @property
+    def gives_up_device(self) -> bool:
+        """Whether other requests for the device would only take as long again."""
+        return self.failure is not None and self.failure.kind == errors.DeviceTooSlow.__name__
+
+    def not_started(self, request: ProfileRequest) -> ProfileOutcome:
+        """Return the outcome of a request that was not started because this one gave up the device."""
+        what = self.failure.what if self.failure else ""
+        step = "Find out why with `harness devices check " + request.device + "`"
+        return ProfileOutcome.failed(request, errors.DeviceTooSlow(what, why="It was given up before", next_step=step))
+
 
 class Engine(Protocol):
     """Runs requests side by side, never two at a time on the same resource."""

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from harness.errors import BackendError, CampaignIncomplete, WorkerDied
+from harness.errors import BackendError, WorkerDied
 from harness.measure.device_requests import DeviceRequests, DueVisit, TimeUp, device_s, load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal_records import Campaign, Slot
@@ -45,7 +45,7 @@ class CampaignRun:
     def run(self) -> None:
         """Measure what the journal does not hold yet; raises Interrupted when stopped, and a DeviceError.
 
-        Raises CampaignIncomplete if the wall time of the run ends before the minimum number of rounds.
+        Raises DeviceTooSlow if the wall time of the run ends before the minimum number of rounds.
 
         The campaign is complete when every batch has been measured well enough, or as well as the budget allows
         with at least the minimum number of rounds.
@@ -63,9 +63,7 @@ class CampaignRun:
             settled = not (time_is_up or self._is_spent())
             journal.complete(number, self.on.session.token, settled, self.excluded)
         elif time_is_up:
-            what = f"{self.on.device} did not finish within {self._requests.limit_s:.0f} s"
-            step = "Run the same command again; it continues from here, and --time-limit allows it more time"
-            raise CampaignIncomplete(what, why="Not every probe has its minimum of samples", next_step=step)
+            raise self._requests.too_slow("Not every probe has its minimum of samples")
 
     def _measure(self) -> None:
         """Pass over all batches, then continue where it helps most."""

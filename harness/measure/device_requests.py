@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.device.session import LoadRequest, Series, Visit
-from harness.errors import ProtocolError
+from harness.device.time_limit import too_slow
+from harness.errors import DeviceTooSlow
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal_records import Campaign, Slot
 from harness.probe.batches import Batch, probe_of
@@ -25,8 +26,6 @@ REQUEST_S = 30.0
 _UNKNOWN_S = 1.0
 _OVERHEAD_S = 1.0
 """Expected time of a run while none is known, and time of a request that does not count as slowness."""
-CANCEL_S = 120.0
-"""How long a device may take to end a run that was cancelled because its time is up."""
 
 DueVisit = tuple[Slot, str]
 """A load to visit, and the slot of its series."""
@@ -68,8 +67,14 @@ class DeviceRequests:
 
     @classmethod
     def of(cls, on: DeviceRun, campaign: Campaign, limit_s: float) -> DeviceRequests:
-        """Return the requests of a new or resumed campaign."""
-        return cls(on, campaign, limit_s, on.journal.samples(campaign.id), on.journal.spent_s(campaign.id))
+        """Return the requests of a new or resumed campaign; the limit of the job counts, too."""
+        return cls(
+            on,
+            campaign,
+            min(limit_s, on.time_limit.left_s),
+            on.journal.samples(campaign.id),
+            on.journal.spent_s(campaign.id),
+        )
 
     @property
     def elapsed_s(self) -> float:
@@ -95,6 +100,11 @@ class DeviceRequests:
             round_s = self._untimed_round(batch)
         most = MAX_REQUEST_VISITS // len(batch.loads) - 1
         return max(1, min(most, int(POOL_REQUEST_S / max(round_s, 1e-9))))
+
+    def too_slow(self, why: str) -> DeviceTooSlow:
+        """Return the error for a device that did not finish in time: that of the job, if that is up."""
+        job = self.on.time_limit
+        return too_slow(self.on.device, job.limit_s if job.left_s <= 0 else self.limit_s, why)
 
     def check_stop(self) -> None:
         """Raise Interrupted if a stop was requested, and TimeUp after `limit_s`."""
@@ -165,9 +175,8 @@ class DeviceRequests:
         for part in self.on.session.run(visits):
             staged.append(part)
             over_s = self.elapsed_s - self.limit_s
-            if over_s > CANCEL_S:
-                why = f"It went on measuring for {over_s:.0f} s after the end of its time"
-                raise ProtocolError(f"{self.on.device} does not end a run that was cancelled", why=why)
+            if over_s > self.on.time_limit.grace_s:
+                raise self.too_slow("It does not end a run that was cancelled")
             if self.on.stop.is_set() or over_s > 0:
                 self.on.session.cancel()
         return staged

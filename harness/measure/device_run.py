@@ -11,6 +11,7 @@ from typing import Any
 from harness.device.inventory import Device
 from harness.device.overrides import NO_VARIANT, Variant
 from harness.device.session import AgentSession, open_session
+from harness.device.time_limit import TimeLimit
 from harness.errors import Interrupted
 from harness.measure.journal import Journal
 from harness.measure.journal_records import Campaign, CampaignKey
@@ -26,7 +27,7 @@ class DeviceRun:
 
     `device` is its name in the journal, `variant` what the campaign changes of it. `observe` receives progress; setting
     `stop` ends the run after the current visit. A `shared` device is used by other sessions at the same time; each
-    works on campaigns of its own.
+    works on campaigns of its own. `time_limit` is that of the job.
     """
 
     session: AgentSession
@@ -36,6 +37,7 @@ class DeviceRun:
     stop: threading.Event = field(default_factory=threading.Event)
     shared: bool = False
     variant: Variant = NO_VARIANT
+    time_limit: TimeLimit = field(default_factory=TimeLimit)
 
     @property
     def fingerprint(self) -> dict[str, str]:
@@ -93,11 +95,18 @@ def leased_run(
     observe: Observer = ignore,
     stop: threading.Event | None = None,
     variant: Variant = NO_VARIANT,
+    time_limit: TimeLimit | None = None,
 ) -> Iterator[DeviceRun]:
-    """Yield a run of a session, which takes the lease unless it has it; raises a DeviceError or JournalError."""
+    """Yield a run of a session, which takes the lease unless it has it; raises a DeviceError or JournalError.
+
+    The time limit of the job begins with its first lease, and ends all that the session waits for.
+    """
+    time_limit = time_limit or TimeLimit()
     token = session.token or session.acquire()
+    time_limit.begin()
+    session.limit_time(time_limit)
     with contextlib.ExitStack() as ending:
         if not device.exclusive:
             ending.enter_context(at_work(journal.path, device.name, token))
         stop = stop or threading.Event()
-        yield DeviceRun(session, journal, device.name, observe, stop, not device.exclusive, variant)
+        yield DeviceRun(session, journal, device.name, observe, stop, not device.exclusive, variant, time_limit)

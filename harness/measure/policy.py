@@ -29,7 +29,8 @@ class RepeatPolicy:
     With `runs`, every probe gets exactly that many samples. Otherwise every probe is visited in `min_rounds` rounds,
     and batches then continue, for at most `max_rounds`, until the 95 % interval of every probe that enters an estimate
     is within `target` of its median, or negligible in the sum of its batch. `budget_s` bounds the device time, as the
-    device reports it, and `wall_s` the time on the clock of the host; see `limit_s` for its default.
+    device reports it, and `wall_s` the time on the clock of the host, for all that a job does on the device; see
+    `limit_s` for the default, which is that of each campaign.
     """
 
     runs: int | None = None

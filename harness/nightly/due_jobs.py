@@ -121,12 +121,13 @@ def _job(plan: NightPlan, device: str, one: LayerSet, night: date, level: float)
     settings = one.settings
     budgets = [budget for budget in (settings.budget_s, plan.settings.budget_s) if budget is not None]
     runs = None if settings.runs == "auto" else settings.runs
+    wall_s = settings.time_limit_s or plan.settings.time_limit_s
     return ProfileRequest(
         device=device,
         models=settings.networks,
         space=None if settings.space is None else SpaceRequest(settings.space),
         name=str(JobName(night.isoformat(), device, one.name, one.digest)),
-        policy=RepeatPolicy(runs=runs, budget_s=min(budgets, default=None)),
+        policy=RepeatPolicy(runs=runs, budget_s=min(budgets, default=None), wall_s=wall_s),
         dims=dict(settings.dims),
         watch_level=level if settings.space is None else None,  # a space has no networks that could become slower
     )

@@ -22,7 +22,7 @@ from harness.nightly.night_plan import NightPlan
 from harness.nightly.night_report import SetRow, json_data
 from harness.workspace import Workspace
 
-QUARANTINED = "DeviceQuarantined"
+QUARANTINED, TOO_SLOW = "DeviceQuarantined", "DeviceTooSlow"
 _PURPOSES = ("profile", "watch")
 
 Notify = Callable[[str], None]
@@ -102,6 +102,8 @@ class JobQueue:
             return f"{health.health}: {health.reason}"
         if self._is_quarantined(one.device.name):
             return f"quarantined: {health.reason}"
+        if (failure := self._failure_of(one.device.name, TOO_SLOW)) is not None:
+            return f"given up: {failure.what}"
         return ""
 
     def _rows_of(self, device: str) -> Iterator[SetRow]:
@@ -125,11 +127,13 @@ class JobQueue:
 
     def _is_quarantined(self, device: str) -> bool:
         """Return whether the golden probe was outside its band tonight and nobody has put the device back since."""
-        return self._quarantine_of(device) is not None and self.store.health(device).health == "bad"
+        found = self._failure_of(device, QUARANTINED, now=False)
+        return found is not None and self.store.health(device).health == "bad"
 
-    def _quarantine_of(self, device: str) -> Failure | None:
-        failures = (row.failure for row in self._rows_of(device))
-        return next((failure for failure in failures if failure and failure.kind == QUARANTINED), None)
+    def _failure_of(self, device: str, kind: str, *, now: bool = True) -> Failure | None:
+        """Return a failure of this kind tonight, if there is one: of this run only, or also of earlier ones."""
+        rows = (row for row in self._rows_of(device) if row.now or not now)
+        return next((row.failure for row in rows if row.failure is not None and row.failure.kind == kind), None)
 
     def _campaigns_of(self, device: str) -> Mapping[int, Campaign]:
         if device not in self._campaigns:
@@ -146,18 +150,20 @@ class JobQueue:
             failure = _worker_stopped(failure)
             outcome = replace(outcome, failure=failure)
         self._tries[job.name] += 1
+        if outcome.gives_up_device and not outcome.attempts:
+            return  # the engine did not start it; the row of the job before it gives the reason
         row = self._row(outcome)
         self.rows[job.name] = row
         status: JobStatus = "done" if failure is None else "failed"
         self.store.record_job(job.name, self.night.isoformat(), job.device, status, json_data(row))
         # Jobs that ran while another one put the device into quarantine are excluded, too.
-        if any(one.now and one.failure and one.failure.kind == QUARANTINED for one in self._rows_of(job.device)):
+        if self._failure_of(job.device, QUARANTINED) is not None:
             self._exclude(job.device)
         self.notify(f"{job.device}: {row.set} {status if failure is None else f'failed: {failure.what}'}")
 
     def _exclude(self, device: str) -> None:
         """Exclude a device's campaigns of tonight from tables and comparisons; the device stays in quarantine."""
-        found = self._quarantine_of(device)
+        found = self._failure_of(device, QUARANTINED, now=False)
         if found is None:
             return
         reason = f"{found.what}; {found.why}"

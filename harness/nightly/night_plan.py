@@ -5,6 +5,7 @@
     [nightly]
     groups = ["edge"]            # or devices = […], or all = true
     budget = "30m"               # time on the device, per device and night; default: no limit
+    time_limit = "6h"            # wall time that a set may take on a device
     order = "stale"              # the default; or "listed"
     max_age = "7d"               # a set that is older needs attention
     day_begins = "12:00"         # runs before this time belong to the previous evening's night

@@ -60,15 +60,16 @@ class DaskSettings(StrictModel):
 class NightSettings(StrictModel):
     """The table [nightly].
 
-    `budget_s` is time on the device, per device and night. `keep` is how many earlier nights are compared with, `order`
-    what runs first, `threshold` the smallest relative change that counts, and `retries` how often a failed job is run
-    again at the end of the night.
+    `budget_s` is time on the device, per device and night, and `time_limit_s` the wall time that a set may take on a
+    device. `keep` is how many earlier nights are compared with, `order` what runs first, `threshold` the smallest
+    relative change that counts, and `retries` how often a failed job is run again at the end of the night.
     """
 
     devices: _Names = ()
     groups: _Names = ()
     all: bool = False
     budget_s: Annotated[_Duration | None, Field(alias="budget")] = None
+    time_limit_s: Annotated[_Duration, Field(alias="time_limit")] = 6 * 3600.0
     order: Literal["stale", "listed"] = "stale"
     max_age_s: Annotated[_Duration, Field(alias="max_age")] = 7 * 86400.0
     day_begins: Annotated[time, BeforeValidator(time_of_day)] = time(12)
@@ -79,7 +80,10 @@ class NightSettings(StrictModel):
 
 
 class SetSettings(StrictModel):
-    """A table [[set]]. `weight` multiplies the set's age when the stalest sets run first."""
+    """A table [[set]].
+
+    `weight` multiplies the set's age when the stalest sets run first. `time_limit_s` replaces that of all sets.
+    """
 
     name: _Name
     networks: Annotated[tuple[_Text, ...], Field(strict=False, max_length=1000)] = ()
@@ -89,6 +93,7 @@ class SetSettings(StrictModel):
     all: bool = False
     runs: Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"] = "auto"
     budget_s: Annotated[_Duration | None, Field(alias="budget")] = None
+    time_limit_s: Annotated[_Duration | None, Field(alias="time_limit")] = None
     dims: Mapping[str, Annotated[int, Field(ge=1, lt=1 << 31)]] = Field(default_factory=dict)
     weight: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 1.0
 

@@ -190,6 +190,15 @@ def test_a_device_that_nobody_offers_fails_alone(rig: Lab) -> None:
     assert f"harness worker {rig.scheduler} --device lost" in failure.next_step
 
 
+def test_a_device_that_is_too_slow_gets_no_other_job(rig: Lab) -> None:
+    """A worker keeps to the time limit of a job; the next one for the same device is not sent, one for another is."""
+    hasty = RepeatPolicy(runs=2, wall_s=1e-3)
+    outcomes = run(engine(rig), job(rig, "slow/1", policy=hasty), job(rig, "slow/2"), job(rig, "slow/3", "right"))
+    first, second, third = sorted(outcomes, key=lambda one: one.request.name)
+    assert [one.failure and one.failure.kind for one in (first, second, third)] == ["DeviceTooSlow"] * 2 + [None]
+    assert (first.attempts, second.attempts) == (1, 0) and not rig.series("one", "slow/2")
+
+
 def test_a_killed_worker_neither_loses_nor_doubles(rig: Lab) -> None:
     """A worker killed in the middle is restarted and continues the job from its journal, each slot once."""
     running = Running(engine(rig), job(rig, "d", policy=LONG))

@@ -33,6 +33,8 @@ WRONG: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "budget a number": (HEAD + "budget = 30\n" + SET, ("nightly.budget is not a duration",)),
     "budget negative": (HEAD + 'budget = "-3m"\n' + SET, ("nightly.budget is not a duration",)),
     "budget nothing": (HEAD + 'budget = "0s"\n' + SET, ("nightly.budget is not a duration",)),
+    "time limit a number": (HEAD + "time_limit = 30\n" + SET, ("nightly.time_limit is not a duration",)),
+    "time limit of a set": (HEAD + SET + 'time_limit = "soon"\n', ("set 's': time_limit is not a duration",)),
     "day begins late": (HEAD + 'day_begins = "24:00"\n' + SET, ("nightly.day_begins is not a time of day",)),
     "threshold": (HEAD + 'threshold = "0%"\n' + SET, ("nightly.threshold is not a share",)),
     "keep": (HEAD + "keep = 0\n" + SET, ("nightly.keep",)),
@@ -87,7 +89,7 @@ def test_plan_means_what_it_says(tmp_path: Path) -> None:
         '[nightly]\ngroups = ["edge"]\nbudget = "1.5h"\norder = "listed"\nmax_age = "3d"\nday_begins = "08:30"\n'
         'keep = 5\nthreshold = "2.5%"\nengine = {dask = "tcp://head:8786"}\nretries = 0\n'
         '[[set]]\nname = "nets"\nnetworks = ["../a.onnx", "builtin:resnet50"]\ndevices = ["one"]\nruns = 7\n'
-        'budget = "90s"\ndims = {batch = 2}\nweight = 3.0\n'
+        'budget = "90s"\ntime_limit = "2h"\ndims = {batch = 2}\nweight = 3.0\n'
         '[[set]]\nname = "space"\nspace = "builtin:common"\n'
     )
     plan = load_plan(path)
@@ -97,7 +99,8 @@ def test_plan_means_what_it_says(tmp_path: Path) -> None:
     assert (night.keep, night.threshold, plan.scheduler, night.retries) == (5, 0.025, "tcp://head:8786", 0)
     assert Path(nets.networks[0]).samefile(lab.root / "a.onnx") and nets.networks[1] == "builtin:resnet50"
     assert (nets.devices, nets.groups, nets.runs, nets.budget_s) == (("one",), (), 7, 90)
-    assert (dict(nets.dims), nets.weight) == ({"batch": 2}, 3.0)
+    assert (dict(nets.dims), nets.weight, nets.time_limit_s) == ({"batch": 2}, 3.0, 7200)
+    assert (space.time_limit_s, night.time_limit_s) == (None, 6 * 3600)
     assert (space.groups, space.space, space.runs) == (("edge",), "builtin:common", "auto")
 
 

@@ -19,7 +19,11 @@ from typing import Literal
 
 import pytest
 from night_lab import NIGHT, Between, Lab, PretendEngine, quarantined, unreachable
+from scripted_agent import start_scripted
 
+from harness.device.inventory import Device
+from harness.device.local import start_here
+from harness.device.transport import Connection
 from harness.errors import EngineError, Interrupted, UnknownDevice
 from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
@@ -318,6 +322,37 @@ def test_jobs_that_a_retry_may_help_are_tried_again(lab: Lab) -> None:
     bad = PretendEngine(lab.workspace, errors={"one/a": quarantined()})
     lab.run(lab.plan("a", nightly="retries = 2"), date(2026, 11, 21), bad)
     assert bad.ran == ["one/a"]
+
+
+def test_device_that_is_too_slow_is_given_up_and_the_night_goes_on(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that exceeds the time limit of a set gets no other set tonight; the report says so, others go on."""
+    lab.set_devices("slow", "one")
+    network = 'networks = ["a.onnx"]\nruns = 3\n'
+    (lab.root / "nightly.toml").write_text(
+        f'[nightly]\norder = "listed"\n[[set]]\nname = "a"\n{network}devices = ["slow"]\ntime_limit = "0.5s"\n'
+        f'[[set]]\nname = "b"\n{network}devices = ["slow"]\n[[set]]\nname = "c"\n{network}devices = ["one"]\n'
+    )
+    started: list[str] = []
+
+    def start_agent(device: Device) -> Connection:
+        started.append(device.name)
+        return start_scripted("slow_visits") if device.name == "slow" else start_here()
+
+    monkeypatch.setattr("harness.device.session.start_agent", start_agent)
+    monkeypatch.setattr("harness.device.time_limit.GRACE_S", 0.2)
+    report = lab.run(load_plan(lab.root / "nightly.toml"))
+    assert sorted(started) == ["one", "slow"], "no other attempt, and no other set"
+    assert statuses(report) == {"slow/a": "failed", "slow/b": "skipped", "one/c": "done"}
+    reasons = {row.set: row.reason for device in report.devices for row in device.sets}
+    assert reasons == {
+        "a": "slow did not finish within 0.5 s",
+        "b": "given up: slow did not finish within 0.5 s",
+        "c": "",
+    }
+    (item,) = report.attention
+    assert (item.device, item.kind, item.exit_code) == ("slow", "DeviceTooSlow", 5)
+    assert "time_limit" in item.next_step
+    assert len(lab.tables("one")) == 1 and not lab.tables("slow")
 
 
 def test_budget_defers_and_nothing_is_deferred_for_ever(lab: Lab) -> None:

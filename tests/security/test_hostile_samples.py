@@ -6,17 +6,24 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from altered_agent import alter_agents
-from nullbench import Bench
+from nullbench import DEVICE, Bench
+from scripted_agent import start_scripted
 
 from device_agents import wire
-from harness.errors import CampaignIncomplete, LinkLost, ProtocolError
+from harness import profile
+from harness.device import time_limit
+from harness.device.inventory import find_device, load_inventory
+from harness.errors import CampaignIncomplete, DeviceTooSlow, LinkLost, ProtocolError
+from harness.fleet.health import check_golden, check_golden_again
+from harness.fleet.store import FleetStore
+from harness.measure.device_run import open_run
 from harness.measure.policy import RepeatPolicy
 
 FOUR = RepeatPolicy(runs=4)
@@ -139,6 +146,52 @@ def test_a_device_that_takes_its_time_is_given_up(
     assert 0 < len(before) < len(whole)
     assert bench.profile(policy=FOUR).resumed
     assert bench.visits(1) == whole
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that replaces the local agent by a scripted one; a slow device has little time to end."""
+    monkeypatch.setattr(time_limit, "GRACE_S", 0.2)
+
+    def replace_agent(case: str) -> None:
+        monkeypatch.setattr("harness.device.session.start_here", lambda: start_scripted(case))
+
+    return replace_agent
+
+
+def test_the_scripted_agent_measures(bench: Bench, scripted: Callable[[str], None]) -> None:
+    """What the cases of the scripted agent replace is the behaviour of a device that works."""
+    scripted("polite")
+    assert bench.profile(policy=FOUR).samples == 4 * len(bench.visits(1)) // 4 > 0
+
+
+def test_a_run_that_is_cancelled_in_vain_is_ended(bench: Bench, scripted: Callable[[str], None]) -> None:
+    """A device that goes on with a run after its time was up and the run cancelled is given up in its middle."""
+    scripted("slow_visits")
+    with pytest.raises(DeviceTooSlow, match=r"within 1.5 s. It does not end a run that was cancelled"):
+        bench.profile(policy=RepeatPolicy(runs=4, wall_s=1.5))
+    assert bench.visits(1) == []
+
+
+@pytest.mark.parametrize("case", ["slow_visits", "slow_probes"])
+def test_a_job_has_a_limit_whatever_takes_its_time(bench: Bench, scripted: Callable[[str], None], case: str) -> None:
+    """The limit counts golden probes and the loading of probes, too, and is not begun anew by another attempt."""
+    scripted(case)
+    with pytest.raises(DeviceTooSlow, match=r"bench did not finish within 0.4 s") as given_up:
+        profile(bench.model, device=DEVICE, policy=RepeatPolicy(runs=4, wall_s=0.4), workspace=bench.workspace)
+    assert (given_up.value.exit_code, given_up.value.retry_helps) == (5, True)
+
+
+def test_a_campaign_that_used_its_time_up_counts_if_the_device_is_as_it_was(bench: Bench) -> None:
+    """The golden probe after a campaign is measured beyond the limit of the job, the one before it is not."""
+    device = find_device(load_inventory(bench.workspace.devices), DEVICE)
+    over = time_limit.TimeLimit(1e-9)
+    with open_run(device, bench.workspace) as run, FleetStore(bench.workspace.fleet) as store:
+        before = check_golden(run, store)
+        over.begin()
+        check_golden_again(replace(run, time_limit=over), before)
+        with pytest.raises(DeviceTooSlow):
+            check_golden(replace(run, time_limit=over), store)
 
 
 def test_the_default_limit_follows_from_plan_and_budget() -> None:

@@ -124,6 +124,7 @@ class _Run:
     _tasks: dict[str, _Task] = field(default_factory=dict)
     _ended: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
     _looked_s: float = 0.0
+    _given_up: dict[str, ProfileOutcome] = field(default_factory=dict)
 
     def outcomes(self, requests: Sequence[ProfileRequest]) -> Iterator[ProfileOutcome]:
         waiting: dict[str, deque[ProfileRequest]] = {}
@@ -145,7 +146,10 @@ class _Run:
             yield from self._absent()
 
     def _start(self, request: ProfileRequest) -> Iterator[ProfileOutcome]:
-        """Send a request; yields its outcome if that fails."""
+        """Send a request; yields its outcome if that fails, or if its device did not finish another one in time."""
+        if request.device in self._given_up:
+            yield self._given_up[request.device].not_started(request)
+            return
         try:
             sent = detach_models(request)
             named = sent.request if request.name else replace(sent.request, name=self._name(sent.request, sent.files))
@@ -217,6 +221,8 @@ class _Run:
             why = f"{task.interruptions + 1} times while it ran the job {printable(task.named.name, 80)!r}"
             outcome = replace(outcome, failure=Failure.of(EngineError(what, why=why, next_step=_RESUME)))
         del self._tasks[task.named.name]
+        if outcome.gives_up_device:
+            self._given_up[task.request.device] = outcome
         yield outcome
 
     def _outcome(self, task: _Task) -> ProfileOutcome | None:
