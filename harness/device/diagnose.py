@@ -22,6 +22,7 @@ from harness.errors import (
 from harness.text import last_part
 
 _DISK_BYTES = 500 << 20
+_MOST_DIGITS = 5
 _GOVERNORS = ("performance", "none")
 
 
@@ -62,7 +63,8 @@ def _checks(device: Device) -> Iterator[Check]:
     yield from _backend(device, status)
     yield _governor(governor)
     cores = session.hello.fingerprint.get("cores", "")
-    yield from _status(device, status, int(cores) if cores.isdecimal() else 1)
+    is_number = cores.isascii() and cores.isdecimal() and len(cores) <= _MOST_DIGITS
+    yield from _status(device, status, int(cores) if is_number else 1)
 
 
 def _link(device: Device) -> Iterator[Check]:

@@ -10,6 +10,8 @@ from harness.device.inventory import Device
 from harness.errors import UsageError
 
 _NAMES = ("batch", "threads")
+HOST_FACTS = frozenset(_NAMES)
+"""Facts of fingerprints that the host adds; a device that reports one would pass for another variant."""
 
 
 @dataclass(frozen=True)

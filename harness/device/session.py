@@ -18,6 +18,7 @@ from harness.device.adb import start_over_adb
 from harness.device.inventory import Adb, Device, Ssh
 from harness.device.link import AgentLink, Deadlines
 from harness.device.local import start_here
+from harness.device.overrides import HOST_FACTS
 from harness.device.replies import RunCheck, Series, Visit, check, read_truth
 from harness.device.revealed import check_revealed, reveal_limit_bytes
 from harness.device.ssh import start_over_ssh
@@ -98,6 +99,9 @@ class AgentSession:
         reply = check(replies.HelloReply, frame.fields, self._name)
         if reply.major != wire.PROTOCOL_MAJOR or reply.backend != backend or (backend and reply.clock is None):
             raise ProtocolError(f"The agent on {self._name} answered a different hello than the one that was sent")
+        if forged := HOST_FACTS & reply.fingerprint.keys():
+            why = f"It reports {' and '.join(sorted(forged))}, which the host alone sets"
+            raise ProtocolError(f"The agent on {self._name} reports facts that it cannot know", why=why)
         facts = {key: last_part(value) for key, value in reply.fingerprint.items()}
         version_text = last_part(reply.agent_version)
         self.hello = AgentHello(version_text, reply.backend or "", facts, reply.clock or "", tuple(reply.reveals))

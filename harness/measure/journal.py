@@ -32,9 +32,8 @@ class Journal(JournalReader):
             held = self._db.execute("UPDATE campaigns SET token=? WHERE id=? AND token<=?", (token, campaign, token))
             if held.rowcount != 1:
                 why = "Another controller has taken over the device and continues the campaign"
-                raise LeaseLost(
-                    "The samples arrived too late", why=why, next_step="Let the other controller finish the campaign"
-                )
+                step = "Let the other controller finish the campaign, or begin another one with --fresh"
+                raise LeaseLost("The samples arrived too late", why=why, next_step=step)
             yield
 
     def begin(self, key: CampaignKey, plan: ProbePlan, clock: str, token: int = 0, shared: bool = False) -> Campaign:
