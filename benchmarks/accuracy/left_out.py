@@ -14,7 +14,7 @@ from harness.estimation.network_estimate import estimate_network
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Lut
 from harness.measure.summary import Z_95
-from harness.network.layers import cut
+from harness.network.layers import context_of, cut
 from harness.network.network import Network
 from harness.network.network_list import load_networks
 from harness.predictor.features.key_features import describe
@@ -130,7 +130,7 @@ def left_out(known: Lut, network: Network, measured_s: float) -> LeftOut | None:
         say(f"{network.name} cannot be left out: {len(kept)} entries, {len(estimated.unknown)} layers are unknown")
         return None
     say(f"{network.name} left out: {signed(estimated.latency_s / measured_s - 1)}")
-    features = {layer.key.digest: describe(layer.key.text) for layer in layers}
+    features = {layer.key.digest: describe(layer.key.text, context_of(network, layer)) for layer in layers}
     described = {key: layer for key, layer in features.items() if layer is not None}
     intervals = dict(zip(described, Predictor(reduced.predictor).predict_all(list(described.values())), strict=True))
     tabled = [(one.key, one.latency_s) for one in estimate_network(network, known).layers if one.latency_s is not None]

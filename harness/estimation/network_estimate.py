@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +15,7 @@ from harness.latency.overhead import row_of
 from harness.lut.neighbourhoods import ClassValue
 from harness.lut.table import Entry, Lut
 from harness.lut.table_choice import open_table
+from harness.measure.core_caches import core_cache_bytes
 from harness.measure.summary import Z_95
 from harness.network.layers import Layer, context_of, cut, place_of
 from harness.network.model_references import Models
@@ -127,9 +128,12 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     layers = cut(network, table.rules)
     contexts = [(place_of(network, layers, at), context_of(network, layer)) for at, layer in enumerate(layers)]
     found = _find(network, layers, contexts, table)
-    predicted = _predict(table, [layer for layer, entry in zip(layers, found, strict=True) if entry is None])
+    asked = zip(layers, contexts, found, strict=True)
+    cache_bytes = core_cache_bytes(table.clock, table.fingerprint)
+    is_warm = cache_bytes is not None and network.runs_from_caches(cache_bytes)
+    predicted = _predict(table, [(layer, plain) for layer, (_, plain), entry in asked if entry is None], is_warm)
     estimates = tuple(
-        _unmeasured(layer, context, predicted.get(layer.key.digest))
+        _unmeasured(layer, context, predicted.get((layer.key.digest, context)))
         if known is None
         else _measured(layer, known)
         if isinstance(known, Entry)
@@ -142,7 +146,7 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     complete = all(layer.latency_s is not None for layer in estimates)
     coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in estimates))
     variance = _variance(table, [known for known in found if known is not None]) + overhead_variance
-    used = [predicted[layer.key] for layer in estimates if layer.source in PREDICTED]
+    used = [predicted[layer.key, layer.context] for layer in estimates if layer.source in PREDICTED]
     variance += stderr_of_sum([one.layer for one in used], [one.prediction for one in used]) ** 2
     plain = (entry for entry in found if isinstance(entry, Entry) and "@" not in entry.context)
     aside_s = sum(entry.remainder_s for entry in plain if entry.key in table.displaced)
@@ -172,18 +176,18 @@ class _Predicted:
     prediction: LayerPrediction
 
 
-def _predict(table: Lut, layers: Sequence[Layer]) -> dict[str, _Predicted]:
-    """Return the predictions of the table's predictor by the digests of the layers' keys."""
+def _predict(table: Lut, layers: Sequence[tuple[Layer, str]], is_warm: bool) -> dict[tuple[str, str], _Predicted]:
+    """Return the predictions of the table's predictor for layers in contexts, by key digest and context."""
     if not layers or table.loaded_predictor is None:
         return {}
-    described = {layer.key.digest: describe(layer.key.text) for layer in layers}
-    known = {digest: features for digest, features in described.items() if features is not None}
+    described = {(layer.key.digest, context): describe(layer.key.text, context) for layer, context in layers}
+    known = {place: replace(one, warm=is_warm) for place, one in described.items() if one is not None}
     learnt = zip(list(known), table.loaded_predictor.knows(list(known.values())), strict=True)
-    known = {digest: known[digest] for digest, is_learnt in learnt if is_learnt}
+    known = {place: known[place] for place, is_learnt in learnt if is_learnt}
     predictions = table.loaded_predictor.predict_all(list(known.values()))
     return {
-        digest: _Predicted(features, prediction)
-        for (digest, features), prediction in zip(known.items(), predictions, strict=True)
+        place: _Predicted(features, prediction)
+        for (place, features), prediction in zip(known.items(), predictions, strict=True)
         if 0 < prediction.latency_s < math.inf
     }
 

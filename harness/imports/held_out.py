@@ -35,7 +35,8 @@ def errors_of(table: Lut, held_out: Sequence[ImportedLayer]) -> HeldOutErrors | 
     """Return the errors on layers whose key is not in the table; None without a predictor or such layers."""
     predictor = table.loaded_predictor
     known = {entry.signature for entry in table.entries}
-    layers = [(describe(one.layer.key), one.latency.latency_s) for one in held_out if one.layer.key not in known]
+    unseen = [one for one in held_out if one.layer.key not in known]
+    layers = [(describe(one.layer.key, one.layer.context), one.latency.latency_s) for one in unseen]
     described = [(layer, latency_s) for layer, latency_s in layers if layer is not None]
     if predictor is None or not described:
         return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from harness.lut.table import Entry
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import TrainingExample
 from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
 
+WARM = "warm"
 LEAST_S = 1e-8
 """Shorter latencies count as this one: the predictor learns logarithms."""
 
@@ -28,8 +30,9 @@ def training_examples(entries: Sequence[Entry]) -> Iterator[TrainingExample]:
     learnt = [entry for entry in entries if "@" in entry.context or entry.key not in near]
     shares = _unresolved_shares(learnt)
     for entry in learnt:
-        layer = describe(entry.signature)
+        layer = describe(entry.signature, entry.context)
         if layer is not None:
+            layer = replace(layer, warm=entry.visit == WARM)
             latency_s = entry.latency_s if entry.resolved else entry.latency_s * shares[entry.op]
             yield TrainingExample(layer, max(latency_s, LEAST_S), entry.stderr_s, frozenset(entry.networks.split()))
 

@@ -161,7 +161,8 @@ def _probed(entries: Sequence[KnownLayer], known: Mapping[str, Sequence[_Known]]
 
     Their times are scaled as those of the other keys are between their probes and their chains.
     """
-    alone = {entry.place[0]: at for at, entry in enumerate(entries) if set(entry.place[1].split(",")) == {"chip"}}
+    places = enumerate(entry.place for entry in entries)
+    alone = {key: at for at, (key, context) in places if set(context.split(",")) <= {"map", "chip"}}
     chained = {key: one for key, classes in known.items() for one in classes if one.bytes == _ON_CHIP}
     both = [(one.mean_s, entries[alone[key]].remainder_s) for key, one in chained.items() if key in alone]
     whole_s = sum(alone_s for _, alone_s in both)

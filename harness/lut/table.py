@@ -39,7 +39,7 @@ class Entry:
     """
 
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    context: Annotated[str, Field(pattern=r"^(outside|chip)(,(outside|chip))*(@[0-9a-f]{8})?$")]
+    context: Annotated[str, Field(pattern=r"^(outside|map|chip)(,(outside|map|chip))*(@[0-9a-f]{8})?$")]
     op: Annotated[str, Field(min_length=1)]
     latency_s: Annotated[float, Field(gt=0, le=MOST_S, allow_inf_nan=False)]
     stderr_s: Annotated[float, Field(ge=0, le=MOST_S, allow_inf_nan=False)]

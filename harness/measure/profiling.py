@@ -13,6 +13,7 @@ from harness.device.session import AgentSession, Visit
 from harness.errors import BackendError, CampaignIncomplete, UnsupportedNetwork
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
+from harness.measure.core_caches import core_cache_bytes
 from harness.measure.cutting import cut_as_probed, cut_as_reported, put_network, refuse_unplaced, with_chains
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
@@ -33,8 +34,6 @@ from harness.probe.probe import network_probe
 from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
 from harness.workspace import AnyWorkspace, as_workspace
 
-DEFAULT_CACHE_BYTES = 512 << 10
-"""The cache of a core if the device does not report it: that of small cores."""
 PROBES_PER_LAYER_RUN = 3.0
 """Device time of one round, as a multiple of one run of the networks: a layer is run alone and in context."""
 PURPOSE = "profile"
@@ -157,7 +156,7 @@ def _plan(run: DeviceRun, accepted: _Accepted, request: ProfileRequest) -> Probe
 def _plan_of(
     session: AgentSession, cuts: Sequence[CutNetwork], rules: Sequence[FusionRule], kind: AuxiliaryKind
 ) -> ProbePlan:
-    cache_bytes = _cache_bytes(session)
+    cache_bytes = core_cache_bytes(session.hello.clock, session.hello.fingerprint)
     if cache_bytes is not None:
         cuts = [with_neighbours(cut, kind, cache_bytes) for cut in cuts]
     return plan_probes(cuts, rules, kind, cache_bytes)
@@ -198,15 +197,6 @@ def _round_seconds(session: AgentSession, accepted: _Accepted) -> float:
         except UnsupportedNetwork as error:
             accepted.refuse(network, error)
     return seconds
-
-
-def _cache_bytes(session: AgentSession) -> int | None:
-    """The cache of a core; None on a device with a clock of its own, whose latency does not depend on caches."""
-    if session.hello.clock == "device":
-        return None
-    reported = session.hello.fingerprint.get("core_cache_bytes", "")
-    valid = reported.isascii() and reported.isdigit() and len(reported) < 16
-    return (int(reported) if valid else 0) or DEFAULT_CACHE_BYTES
 
 
 def _run_seconds(session: AgentSession, network: Network) -> float:

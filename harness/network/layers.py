@@ -10,6 +10,7 @@ from harness.network.fusion_rules import FusionRule, as_executed, match_all
 from harness.network.key import LayerKey, Subgraph, canonical, layer_key
 from harness.network.network import Network, Node
 
+FEATURE_MAP = "map"
 NEIGHBOURS = 6
 """Number of layers before and after a layer, in the network's order, that make up its neighbourhood."""
 
@@ -51,8 +52,13 @@ def _layer(network: Network, nodes: Sequence[Node]) -> Layer:
 
 
 def context_of(network: Network, layer: Layer) -> str:
-    """Return where each input of the layer comes from, `outside` or `chip`, in the order of the key."""
-    return ",".join("outside" if name in network.inputs else "chip" for name in layer.graph.inputs)
+    """Return where each input of the layer comes from, in the order of the key.
+
+    `outside` is an input of the network, `map` a feature map of another layer, `chip` any other result of one.
+    """
+    maps = network.feature_maps
+    sources = {name: FEATURE_MAP if name in maps else "chip" for name in layer.graph.inputs}
+    return ",".join("outside" if name in network.inputs else source for name, source in sources.items())
 
 
 def place_of(network: Network, layers: Sequence[Layer], at: int) -> str:

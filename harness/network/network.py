@@ -19,6 +19,15 @@ ITEM_BYTES = {
     **dict.fromkeys(("float64", "int64", "uint64"), 8),
 }
 FLOATS = ("float32", "float64", "float16")
+_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "BatchNormalization"})
+_POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
+_ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu"})
+_WRITING_MAPS = _CONVOLUTIONS | _POOLS
+_KEEPING_MAPS = _ACTIVATIONS | {"Add", "Sum", "Mul", "Dropout", "Resize", "QuantizeLinear", "DequantizeLinear"}
+_MAP_AXES = 4
+HELD_CACHES = 4
+"""Size of the weights, as a multiple of a core's cache, up to which a network runs as from that cache: the next cache
+is shared and larger, and weights are read from it in order. See docs/method.md for the experiment."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +165,22 @@ class Network:
                 found.update(node.results)
         return frozenset(found)
 
+    @functools.cached_property
+    def feature_maps(self) -> frozenset[str]:
+        """The tensors that convolutions and pools write, directly or through operators that keep their layout.
+
+        Runtimes store these in blocks of channels. Any other operator that reads one waits for its conversion. Nothing
+        here depends on the device: what a layer that reads feature maps takes is measured.
+        """
+        found: set[str] = set()
+        for node in self.nodes:
+            read = self.activations(node)
+            if read and len(self.types[read[0]].shape) >= _MAP_AXES:
+                joins = node.op == "Concat" and any(one.name == "axis" and one.i == 1 for one in node.proto.attribute)
+                keeps = (joins or node.op in _KEEPING_MAPS) and not found.isdisjoint(read)
+                found.update(node.results if keeps or node.op in _WRITING_MAPS else ())
+        return frozenset(found)
+
     def is_fixed(self, node: Node) -> bool:
         """Return whether the results of a node do not depend on the inputs."""
         return all(name in self.fixed for name in node.results)
@@ -168,6 +193,10 @@ class Network:
         """Return the size in bytes of the constants that these nodes read, each counted once."""
         read = {name for node in nodes for name in node.inputs if name in self.constants}
         return sum(self.constants[name].type.bytes for name in read)
+
+    def runs_from_caches(self, cache_bytes: int) -> bool:
+        """Return whether the network finds its weights in the caches each time it runs."""
+        return self.constant_bytes(self.nodes) <= HELD_CACHES * cache_bytes
 
     @property
     def input_bytes(self) -> int:

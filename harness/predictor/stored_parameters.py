@@ -19,7 +19,7 @@ from harness.predictor.uncertainty.intervals import Calibration
 from harness.strict_model import StrictModel
 
 METADATA_KEY = "harness.predictor"
-_VERSION = 3
+_VERSION = 4
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Size = Annotated[int, Field(gt=0, lt=2**31)]
@@ -47,6 +47,7 @@ class _Hull(StrictModel):
     low: tuple[_Row, ...]
     high: tuple[_Row, ...]
     near: _Row
+    names: tuple[str, ...]
 
 
 class _Calibration(StrictModel):
@@ -133,7 +134,7 @@ def parameters_from(text: str) -> Parameters:
     line = content.roofline
     constants, table = np.array(line.tile_constants), np.array(line.table)
     roofline = Roofline(tiling, constants, line.names, table, line.overlap)
-    arrays = {name: np.array(value) for name, value in content.hull.model_dump(exclude={"operators"}).items()}
+    arrays = {name: np.array(value) for name, value in content.hull.model_dump(exclude={"operators", "names"}).items()}
     quantiles = {
         (operator, Coverage(coverage)): math.inf if value is None else value
         for operator, coverage, value in content.calibration.quantiles
@@ -142,4 +143,5 @@ def parameters_from(text: str) -> Parameters:
     given = content.bounds
     limits = {name: ClassLimits(one.launch_s, one.slowness) for name, one in given.classes.items()}
     bounds = Bounds(given.byte_s, given.work_s, given.least_s, limits)
-    return Parameters(roofline, Hull(content.hull.operators, **arrays), bounds, calibration, content.shares)
+    hull = Hull(content.hull.operators, names=content.hull.names, **arrays)
+    return Parameters(roofline, hull, bounds, calibration, content.shares)

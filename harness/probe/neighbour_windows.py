@@ -18,7 +18,7 @@ from harness.network.layers import place_of
 from harness.probe.auxiliary import AuxiliaryKind, attach_all
 from harness.probe.chain_plan import CHECK_EVERY, ChainProbes
 from harness.probe.probe import Probe, finish
-from harness.probe.probe_plan import CutNetwork, runs_from_caches
+from harness.probe.probe_plan import CutNetwork
 from harness.probe.producer import produce_as, producer_of
 
 MOST_LAYERS = 12
@@ -43,7 +43,7 @@ def with_neighbours(cut: CutNetwork, auxiliary: AuxiliaryKind, cache_bytes: int)
     count = max(FEWEST_WINDOWS, -(-len(cut.layers) // MOST_LAYERS))
     bounds = [round(at * len(cut.layers) / count) for at in range(count + 1)]
     alone = [_window(cut, bounds[at], bounds[at + 1], auxiliary) for at in range(count)]
-    has_borders = not runs_from_caches(cut.network, cache_bytes)
+    has_borders = not cut.runs_warm(cache_bytes)
     pairs = [_window(cut, bounds[at], bounds[at + 2], auxiliary) for at in range(count - 1 if has_borders else 0)]
     checks = {
         at: _window(cut, bounds[at], bounds[at + 3], auxiliary)

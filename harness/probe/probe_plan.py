@@ -22,9 +22,6 @@ from harness.probe.producer import ProducerKind, producers_of
 
 STACK_COPIES = (1, 2, 4)
 HOT_RUNS = 3
-HELD_CACHES = 4
-"""Size of the weights, as a multiple of a core's cache, up to which a network runs as from that cache: the next cache
-is shared and larger, and weights are read from it in order. See docs/method.md for the experiment."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class CutNetwork:
     """A network, its layers, and the tensors that the device keeps in a private layout.
 
     `runtime_graph` is the graph that the device reports, None if it reports none; `chains` and `windows` come from
-    `plan_chains`.
+    `plan_chains`. `is_warm` sets whether layers find their weights in the caches; None leaves it to their size.
     """
 
     network: Network
@@ -41,6 +38,11 @@ class CutNetwork:
     runtime_graph: RuntimeGraph | None = None
     chains: tuple[ChainProbes, ...] = ()
     windows: tuple[Probe, ...] = ()
+    is_warm: bool | None = None
+
+    def runs_warm(self, cache_bytes: int) -> bool:
+        """Return whether the layers find their weights in the caches of a core, each of this size."""
+        return self.network.runs_from_caches(cache_bytes) if self.is_warm is None else self.is_warm
 
     def layout_of(self, tensor: str) -> Layout:
         """Return the layout in which the device keeps a tensor inside the network."""
@@ -107,8 +109,7 @@ def plan_probes(
     shares with another, so that caches are in the same state as in that network; the probes that they are compared with
     are visited warm.
     """
-    warm = [cache_bytes is not None and runs_from_caches(cut.network, cache_bytes) for cut in networks]
-    plans = [_plan_network(cut, auxiliary, is_warm) for cut, is_warm in zip(networks, warm, strict=True)]
+    plans = [_plan_network(cut, auxiliary, cache_bytes is not None and cut.runs_warm(cache_bytes)) for cut in networks]
     reference = reference_probe()
     largest = max(max(cut.network.input_bytes, cut.network.output_bytes) for cut in networks)
     calibration = tuple({probe.id: probe for probe in calibration_probes(auxiliary, largest)}.values())
@@ -130,11 +131,6 @@ def plan_probes(
         weights={probe: float(count) for probe, count in weights.items()},
         chains=chains,
     )
-
-
-def runs_from_caches(network: Network, cache_bytes: int) -> bool:
-    """Return whether a network finds its weights in the caches each time it runs."""
-    return network.constant_bytes(network.nodes) <= HELD_CACHES * cache_bytes
 
 
 def _batches(

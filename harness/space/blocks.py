@@ -19,15 +19,29 @@ from harness.space.configuration import (
     Transposed,
     padding_of,
 )
-from harness.space.movers import BROADCAST, ORDERS, PAIRED, Elementwise, Joining, Permutation, Resizing, Rowwise
+from harness.space.movers import (
+    BROADCAST,
+    MAP,
+    ORDERS,
+    PAIRED,
+    ROWS,
+    Elementwise,
+    Joining,
+    Permutation,
+    Resizing,
+    Rowwise,
+)
 from harness.strict_model import StrictModel
 
 _ONE = Choices((1,))
 _PLAIN = Choices((NO_ACTIVATION,))
 _NEVER = Choices((False,))
+_MAPS = Choices((MAP,))
+_ON_MAPS = ("PRelu", "BatchNormalization")
 
 Activations = Annotated[Choices, choices_of(NO_ACTIVATION, "Relu", "Relu6", "Sigmoid", "Tanh", "Swish", "HardSwish")]
 Flags = Annotated[Choices, choices_of(True, False)]
+Layouts = Annotated[Choices, choices_of(MAP, ROWS)]
 
 
 class Block(StrictModel):
@@ -150,7 +164,7 @@ class GlobalPoolingBlock(_PlaneBlock):
 
 
 class ElementwiseBlock(_PlaneBlock):
-    """Operators on each element of one map, or of two maps: of the same shape, or with one value per channel."""
+    """Operators on each element of one tensor, or of two: of the same shape, or with one value per channel."""
 
     op: Literal[
         "Add",
@@ -169,11 +183,14 @@ class ElementwiseBlock(_PlaneBlock):
         "BatchNormalization",
     ]
     operand: Annotated[Choices, choices_of("map", BROADCAST)] = Choices(("map",))
+    layout: Layouts = _MAPS
 
     @model_validator(mode="after")
-    def _one_operand_is_a_map(self) -> ElementwiseBlock:
+    def _has_what_it_needs(self) -> ElementwiseBlock:
         if self.op not in PAIRED and self.operand.values != ("map",):
             raise ValueError(f"{self.op} has no second operand")
+        if self.op in _ON_MAPS and ROWS in self.layout.values:
+            raise ValueError(f"{self.op} reads maps, not rows")
         return self
 
     def _layer(self, values: dict[str, Any]) -> Configuration | None:
@@ -193,17 +210,18 @@ class ResizingBlock(_PlaneBlock):
 
 
 class JoiningBlock(_PlaneBlock):
-    """Several maps of as many channels joined to one, or one map divided into several."""
+    """Several tensors of as many channels joined to one, or one divided into several."""
 
     op: Literal["Concat", "Split"]
     parts: Sizes = Choices((2,))
+    layout: Layouts = _MAPS
 
     def _layer(self, values: dict[str, Any]) -> Configuration | None:
         return Joining(op=self.op, **values)
 
 
 class PermutationBlock(Block):
-    """Tensors with their axes in another order, or flattened behind their channels.
+    """Tensors with their axes in another order, or flattened: maps behind their channels, matrices to two axes.
 
     A matrix has `rows` and `columns`; heads divide the columns, a shuffle divides `rows`, its channels, by `parts`.
     """
@@ -213,27 +231,40 @@ class PermutationBlock(Block):
     columns: Sizes
     parts: Sizes = Choices((2,))
     order: Annotated[Choices, choices_of(*ORDERS)] = Choices(tuple(ORDERS))
+    layout: Layouts = _MAPS
 
     def _layer(self, values: dict[str, Any]) -> Configuration | None:
         rows, columns, parts = (values[name] for name in ("rows", "columns", "parts"))
         order = values["order"] if self.op == "Transpose" else ""
         edge = max(1, math.isqrt(columns))
-        if order in ("heads", "shuffle") and (columns if order == "heads" else rows) % parts:
+        if order in ("heads", "reversed", "shuffle") and (rows if order == "shuffle" else columns) % parts:
             return None
+        if not order and values["layout"] == ROWS:
+            return Permutation((1, rows, columns), order)
         shapes = {
             "matrix": (1, rows, columns),
             "heads": (1, rows, parts, columns // parts),
+            "reversed": (1, rows, parts, columns // parts),
+            "channels_first": (1, edge, edge, rows),
             "shuffle": (1, parts, rows // parts, edge, edge),
         }
         return Permutation(shapes.get(order, (1, rows, edge, edge)), order)
 
 
 class RowwiseBlock(Block):
-    """Operators on matrices: along their rows, on each element, or (ReduceMean) along their columns."""
+    """Operators along an axis of matrices: the last one, or for ReduceMean any of 1 and 2."""
 
     op: Literal["Softmax", "LayerNormalization", "ReduceMean"]
     rows: Sizes
     columns: Sizes
+    axis: Sizes = Choices((2,))
+
+    @model_validator(mode="after")
+    def _axis_exists(self) -> RowwiseBlock:
+        allowed = (1, 2) if self.op == "ReduceMean" else (2,)
+        if not isinstance(self.axis, Choices) or not set(self.axis.values) <= set(allowed):
+            raise ValueError(f"axis of {self.op} must be {' or '.join(map(str, allowed))}")
+        return self
 
     def _layer(self, values: dict[str, Any]) -> Configuration | None:
         return Rowwise(self.op, **values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise, convolution, matrix_product
+from harness.predictor.features.mover_classes import class_of_mover
 from harness.space.movers import Mover
 
 NO_ACTIVATION = "none"
@@ -92,9 +93,8 @@ class Pooling:
             (edge + 2 * pad - taps) // step + 1
             for edge, pad, taps, step in zip(self.size, paddings, self.kernel, self.stride, strict=True)
         ]
-        group = "reduce" if self.op.startswith("Global") else "window"
         return channelwise(
-            f"move/{group}/{self.op}",
+            class_of_mover([self.op]),
             batch=self.batch,
             channels=self.channels,
             in_size=self.size,

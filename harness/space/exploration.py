@@ -13,6 +13,7 @@ from harness.latency.layer_latency import Latency
 from harness.latency.method_names import DEFAULT_METHOD
 from harness.lut.build import read_campaign
 from harness.measure.campaign import CampaignRun
+from harness.measure.core_caches import core_cache_bytes
 from harness.measure.cutting import cut_as_reported
 from harness.measure.device_requests import device_s
 from harness.measure.device_run import DeviceRun
@@ -110,10 +111,19 @@ class DeviceRounds:
         return [_sum_s(parts) for parts in own]
 
     def _cut(self, asked: Round[Configuration]) -> tuple[*_Cuts, dict[int, tuple[LayerPlace, ...]]]:
-        """Networks with the layers of the round but not their neighbours, and the layers of each configuration."""
+        """Networks with the layers of the round but not their neighbours, and the layers of each configuration.
+
+        On processors, layers without weights are visited warm: a round has many kinds of them, and their code would be
+        colder than in a network, which repeats a few. Of the others, every second network is visited warm, because an
+        unknown network may be small or large.
+        """
         from harness.space.layer_network import own_layers
 
-        parts = list(_parts(list(enumerate(asked.layers))))
+        numbered = list(enumerate(asked.layers))
+        parts = [
+            *_parts([one for one in numbered if one[1].features.weight_elements]),
+            *_parts([one for one in numbered if not one[1].features.weight_elements]),
+        ]
         try:
             cuts, rules = self._cut_parts(parts, asked.number)
         except UnsupportedNetwork:
@@ -121,14 +131,17 @@ class DeviceRounds:
             parts = list(_parts(accepted))
             cuts, rules = self._cut_parts(parts, asked.number) if parts else ([], ())
         places: dict[int, tuple[LayerPlace, ...]] = {}
-        narrowed = []
+        narrowed: list[CutNetwork] = []
         for part, cut in zip(parts, cuts, strict=True):
             own = own_layers(cut.layers)
             for at, layers in own.items():
                 places[part[at][0]] = tuple((one.key.digest, context_of(cut.network, one)) for one in layers)
             kept = tuple(layer for layers in own.values() for layer in layers)
             if kept:
-                narrowed.append(replace(cut, layers=kept))
+                has_weights = any(layer.features.weight_elements for _, layer in part)
+                narrowed.append(
+                    replace(cut, layers=kept, is_warm=not has_weights or (asked.number + len(narrowed)) % 2 == 0)
+                )
         return narrowed, rules, places
 
     def _cut_parts(self, parts: Sequence[_Part], number: int) -> _Cuts:
@@ -150,7 +163,9 @@ class DeviceRounds:
 
     def _run(self, cuts: list[CutNetwork], rules: tuple[FusionRule, ...], policy: RepeatPolicy) -> Campaign:
         request, journal = self.request, self.on.journal
-        plan = plan_probes(cuts, rules, request.auxiliary or auxiliary_for(self.on.session.hello.clock))
+        hello = self.on.session.hello
+        cache_bytes = core_cache_bytes(hello.clock, hello.fingerprint)
+        plan = plan_probes(cuts, rules, request.auxiliary or auxiliary_for(hello.clock), cache_bytes)
         settings = policy.settings(PURPOSE, request.seed, request.name)
         campaign = None if request.fresh else self.on.newest(self.on.key(plan, settings))
         self.resumed += campaign is not None

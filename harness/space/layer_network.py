@@ -20,7 +20,7 @@ from harness.space.configuration import (
     padding_of,
 )
 from harness.space.mover_nodes import activated, mover_nodes
-from harness.space.movers import PAIRED, Elementwise, Joining, Permutation, Rowwise
+from harness.space.movers import Elementwise, Joining, Permutation, Rowwise
 from harness.space.network_parts import Parts
 
 _OPSET = 17
@@ -79,13 +79,10 @@ def _input_shapes(layer: Configuration) -> list[tuple[int, ...]]:
     if isinstance(layer, Permutation):
         return [layer.shape]
     if isinstance(layer, Rowwise):
-        return [(1, layer.rows, layer.columns)] * (2 if layer.op in PAIRED else 1)
-    whole = (layer.batch, layer.channels, *layer.size)
-    if isinstance(layer, Elementwise):
-        return [whole, (*whole[:2], 1, 1)] if layer.broadcast else [whole] * layer.operands
-    if isinstance(layer, Joining):
-        return [whole] * layer.parts if layer.op == "Concat" else [(whole[0], layer.parts * whole[1], *whole[2:])]
-    return [whole]
+        return [(1, layer.rows, layer.columns)]
+    if isinstance(layer, Elementwise | Joining):
+        return layer.shapes
+    return [(layer.batch, layer.channels, *layer.size)]
 
 
 def _result_shape(layer: Configuration) -> tuple[int, ...]:
@@ -93,18 +90,20 @@ def _result_shape(layer: Configuration) -> tuple[int, ...]:
     if isinstance(layer, Permutation):
         return layer.result
     if isinstance(layer, Rowwise):
-        return (1, layer.columns) if layer.op == "ReduceMean" else (1, layer.rows, layer.columns)
+        return layer.result
     if isinstance(layer, Product):
         return (*_input_shapes(layer)[0][:-1], layer.columns)
-    if isinstance(layer, Joining) and layer.op == "Split":
-        return (layer.batch, layer.channels, *layer.size)
+    if isinstance(layer, Elementwise):
+        return layer.shapes[0]
+    if isinstance(layer, Joining):
+        return layer.results[0]
     features = layer.features
     return (features.batch, features.out_channels, *features.out_size)
 
 
 def _written(parts: Parts, name: str, shape: Sequence[int], layer: Configuration) -> str:
     """Add a neighbour that writes a tensor."""
-    if len(shape) != 4 or (isinstance(layer, Permutation) and layer.order == "heads"):
+    if len(shape) != 4 or (isinstance(layer, Permutation) and layer.order not in ("", "channels_last")):
         return parts.node("Abs", f"{name}.write", [parts.input(f"{name}.input", shape)])
     batch, channels, *plane = shape
     source = parts.input(f"{name}.input", (batch, _NEIGHBOUR_CHANNELS, *plane))

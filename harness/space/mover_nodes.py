@@ -25,9 +25,9 @@ def mover_nodes(parts: Parts, name: str, layer: Mover, sources: Sequence[str]) -
         return [parts.node("Resize", name, [*sources, "", scales], **modes)]
     if isinstance(layer, Joining):
         if layer.op == "Concat":
-            return [parts.node("Concat", name, sources, axis=1)]
+            return [parts.node("Concat", name, sources, axis=layer.axis)]
         sizes = parts.numbers(f"{name}.sizes", (layer.channels,) * layer.parts)
-        return parts.nodes_of("Split", name, [*sources, sizes], layer.parts, axis=1)
+        return parts.nodes_of("Split", name, [*sources, sizes], layer.parts, axis=layer.axis)
     if layer.order:
         return [parts.node("Transpose", name, sources, perm=ORDERS[layer.order])]
     return [parts.node("Reshape", name, [*sources, parts.numbers(f"{name}.shape", layer.result)])]
@@ -49,7 +49,7 @@ def _on_rows(parts: Parts, name: str, layer: Rowwise, sources: Sequence[str]) ->
     if layer.op == "Softmax":
         return parts.node(layer.op, name, sources, axis=-1)
     if layer.op == "ReduceMean":
-        return parts.node(layer.op, name, sources, axes=[1], keepdims=0)
+        return parts.node(layer.op, name, sources, axes=[layer.axis], keepdims=1)
     return activated(parts, name, layer.op, sources)
 
 

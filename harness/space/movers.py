@@ -6,17 +6,27 @@ import math
 from dataclasses import dataclass, replace
 
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
+from harness.predictor.features.mover_classes import class_of_mover
 
 BROADCAST = "channel"
 """The second operand is one value for each channel, as in a squeeze-and-excitation block."""
 PAIRED = ("Add", "Mul", "Sub", "Div")
-ORDERS = {"matrix": (0, 2, 1), "channels_last": (0, 2, 3, 1), "heads": (0, 2, 1, 3), "shuffle": (0, 2, 1, 3, 4)}
-"""Orders of axes: a matrix and its transpose, maps with channels last, heads of attention, shuffled groups."""
+ORDERS = {
+    "matrix": (0, 2, 1),
+    "channels_last": (0, 2, 3, 1),
+    "channels_first": (0, 3, 1, 2),
+    "heads": (0, 2, 1, 3),
+    "reversed": (0, 3, 2, 1),
+    "shuffle": (0, 2, 1, 3, 4),
+}
+"""Orders of axes: of a matrix, of maps with channels last or first, of heads of attention, of shuffled groups."""
+MAP, ROWS = "map", "rows"
+"""Layouts: maps (batch, channels, height, width), which convolutions write, and rows (batch, pixels, channels)."""
 
 
 @dataclass(frozen=True)
 class Elementwise:
-    """An operator on each element of one map, or of two; the second is one value per channel if it is `broadcast`."""
+    """An operator on each element of one tensor, or of two: the second has one value per channel if `broadcast`."""
 
     op: str
     operands: int
@@ -24,42 +34,52 @@ class Elementwise:
     channels: int
     size: Pair
     broadcast: bool = False
+    layout: str = MAP
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the inputs."""
+        whole = _shape(self.layout, self.batch, self.channels, self.size)
+        if self.broadcast:
+            return [whole, (1, 1, self.channels) if self.layout == ROWS else (*whole[:2], 1, 1)]
+        return [whole] * self.operands
 
     @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features."""
-        found = channelwise(
-            f"move/map/{self.op}", batch=self.batch, channels=self.channels, in_size=self.size, out_size=self.size
-        )
-        run = math.prod(self.size) if self.broadcast or self.op == "PRelu" else 0
+        found = _on_plane(class_of_mover([self.op]), self.layout, self.batch, self.channels, self.size)
+        run = self.channels if self.layout == ROWS else math.prod(self.size)
+        run = run if self.broadcast or self.op == "PRelu" else 0
         return replace(found, extra_operands=0 if self.broadcast else self.operands - 1, run=run)
 
 
 @dataclass(frozen=True)
 class Rowwise:
-    """An operator on (1, rows, columns): along the last axis, on each element, or for ReduceMean along the rows."""
+    """An operator on (1, rows, columns) along an axis: 2, or for ReduceMean 1 or 2."""
 
     op: str
     rows: int
     columns: int
+    axis: int = 2
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """Return the shape of the result."""
+        if self.op == "ReduceMean":
+            return (1, 1, self.columns) if self.axis == 1 else (1, self.rows, 1)
+        return (1, self.rows, self.columns)
 
     @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features."""
-        plane = (self.rows, 1)
-        if self.op == "ReduceMean":
-            found = channelwise(
-                "move/reduce/ReduceMean",
-                batch=1,
-                channels=self.columns,
-                in_size=plane,
-                out_size=(1, 1),
-                kernel=plane,
-            )
-            return replace(found, run=self.columns)
-        group = "norm" if self.op in ("Softmax", "LayerNormalization") else "map"
-        found = channelwise(f"move/{group}/{self.op}", batch=1, channels=self.columns, in_size=plane, out_size=plane)
-        return replace(found, extra_operands=int(self.op in PAIRED))
+        name, plane = class_of_mover([self.op]), (self.rows, 1)
+        if self.op != "ReduceMean":
+            return channelwise(name, batch=1, channels=self.columns, in_size=plane, out_size=plane)
+        *rest, channels = self.result
+        window, result = (self.rows if self.axis == 1 else self.columns, 1), (math.prod(rest), 1)
+        source = (self.rows * self.columns // channels, 1)
+        found = channelwise(name, batch=1, channels=channels, in_size=source, out_size=result, kernel=window)
+        return replace(found, run=self.columns)
 
 
 @dataclass(frozen=True)
@@ -80,38 +100,52 @@ class Resizing:
     @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features."""
-        found = channelwise(
-            "move/copy/Resize", batch=self.batch, channels=self.channels, in_size=self.out_size, out_size=self.out_size
-        )
+        found = _on_plane(class_of_mover(["Resize"]), MAP, self.batch, self.channels, self.out_size)
         return replace(found, run=1)
 
 
 @dataclass(frozen=True)
 class Joining:
-    """`parts` maps of as many channels joined to one (Concat), or one divided into them (Split)."""
+    """`parts` tensors of as many channels joined to one (Concat), or one divided into them (Split)."""
 
     op: str
     parts: int
     batch: int
     channels: int
     size: Pair
+    layout: str = MAP
+
+    @property
+    def axis(self) -> int:
+        """Return the axis of the channels."""
+        return 2 if self.layout == ROWS else 1
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the inputs."""
+        channels, count = (self.channels, self.parts) if self.op == "Concat" else (self.channels * self.parts, 1)
+        return [_shape(self.layout, self.batch, channels, self.size)] * count
+
+    @property
+    def results(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the results."""
+        channels, count = (self.channels * self.parts, 1) if self.op == "Concat" else (self.channels, self.parts)
+        return [_shape(self.layout, self.batch, channels, self.size)] * count
 
     @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features."""
-        found = channelwise(
-            f"move/copy/{self.op}",
-            batch=self.batch,
-            channels=self.channels * self.parts,
-            in_size=self.size,
-            out_size=self.size,
-        )
-        return replace(found, run=self.channels * math.prod(self.size))
+        name = class_of_mover([self.op])
+        found = _on_plane(name, self.layout, self.batch, self.channels * self.parts, self.size)
+        return replace(found, run=self.channels * (1 if self.layout == ROWS else math.prod(self.size)))
 
 
 @dataclass(frozen=True)
 class Permutation:
-    """A tensor with its axes in another order, one of `ORDERS`; or, with none, flattened behind its first two axes."""
+    """A tensor with its axes in another order, one of `ORDERS`; or, with none, flattened.
+
+    A map is flattened behind its channels, a matrix (1, rows, columns) loses its first axis.
+    """
 
     shape: tuple[int, ...]
     order: str
@@ -120,7 +154,7 @@ class Permutation:
     def result(self) -> tuple[int, ...]:
         """Return the shape of the result."""
         if not self.order:
-            return (*self.shape[:2], math.prod(self.shape[2:]))
+            return (*self.shape[:2], math.prod(self.shape[2:])) if len(self.shape) > 3 else self.shape[1:]
         return tuple(self.shape[axis] for axis in ORDERS[self.order])
 
     @property
@@ -128,10 +162,21 @@ class Permutation:
         """Return the predictor's features."""
         *rest, columns = self.shape
         plane = (math.prod(rest), 1)
-        name = "move/copy/Transpose" if self.order else "move/view/any/Reshape"
+        name = class_of_mover(["Permute" if self.order == "reversed" else "Transpose" if self.order else "Reshape"])
         found = channelwise(name, batch=1, channels=columns, in_size=plane, out_size=plane)
         kept = {"heads": self.shape[-1], "shuffle": math.prod(self.shape[-2:])}
         return replace(found, run=kept.get(self.order, 1) if self.order else 0)
+
+
+def _shape(layout: str, batch: int, channels: int, size: Pair) -> tuple[int, ...]:
+    return (batch, math.prod(size), channels) if layout == ROWS else (batch, channels, *size)
+
+
+def _on_plane(operator: str, layout: str, batch: int, channels: int, size: Pair) -> LayerFeatures:
+    """Return the features of an operator on a map, or on rows, whose batch counts as rows."""
+    if layout == ROWS:
+        batch, size = 1, (batch * math.prod(size), 1)
+    return channelwise(operator, batch=batch, channels=channels, in_size=size, out_size=size)
 
 
 Mover = Elementwise | Rowwise | Resizing | Joining | Permutation

@@ -168,10 +168,10 @@ def test_names_joined_by_a_tool_are_one_layer_and_teach_fusion(harness: Harness)
     run_import(harness, rows, "--skip-invalid", **mapping).assert_ok()
     table = read_lut(harness.table)
     assert sorted((one.op, one.context, round(one.latency_s * 1e6)) for one in table.entries) == [
-        ("Conv", "chip", 350),
-        ("Conv+Relu", "chip", 150),
+        ("Conv", "map", 350),
+        ("Conv+Relu", "map", 150),
         ("Conv+Relu", "outside", 50),
-        ("Relu", "chip", 450),
+        ("Relu", "map", 450),
     ]
     (network,) = harness("estimate", "small.onnx", "--device", "board", "--json").data["networks"]
     assert network["latency_s"] == pytest.approx(1e-3)

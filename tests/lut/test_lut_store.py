@@ -33,7 +33,7 @@ from harness.lut.table_files import ENTRIES, MANIFEST, publish, read_lut
 from harness.network.fusion_rules import DEFAULT_RULES
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=30)
-CONTEXTS = st.lists(st.sampled_from(["outside", "chip"]), min_size=1, max_size=3).map(",".join)
+CONTEXTS = st.lists(st.sampled_from(["outside", "map", "chip"]), min_size=1, max_size=3).map(",".join)
 SECONDS = st.floats(1e-12, 1e4)
 # Publishes tables of 1,000 entries until it is killed.
 WRITER = """

@@ -29,7 +29,7 @@ SPACE = SearchSpace.model_validate(
 
 def latency_s(layer: LayerFeatures) -> float:
     """Return the latency: additions by bytes, convolutions by products with output channels in blocks of 32."""
-    if layer.operator == "move/map/Add":
+    if layer.operator == "move/map/simple/Add":
         return 2e-6 + layer.moved_bytes * 1e-10
     blocks = math.ceil(layer.out_channels / 32) * 32
     return 5e-6 + layer.rows * blocks * layer.in_channels * layer.taps * 1e-11

@@ -83,7 +83,7 @@ def test_refused_layers_count_towards_the_limit() -> None:
     def refusing(asked: Round[Configuration]) -> list[float | None]:
         found = measure(asked)
         pairs = zip(asked.layers, found, strict=True)
-        return [None if layer.features.operator == "move/map/Add" else one for layer, one in pairs]
+        return [None if layer.features.operator == "move/map/simple/Add" else one for layer, one in pairs]
 
     recorded = Recorded(refusing)
     result = _explore(recorded)
@@ -119,7 +119,7 @@ def test_the_first_round_holds_the_ends_of_every_block() -> None:
     layers = LAYERS.spread(30, 0)
     features = [layer.features for layer in layers]
     assert len(set(layers)) == 30
-    assert sum(one.operator == "move/map/Add" for one in features) == pytest.approx(10, abs=1)
+    assert sum(one.operator == "move/map/simple/Add" for one in features) == pytest.approx(10, abs=1)
     assert min(one.macs for one in features if one.weight_elements) == 7 * 7 * 8 * 8
     assert max(one.macs for one in features) > 50_000_000
     assert all(SPACE.limits.hold(layer) for layer in layers)

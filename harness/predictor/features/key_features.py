@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.errors import UsageError
+from harness.network.layers import FEATURE_MAP
 from harness.network.network import ITEM_BYTES
 from harness.predictor.features.key_parser import (
     CONVOLUTIONS,
@@ -29,13 +30,11 @@ from harness.predictor.features.key_parser import (
     windowed,
 )
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
-from harness.predictor.features.memory_runs import run_of
+from harness.predictor.features.memory_runs import is_general, run_of
+from harness.predictor.features.mover_classes import class_of_mover
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
 _FOLDED = frozenset({"BatchNormalization", "Affine"})
-_ALONG_AN_AXIS = frozenset(
-    {"Softmax", "Softmax-12", "LogSoftmax", "LayerNormalization", "LRN", "InstanceNormalization"}
-)
 _PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
 # Chains of operators that exporters write and devices run as one operator, longest first.
 _IDIOMS = (
@@ -48,8 +47,10 @@ _IDIOMS = (
 )
 
 
-def describe(signature: str) -> LayerFeatures | None:
+def describe(signature: str, context: str = "") -> LayerFeatures | None:
     """Return the features of the layer with this key (`LayerKey.text`); None if it is not a key of this version.
+
+    `context` is that of a table's entry; see `context_of`.
 
     Every operator has features: convolutions and matrix products are loop nests, with a fused activation in the class
     and further inputs as extra operands; anything else moves bytes. A text that contradicts itself, as a forged table
@@ -57,7 +58,8 @@ def describe(signature: str) -> LayerFeatures | None:
     """
     try:
         parsed = parse_key(signature)
-        return None if parsed is None else _features(parsed)
+        maps = context.partition("@")[0].split(",").count(FEATURE_MAP)
+        return None if parsed is None else replace(_features(parsed), maps=maps)
     except (MalformedKey, UsageError):  # the latter from LayerFeatures, for sizes below 1 and groups that do not divide
         return None
 
@@ -185,7 +187,6 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     item = ITEM_BYTES.get(written.dtype, 4)
     out_shape = written.shape or (1,)
     names = _names(layer.operators)
-    group = _group(names)
     window = next((operator for operator in layer.operators if operator.op in WINDOWS), None)
     kernel = stride = (1, 1)
     in_shape = read.shape or (1,)
@@ -194,7 +195,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         spatial = len(in_shape) - 2
         kernel = _inside(_plane(window.numbers("kernel_shape", (1,) * spatial)), _plane(in_shape[2:]))
         stride = _plane(window.numbers("strides", (1,) * spatial))
-    elif group == "copy" or any(operator.op in _PARTIAL_READS for operator in layer.operators):
+    elif _only_copies(layer) or any(operator.op in _PARTIAL_READS for operator in layer.operators):
         # Joined inputs and split outputs count together; of a larger tensor, only the part that is picked is read.
         in_shape = out_shape = max(_joined(layer), out_shape, key=math.prod)
     elif math.prod(in_shape) > math.prod(out_shape):
@@ -207,9 +208,8 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     (batch, channels, in_size), (_, out_channels, out_size) = _image(in_shape), _image(out_shape)
     if out_channels != channels:
         channels, in_size = out_channels, (max(1, math.prod(in_shape) // (batch * out_channels)), 1)
-    path = {"view": ("any", "+".join(names)), "copy": ("+".join(names),)}
     found = channelwise(
-        "/".join(("move", group, *path.get(group, ("+".join(name + _typed(read) for name in names),)))),
+        class_of_mover(names, read.dtype),
         batch=batch,
         channels=channels,
         in_size=in_size,
@@ -218,6 +218,11 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         stride=stride,
     )
     return replace(found, extra_operands=max(0, extra), element_bytes=item, run=run_of(layer))
+
+
+def _only_copies(layer: ParsedKey) -> bool:
+    moving = {operator.op for operator in layer.operators} - VIEWS
+    return bool(moving) and moving <= COPIES
 
 
 def _inside(kernel: Pair, size: Pair) -> Pair:
@@ -234,26 +239,10 @@ def _joined(layer: ParsedKey) -> Shape:
     return (*first[:1], total // max(1, first[0]))
 
 
-def _group(names: Sequence[str]) -> str:
-    """Return the class of a layer without products."""
-    kinds = set(names)
-    if kinds <= VIEWS:
-        return "view"
-    kinds -= VIEWS
-    if kinds <= COPIES:
-        return "copy"
-    if kinds & _ALONG_AN_AXIS:
-        return "norm"
-    if kinds & WINDOWS:
-        return "window"
-    reduces = any(name.startswith(("Reduce", "Global", "Arg")) for name in kinds)
-    return "reduce" if reduces else "map"
-
-
 def _names(operators: Sequence[KeyOperator]) -> list[str]:
     """Return the names of operators, with known chains of them replaced by the operator that they compute."""
     ops = [operator.op for operator in operators]
-    names = ["Affine" if _is_affine(operator) else operator.op for operator in operators]
+    names = ["Affine" if _is_affine(one) else "Permute" if is_general(one) else one.op for one in operators]
     for chain, name in _IDIOMS:
         for place in range(len(ops) - len(chain) + 1):
             if tuple(ops[place : place + len(chain)]) == chain:

@@ -15,7 +15,7 @@ Variant = tuple[str | int, ...]
 
 WIDEST = 16
 """Vectors of more channels are not told apart."""
-_PLAIN = ("batch", "in_channels", "out_channels", "groups", "extra_operands", "element_bytes", "run")
+_PLAIN = ("batch", "in_channels", "out_channels", "groups", "extra_operands", "element_bytes", "run", "maps", "warm")
 _PAIRS = {"in": "in_size", "out": "out_size", "kernel": "kernel", "stride": "stride", "dilation": "dilation"}
 _DERIVED = ("rows", "columns", "macs", "in_bytes", "out_bytes", "weight_bytes", "moved_bytes")
 

@@ -21,7 +21,9 @@ class LayerFeatures:
     layers without a batch, pixels or a window are 1. `weight_elements` is 0 for operators without weights.
     `extra_operands` counts further tensors of the output's shape that the layer reads, such as the other summand of a
     fused residual addition. `run` counts the elements that a layer moves or combines without a jump in memory, 0 where
-    nothing interrupts it: a transposition of the last axis has runs of one element.
+    nothing interrupts it: a transposition of the last axis has runs of one element. `maps` counts the inputs that are
+    feature maps, `Network.feature_maps`: other readers wait for their conversion. `warm` states that the layer finds
+    its weights and code in the caches of a processor, as in a small network.
     """
 
     operator: str
@@ -38,6 +40,8 @@ class LayerFeatures:
     element_bytes: int = 4
     dilation: Pair = (1, 1)
     run: int = 0
+    maps: int = 0
+    warm: bool = False
 
     def __post_init__(self) -> None:
         sizes = (self.batch, self.in_channels, self.out_channels, self.groups, self.element_bytes)
@@ -45,7 +49,7 @@ class LayerFeatures:
             raise UsageError(
                 f"Layer {self.operator} has a size below 1", why=str(self), next_step="Give every size as 1 or more"
             )
-        if min(self.weight_elements, self.extra_operands, self.run) < 0:
+        if min(self.weight_elements, self.extra_operands, self.run, self.maps) < 0:
             raise UsageError(f"Layer {self.operator} has a negative count", why=str(self), next_step="Give 0 or more")
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise UsageError(
@@ -126,12 +130,6 @@ def classes_of(operator: str) -> tuple[str, ...]:
 def code_of(operator: str) -> str:
     """Return the class that names the code of an operator."""
     return classes_of(operator)[:CODE_LEVELS][-1]
-
-
-def movers_of(operator: str) -> frozenset[str]:
-    """Return the operators that a class without products fuses, `{"Add", "Relu"}` of `move/map/Add+Relu`, or none."""
-    parts = code_of(operator).split("/")
-    return frozenset(parts[-1].split("+")) if parts[0] == "move" and len(parts) == CODE_LEVELS else frozenset()
 
 
 def convolution(

@@ -18,6 +18,16 @@ def run_of(layer: ParsedKey) -> int:
     return min((run for run in found if run), default=0)
 
 
+def is_general(operator: KeyOperator) -> bool:
+    """Return whether a transposition moves more than one axis past the others, for which runtimes have no fast loop."""
+    read = operator.tensors[0].shape if operator.tensors else None
+    if operator.op != "Transpose" or not read:
+        return False
+    order = operator.numbers("perm", tuple(range(len(read)))[::-1])
+    without = ([one for one in order if one != axis] for axis in order)
+    return all(rest != sorted(rest) for rest in without)
+
+
 def _run(operator: KeyOperator, layer: ParsedKey) -> int:
     read = operator.tensors[0].shape if operator.tensors else None
     if not read:

@@ -42,6 +42,8 @@ def feature_matrix(arrays: LayerArrays, roofline: Roofline) -> tuple[FeatureMatr
         np.log2(filled_vectors(np.where(arrays.channelwise, arrays.groups, arrays.columns))),
         np.log(arrays.runs / (arrays.rows * sizes["out_channels"])),
         sizes["dilation_height"] * sizes["dilation_width"],
+        sizes["maps"],
+        sizes["warm"],
         *(_filled(sizes["out_channels"], width) for width in _CHANNEL_WIDTHS),
         *(_filled(sizes["in_channels"], width) for width in _CHANNEL_WIDTHS),
         *(_filled(sizes["out_height"], width) * _filled(sizes["out_width"], width) for width in _PIXEL_WIDTHS),

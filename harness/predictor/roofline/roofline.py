@@ -6,9 +6,10 @@
     weights = bytes of weights * seconds_per_byte, at their own rate: they come from more distant memory
 
 p is the overlap of the three, from 1 (one after the other) up. Start and turn belong to the device's tiles. Launch,
-both rates and the factor of the kernel have a value for the device and, shrunk towards zero, an offset for each class
-of operators and for each variant of one (kernel, stride, dilation); an unseen operator gets the offsets of its coarser
-classes. Latency grows with every size of a layer by construction, because waves, turns and bytes do.
+both rates and the factor of the kernel have a value for the device and, shrunk towards zero, offsets: for each class of
+operators, for each variant of one (kernel, stride, dilation), for how channels fill vectors, for readers of feature
+maps, and for warm layers. An unseen operator gets the offsets of its coarser classes. Latency grows with every size of
+a layer by construction, because waves, turns and bytes do; channels that fill vectors better may be faster.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.array_types import Floats
-from harness.predictor.features.layer_arrays import LayerArrays
-from harness.predictor.features.layer_features import classes_of
+from harness.array_types import Floats, Ints
+from harness.predictor.features.layer_arrays import LayerArrays, filled_vectors
+from harness.predictor.features.layer_features import CODE_LEVELS, classes_of, code_of
 from harness.predictor.roofline.device_tiling import DeviceTiling
 
 DEVICE = ""
@@ -125,9 +126,19 @@ def forward(inputs: Inputs, tile_constants: Floats, sides: Floats, overlap: floa
 
 
 def names_of(arrays: LayerArrays) -> list[tuple[str, ...]]:
-    """Return the names whose offsets each layer has: the device, classes from coarse to fine, its variant."""
-    variants = [" ".join(map(str, variant)) for variant in arrays.variants]
-    return [
-        tuple(dict.fromkeys((DEVICE, *classes_of(path), variant)))
-        for path, variant in zip(arrays.paths, variants, strict=True)
-    ]
+    """Return the names whose offsets each layer has: the device, its classes, its variant, and its state."""
+    found = []
+    filled = filled_vectors(np.where(arrays.channelwise, arrays.groups, np.gcd(*_channels(arrays))))
+    for at, (path, variant) in enumerate(zip(arrays.paths, arrays.variants, strict=True)):
+        classes = classes_of(path)
+        coarse = classes[: CODE_LEVELS - 1]
+        maps = [f"{name} of maps" for name in coarse[-1:] if arrays.sizes["maps"][at]]
+        warm = [f"{name} warm" for name in coarse if arrays.sizes["warm"][at]]
+        vector = f"{code_of(path)} by {filled[at]:.0f}"
+        found.append(tuple(dict.fromkeys((DEVICE, *classes, " ".join(map(str, variant)), vector, *maps, *warm))))
+    return found
+
+
+def _channels(arrays: LayerArrays) -> tuple[Ints, Ints]:
+    """Return the input and output channels of a group."""
+    return arrays.group_channels.astype(np.int64), arrays.columns.astype(np.int64)

@@ -10,13 +10,14 @@ import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.layer_arrays import LayerArrays
-from harness.predictor.features.layer_features import code_of, movers_of
+from harness.predictor.features.layer_features import code_of
 
 _EDGE_QUANTILE = 0.95
 _BLOCK = 256
 _APART = 1e3
 _VARIANT_WEIGHT = 2.0
 _SAME = 1e-4
+_MOVERS = "move/"
 
 
 class Coverage(StrEnum):
@@ -24,7 +25,7 @@ class Coverage(StrEnum):
 
     inside: all sizes are within the learnt range, and a learnt layer is near
     edge: all sizes are within the learnt range, but the nearest learnt layer is further than usual among them
-    outside: a size is smaller or larger than any learnt one, or the operator was never learnt
+    outside: a size is smaller or larger than any learnt one, or only other operators of its kind were learnt
     """
 
     INSIDE = "inside"
@@ -41,6 +42,7 @@ class Hull:
     owner: index of each learnt layer's operator
     low, high: the range of every axis per operator, (operators, axes)
     near: the distance to a learnt layer up to which a layer counts as inside, per operator
+    names: the finest classes of the learnt layers without products
     """
 
     operators: tuple[str, ...]
@@ -49,14 +51,12 @@ class Hull:
     low: Floats
     high: Floats
     near: Floats
+    names: tuple[str, ...]
 
     def knows(self, paths: Sequence[str]) -> Mask:
-        """Return which classes were learnt: their code, or each of the operators that they fuse."""
+        """Return for which classes code of theirs was learnt."""
         own = frozenset(self.operators)
-        fused = frozenset(name for operator in own for name in movers_of(operator))
-        return np.array(
-            [code_of(path) in own or bool(movers_of(path) and movers_of(path) <= fused) for path in paths], dtype=bool
-        )
+        return np.array([code_of(path) in own for path in paths], dtype=bool)
 
     def locate(self, arrays: LayerArrays) -> tuple[list[Coverage], Floats]:
         """Return the coverage of each layer, and the doublings by which it is beyond the hull, (layers,)."""
@@ -64,7 +64,9 @@ class Hull:
         known = operator >= 0
         place = points_of(arrays)
         beyond = np.maximum(np.maximum(self.low[operator] - place, place - self.high[operator]), 0.0).max(axis=1)
+        strange = np.array([path.startswith(_MOVERS) and path not in self.names for path in arrays.paths], dtype=bool)
         beyond = np.where(known, np.where(beyond > _SAME, beyond, 0.0), 1.0)
+        beyond = np.where(strange, np.maximum(beyond, 1.0), beyond)
         far = nearest(place, operator, self.places, self.owner) > self.near[operator] + _SAME
         classes = np.where(beyond > 0.0, Coverage.OUTSIDE, np.where(far, Coverage.EDGE, Coverage.INSIDE))
         return [Coverage(name) for name in classes], beyond
@@ -78,7 +80,8 @@ def hull_of(arrays: LayerArrays, operators: tuple[str, ...]) -> Hull:
     near = [float(np.quantile(distance[owner == index], _EDGE_QUANTILE)) for index in range(len(operators))]
     low = np.stack([part.min(axis=0) for part in own])
     high = np.stack([part.max(axis=0) for part in own])
-    return Hull(operators, place, owner, low, high, np.minimum(near, _APART / 2))
+    names = tuple(sorted({path for path in arrays.paths if path.startswith(_MOVERS)}))
+    return Hull(operators, place, owner, low, high, np.minimum(near, _APART / 2), names)
 
 
 def operator_index(operators: tuple[str, ...], arrays: LayerArrays) -> Ints:

@@ -85,16 +85,24 @@ def test_joined_maps_in_front_of_a_convolution() -> None:
 @pytest.mark.parametrize(
     ("text", "operator", "moved"),
     [
-        ("x0:float32[1,8,6,6]|x1:float32[1,8,6,6]|Add(x0,x1){}|->t0:float32[1,8,6,6]", "move/map/Add", 3 * 288),
-        ("x0:float32[1,8,1,1]|x1:float32[1,8,6,6]|Mul(x0,x1){}|->t0:float32[1,8,6,6]", "move/map/Mul", 2 * 288),
-        ("x0:float32[1,8,6,6]|Mul(c:float32[8,1,1],x0){}|->t0:float32[1,8,6,6]", "move/map/Affine", 2 * 288),
-        ("x0:float32[1,8,6,6]|Sigmoid(x0){}|Mul(t0,x0){}|->t1:float32[1,8,6,6]", "move/map/Swish", 2 * 288),
-        ("x0:float32[1,8,6,6]|GlobalAveragePool(x0){}|->t0:float32[1,8,1,1]", "move/reduce/GlobalAveragePool", 288 + 8),
-        ("x0:float32[1,2,9]|x1:float32[1,6,9]|Concat(x0,x1){axis=1}|->t0:float32[1,8,9]", "move/copy/Concat", 2 * 72),
-        ("x0:int64[4]|Gather(c:float32[999,6],x0){axis=0}|->t0:float32[4,6]", "move/copy/Gather", 2 * 24),
-        ("x0:float32[1,8,6]|Softmax-12(x0){axis=1}|->t0:float32[1,8,6]", "move/norm/Softmax-12", 2 * 48),
-        ("x0:float32[1,8,6]|Whatever(x0){}|->t0:float32[1,8,6]", "move/map/Whatever", 2 * 48),
-        ("x0:float32[6,8]|Split(x0){axis=0}|->t0:float32[2,8],t0.1:float32[4,8]", "move/copy/Split", 2 * 48),
+        ("x0:float32[1,8,6,6]|x1:float32[1,8,6,6]|Add(x0,x1){}|->t0:float32[1,8,6,6]", "move/map/simple/Add", 3 * 288),
+        ("x0:float32[1,8,1,1]|x1:float32[1,8,6,6]|Mul(x0,x1){}|->t0:float32[1,8,6,6]", "move/map/simple/Mul", 2 * 288),
+        ("x0:float32[1,8,6,6]|Mul(c:float32[8,1,1],x0){}|->t0:float32[1,8,6,6]", "move/map/simple/Affine", 2 * 288),
+        ("x0:float32[1,8,6,6]|Sigmoid(x0){}|Mul(t0,x0){}|->t1:float32[1,8,6,6]", "move/map/curve/Swish", 2 * 288),
+        (
+            "x0:float32[1,8,6,6]|GlobalAveragePool(x0){}|->t0:float32[1,8,1,1]",
+            "move/reduce/axes/GlobalAveragePool",
+            288 + 8,
+        ),
+        (
+            "x0:float32[1,2,9]|x1:float32[1,6,9]|Concat(x0,x1){axis=1}|->t0:float32[1,8,9]",
+            "move/copy/rows/Concat",
+            2 * 72,
+        ),
+        ("x0:int64[4]|Gather(c:float32[999,6],x0){axis=0}|->t0:float32[4,6]", "move/copy/rows/Gather", 2 * 24),
+        ("x0:float32[1,8,6]|Softmax-12(x0){axis=1}|->t0:float32[1,8,6]", "move/norm/softmax/Softmax-12", 2 * 48),
+        ("x0:float32[1,8,6]|Whatever(x0){}|->t0:float32[1,8,6]", "move/map/Whatever/Whatever", 2 * 48),
+        ("x0:float32[6,8]|Split(x0){axis=0}|->t0:float32[2,8],t0.1:float32[4,8]", "move/copy/rows/Split", 2 * 48),
     ],
 )
 def test_movers_of_bytes_by_hand(text: str, operator: str, moved: int) -> None:
@@ -104,13 +112,31 @@ def test_movers_of_bytes_by_hand(text: str, operator: str, moved: int) -> None:
     assert layer.moved_bytes == 4 * moved
 
 
+@pytest.mark.parametrize(
+    ("order", "name"),
+    [("0,2,1,3", "Transpose"), ("0,3,1,2", "Transpose"), ("0,3,2,1", "Permute"), ("2,3,0,1", "Permute")],
+)
+def test_one_axis_or_several_move(order: str, name: str) -> None:
+    """A transposition that moves one axis past others has another class than one that moves several."""
+    layer = described(f"k1|x0:float32[2,3,5,7]|Transpose(x0){{perm={order}}}|->t0:float32[210]")
+    assert layer.operator == f"move/copy/order/{name}"
+
+
+def test_feature_maps_are_counted() -> None:
+    """The context of an entry says how many of a layer's inputs are feature maps."""
+    text = "k1|x0:float32[1,8,6,6]|x1:float32[1,8,6,6]|Add(x0,x1){}|->t0:float32[1,8,6,6]"
+    contexts = ("chip,outside", "map,chip@0123abcd", "map,map", "")
+    described = [describe(text, context) for context in contexts]
+    assert [layer.maps if layer else None for layer in described] == [0, 1, 2, 0]
+
+
 def test_pooling_has_a_window() -> None:
     """Pooling has the kernel and stride of its window."""
     layer = described(
         "k1|x0:float32[1,64,112,112]|MaxPool(x0){ceil_mode=0;dilations=1,1;kernel_shape=3,3;pads=1,1,1,1;strides=2,2}"
         "|->t0:float32[1,64,56,56]"
     )
-    assert (layer.operator, layer.kernel, layer.stride) == ("move/window/MaxPool", (3, 3), (2, 2))
+    assert (layer.operator, layer.kernel, layer.stride) == ("move/window/pool/MaxPool", (3, 3), (2, 2))
     assert (layer.in_size, layer.out_size) == ((112, 112), (56, 56))
 
 
@@ -131,7 +157,8 @@ def test_a_window_larger_than_its_map_is_clipped() -> None:
             "mac/conv/dense-uint8/plain",
         ),
         ("x0:float16[4,8]|MatMul(x0,c:float16[8,8]){}|->t0:float16[4,8]", "mac/product/weights-float16/plain"),
-        ("x0:int64[4,8]|Add(x0,c:int64[8]){}|->t0:int64[4,8]", "move/map/Affine-int64"),
+        ("x0:int64[4,8]|Add(x0,c:int64[8]){}|->t0:int64[4,8]", "move/map/simple/Affine-int64"),
+        ("x0:float16[4,8]|Sqrt(x0){}|->t0:float16[4,8]", "move/map/simple-float16/Sqrt-float16"),
         ("x0:int64[4,8]|Reshape(x0,c:int64[1]=32){}|->t0:int64[32]", "move/view/any/Reshape"),
     ],
 )

@@ -1,0 +1,65 @@
+"""Classes of layers without a product of matrices: what they do with memory, the kind of their arithmetic, their names.
+
+A path such as `move/map/simple/Add+Relu`. Layers of one kind run similar loops and are learnt together: an operator
+that no entry has is predicted from others of its kind, and an operator of no known kind only from entries of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from harness.predictor.features.key_parser import COPIES, VIEWS, WINDOWS
+
+_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Affine", "Sum", "Mean", "Min", "Max", "Neg", "Abs", "Sign"})
+_ROUNDING = frozenset({"Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Clip", "BatchNormalization"})
+_RECTIFIERS = frozenset({"Relu", "LeakyRelu", "PRelu", "ThresholdedRelu", "HardSigmoid", "HardSwish"})
+_COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "IsInf"})
+_LOGIC = frozenset({"Not", "And", "Or", "Xor", "Where"})
+_SIMPLE = _ARITHMETIC | _ROUNDING | _RECTIFIERS | _COMPARISONS | _LOGIC
+_SIGMOIDS = frozenset(
+    {"Sigmoid", "Tanh", "Erf", "Gelu", "Swish", "Softplus", "Softsign", "Mish", "Elu", "Selu", "Celu"}
+)
+_CURVES = _SIGMOIDS | {"Exp", "Log", "Pow", "Sin", "Cos", "Tan", "Atan", "Asin", "Acos", "Sinh", "Cosh"}
+_SOFTMAX = frozenset({"Softmax", "Softmax-12", "LogSoftmax", "LogSoftmax-12"})
+_MOMENTS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"})
+_ORDERS = frozenset({"Transpose", "Permute", "DepthToSpace", "SpaceToDepth"})
+_SCALING = frozenset({"Resize", "Upsample"})
+_ORDINARY = ("float32", "int64", "int32", "bool")
+
+
+def class_of_mover(names: Sequence[str], dtype: str = "float32") -> str:
+    """Return the path of a layer of these operators; `dtype` is the element type that it reads.
+
+    Chains of operators that a device runs as one have one name, such as Gelu; see `describe`.
+    """
+    group, kind = _group_and_kind(frozenset(names))
+    if group == "view":
+        return f"move/view/any/{'+'.join(names)}"
+    typed = "" if dtype in _ORDINARY or group == "copy" else f"-{dtype}"
+    suffix = "" if dtype == "float32" or group == "copy" else f"-{dtype}"
+    return f"move/{group}/{kind}{typed}/{'+'.join(name + suffix for name in names)}"
+
+
+def _group_and_kind(names: frozenset[str]) -> tuple[str, str]:
+    """Return what a layer does with memory, and its kind; the operator that takes longest decides."""
+    computing = names - VIEWS
+    if not computing:
+        return "view", ""
+    if computing <= COPIES | {"Permute"}:
+        return "copy", "scale" if computing & _SCALING else "order" if computing & _ORDERS else "rows"
+    computing -= COPIES
+    if computing & (_SOFTMAX | _MOMENTS | {"LRN"}):
+        return "norm", "softmax" if computing & _SOFTMAX else "moments" if computing & _MOMENTS else "LRN"
+    if computing & WINDOWS:
+        return "window", "pool"
+    if found := sorted(name for name in computing if name.startswith(("Reduce", "Global", "Arg"))):
+        return "reduce", "places" if found[0].startswith("Arg") else "axes"
+    return "map", _arithmetic(computing)
+
+
+def _arithmetic(names: Iterable[str]) -> str:
+    own = sorted(names)
+    if any("Linear" in name for name in own):
+        return "quantised"
+    strange = [name for name in own if name not in _SIMPLE | _CURVES]
+    return strange[0] if strange else "curve" if _CURVES.intersection(own) else "simple"
