@@ -37,6 +37,8 @@ CHAINS = "chains.csv"
 MAX_FILE_BYTES = 1 << 28
 MAX_PATTERN = 1 << 18
 """Characters of a fusion rule."""
+MAX_RULES = 2000
+"""The most patterns of a table: each is searched in every network that is estimated."""
 _Amount = Annotated[float, Field(ge=0, le=MOST_S)]
 
 
@@ -176,6 +178,11 @@ def _check_overhead(folder: Path, overhead: Overhead) -> None:
 
 
 def _check_rules(folder: Path, rules: Sequence[FusionRule]) -> None:
+    patterns = {rule.pattern for rule in rules}
+    if len(patterns) < len(rules):
+        raise _corrupt(folder, "it has a fusion rule twice")
+    if sum(1 for rule in rules if not rule.exact_groups) > MAX_RULES:
+        raise _corrupt(folder, f"it has more than {MAX_RULES:,} fusion rules")
     for rule in rules:
         try:
             _ = rule.nodes

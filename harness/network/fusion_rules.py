@@ -31,7 +31,9 @@ SIGNIFICANCE = 0.01
 _MAX_SWAPPED = 3
 COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Max", "Min", "And", "Or", "Equal"})
 _PATTERN_NODE = re.compile(r"([A-Za-z0-9_/]+)\(([x0-9,.]*)\)\Z")
-_EXACT = re.compile(r"network [0-9a-f]{16}: \d+( \d+)+(; \d+( \d+)+)*\Z")
+_LISTED = "network "
+_NODES = "[0-9]{1,7}( [0-9]{1,7})+"
+_EXACT = re.compile(rf"{_LISTED}[0-9a-f]{{16}}: {_NODES}(; {_NODES})*\Z")
 _READ = re.compile(r"x\d+|\d+(\.\d+)?")
 
 
@@ -74,7 +76,11 @@ class FusionRule:
     @property
     def nodes(self) -> tuple[PatternNode, ...]:
         """The operators of the pattern, empty for a rule of another kind; raises ValueError if it is malformed."""
-        return () if self.exact_groups or self.pattern == UNSIGNED_PAIRS else parse_pattern(self.pattern)
+        if groups := self.exact_groups:
+            if len({index for group in groups for index in group}) < sum(map(len, groups)):
+                raise ValueError(f"{self.pattern[:80]!r} lists a node twice")
+            return ()
+        return () if self.pattern == UNSIGNED_PAIRS else parse_pattern(self.pattern)
 
     @property
     def exact_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -83,10 +89,6 @@ class FusionRule:
             return ()
         groups = self.pattern.partition(": ")[2].split("; ")
         return tuple(tuple(map(int, group.split())) for group in groups)
-
-    def is_of(self, network: Network) -> bool:
-        """Return whether the rule lists the groups of this network."""
-        return bool(self.exact_groups) and self.pattern.split()[1] == f"{structure_of(network)}:"
 
 
 @functools.lru_cache(maxsize=1024)
@@ -154,9 +156,9 @@ def match_all(network: Network, rules: Sequence[FusionRule]) -> list[tuple[Node,
 
     A rule that lists the groups of this network replaces all others. Requires the network `as_executed`.
     """
-    exact = next((rule for rule in rules if rule.is_of(network)), None)
-    if exact is not None:
-        return [tuple(network.nodes[index] for index in group) for group in exact.exact_groups]
+    exact = _groups_of(network, rules)
+    if exact:
+        return [tuple(network.nodes[index] for index in group) for group in exact]
     matcher = _Matcher(network)
     claimed: set[int] = set()
     groups = []
@@ -165,6 +167,14 @@ def match_all(network: Network, rules: Sequence[FusionRule]) -> list[tuple[Node,
             claimed.update(node.index for node in group)
             groups.append(group)
     return groups
+
+
+def _groups_of(network: Network, rules: Sequence[FusionRule]) -> tuple[tuple[int, ...], ...]:
+    """Return the groups that a rule lists for this network; none if no rule does, or one lists nodes that it lacks."""
+    listed = [rule for rule in rules if rule.pattern.startswith(_LISTED)]
+    start = f"{_LISTED}{structure_of(network)}: " if listed else ""
+    groups = next((rule.exact_groups for rule in listed if rule.pattern.startswith(start)), ())
+    return groups if all(index < len(network.nodes) for group in groups for index in group) else ()
 
 
 def learn_rules(reported: Sequence[ReportedGroups], source: str) -> tuple[FusionRule, ...]:

@@ -148,10 +148,12 @@ def _check_external_tensor(tensor: TensorProto, folder: Path | None) -> tuple[Pa
     path = folder / location
     try:
         status = path.lstat()
-        inside = path.resolve().is_relative_to(folder.resolve())
+        # A link in a circle cannot be resolved: Python 3.12 and earlier raise RuntimeError.
+        is_plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        inside = is_plain and path.resolve().is_relative_to(folder.resolve())
     except OSError as error:
         raise refuse(f"{location[:80]!r}: {error.strerror}") from error
-    if not inside or not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+    if not inside:
         raise refuse(f"{location[:80]!r} is a link or not a plain file inside the model's folder")
     try:
         needed = _tensor_bytes(tensor)
@@ -209,6 +211,11 @@ def _check_operators(name: str, model: ModelProto) -> None:
         raise UnsupportedNetwork(f"{name} uses opset {version}", why="This version is not supported", next_step=step)
     for index, node in enumerate(all_nodes(model.graph.node)):
         label = f"Node {node.name[:80]!r} ({node.op_type[:80]})" if node.name else f"Node {index} ({node.op_type[:80]})"
+        # ONNX's checker lets such attributes pass everywhere, as it does inside functions.
+        reference = next((each for each in node.attribute if each.ref_attr_name), None)
+        if reference is not None:
+            why = f"Its attribute {reference.name[:80]!r} refers to {reference.ref_attr_name[:80]!r} of a function"
+            raise InvalidNetwork(f"{label} of {name} is in no function", why=why)
         domain = domain_of(node)
         if domain in RUNTIME_DOMAINS:
             continue

@@ -184,7 +184,7 @@ def test_evidence_is_taken_over_all_networks() -> None:
     fused, plain = blocks(1), blocks(3)
     reported = [(fused, [frozenset({0, 1})]), (plain, [frozenset({index}) for index in range(6)])]
     rule, listed = learn_rules(reported, "tester")
-    assert listed.is_of(fused)
+    assert listed.exact_groups == ((0, 1),)
     assert (rule.matched, rule.fused, rule.holds) == (4, 1, False)
 
 

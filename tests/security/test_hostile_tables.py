@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import json
 import resource
 import zlib
 from collections.abc import Iterator
@@ -19,7 +20,10 @@ from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 from fuzz import tables
 from harness.errors import LutCorrupt
 from harness.lut.entry_rows import MAX_ENTRIES
-from harness.lut.table_files import CORRELATION, ENTRIES, MANIFEST, PREDICTOR, read_lut
+from harness.lut.table_files import CORRELATION, ENTRIES, MANIFEST, MAX_RULES, PREDICTOR, read_lut
+from harness.network.fusion_rules import FusionRule, structure_of
+from harness.network.layers import cut
+from harness.network.model_references import load_network
 from harness.predictor.stored_graph import MAX_DEPTH
 
 PREDICTOR_BYTES = 512 << 20
@@ -154,6 +158,35 @@ def test_millions_of_empty_messages_are_not_parsed(part: bytes, tmp_path: Path) 
 
 def _varint(value: int) -> bytes:
     return bytes([*((value >> shift & 0x7F) | 0x80 for shift in range(0, 28, 7)), value >> 28])
+
+
+RULES = {
+    "a node in two groups": (["network 0123456789abcdef: 0 1; 1 2"], "lists a node twice"),
+    "a node twice in a group": (["network 0123456789abcdef: 3 3"], "lists a node twice"),
+    "a number of thousands of digits": ([f"network 0123456789abcdef: 0 {'9' * 5000}"], "not an operator"),
+    "digits of another script": (["network 0123456789abcdef: 0 \u0661"], "not an operator"),
+    "one rule again and again": (["Conv(x0);Relu(0)"] * 100_000, "a fusion rule twice"),
+    "very many rules": ([f"Conv(x{at});Relu(0)" for at in range(MAX_RULES + 1)], "more than 2,000 fusion rules"),
+}
+
+
+@pytest.mark.parametrize("case", RULES)
+def test_rules_that_no_device_has_are_refused(case: str, tmp_path: Path) -> None:
+    """Groups that share nodes would count them twice, and every pattern takes time in every network."""
+    patterns, why = RULES[case]
+    parts = tables._unpacked(tables.seeds()[1])
+    manifest = json.loads(parts[MANIFEST])
+    manifest["rules"] = [{**manifest["rules"][0], "pattern": pattern} for pattern in patterns]
+    with pytest.raises(LutCorrupt, match=why):
+        read_lut(_published({**parts, MANIFEST: json.dumps(manifest).encode()}, tmp_path))
+
+
+def test_a_rule_that_lists_nodes_which_a_network_lacks_is_not_its_rule() -> None:
+    """A forger can compute the hash of a network, and list nodes that it lacks: it is cut without the rule."""
+    network = load_network("builtin:squeezenet", {})
+    count, first = len(network.nodes), f"network {structure_of(network)}: "
+    assert max(len(layer.graph.nodes) for layer in cut(network, [FusionRule(f"{first}0 {count - 1}", 1, 1)])) == 2
+    assert cut(network, [FusionRule(f"{first}0 {count}", 1, 1)]) == cut(network, [])
 
 
 def test_the_deepest_allowed_trees_are_loaded(tmp_path: Path) -> None:

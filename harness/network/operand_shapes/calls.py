@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 Shape = tuple[int, ...]
+_MOST_AXIS = (1 << 31) - 1
+_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
 @dataclass(frozen=True)
@@ -138,3 +140,13 @@ def axis_of_input(default: int) -> Rule:
             yield f"Its axis is {call.number('axis', default)}; its input has {len(read)} dimensions"
 
     return rule
+
+
+def any_operator(call: Call) -> Iterator[str]:
+    """What the attributes `axis` and `auto_pad` may be in any operator; shape inference does not check it."""
+    axis = max(call.stated("axis"), key=abs, default=0)
+    if abs(axis) > _MOST_AXIS:  # shape inference reads its lower 32 bits
+        yield f"Its axis is {axis}, which no tensor has"
+    mode = call.text("auto_pad", "NOTSET")
+    if mode and mode not in _PADS:  # runtimes read an empty one as NOTSET
+        yield f"Its auto_pad is {mode[:80]!r}; it must be {', '.join(_PADS[:-1])} or {_PADS[-1]}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from harness.errors import InvalidNetwork
 from harness.network.network import Node, TensorType
 from harness.network.operand_shapes import attention, normalisations, places, products
-from harness.network.operand_shapes.calls import Call, Rule, at_least, axis_of_input, lists, singles
+from harness.network.operand_shapes.calls import Call, Rule, any_operator, at_least, axis_of_input, lists, singles
 
 if TYPE_CHECKING:
     from harness.network.operand_shapes.calls import Array
@@ -27,6 +27,7 @@ def check_operands(node: Node, types: Iterable[TensorType | None], values: Mappi
 
 def _reasons(call: Call) -> Iterator[str]:
     yield from _GROUPS(call)  # the other rules divide by them
+    yield from any_operator(call)
     rules = _RUNTIME_RULES if call.node.domain else _RULES
     for rule in rules.get(call.node.op, ()):
         yield from rule(call)

@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from harness.network.operand_shapes.calls import Call, Rule, Shape, axis_of, must_be, must_fit, same_count, same_rank
+from harness.network.operand_shapes.calls import (
+    Call,
+    Rule,
+    Shape,
+    axis_of,
+    axis_of_input,
+    must_be,
+    must_fit,
+    same_count,
+    same_rank,
+)
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """The gates of each recurrent operator."""
@@ -152,5 +162,7 @@ def scaled(call: Call) -> Iterator[str]:
     along = axis_of(call, len(read), 1)
     if call.number("block_size", 0):
         yield from same_rank("scale", scale, len(read))
+    elif math.prod(scale) != 1 and along is None:
+        yield from axis_of_input(1)(call)
     elif math.prod(scale) != 1 and along is not None:
         yield from must_be("scale", scale, (read[along],))
