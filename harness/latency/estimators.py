@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -30,6 +31,7 @@ from harness.probe.probe_plan import LayerProbes
 
 DISAGREEMENT_Z = 3.0
 RELEVANT_SHARE = 0.05
+RELEVANT_NETWORK_SHARE = 0.01
 LEAST_LATENCY_S = 1e-12
 """Stands for zero in a table, whose latencies are positive."""
 
@@ -105,8 +107,12 @@ def _shares(fit: JointFit, data: CampaignData) -> tuple[dict[Place, Latency], Fl
 
 
 def _flags(data: CampaignData, fit: JointFit, overhead: Overhead) -> dict[Place, str]:
-    """Return for each place the estimators that differ by over three standard errors and 5 %: `chain +12%`."""
+    """Return for each place the estimators that would change a network noticeably: `chain +12%`.
+
+    They differ by more than three standard errors, 5 % of the layer, and 1 % of the layers of a network that has it.
+    """
     layers = {(layer.key.digest, layer.context): layer for layer in data.layers}
+    smallest_s = _smallest_networks(layers, dict(zip(fit.places, fit.latencies, strict=True)))
     flags = {}
     for place, joint in zip(fit.places, fit.latencies, strict=True):
         others = {
@@ -114,15 +120,29 @@ def _flags(data: CampaignData, fit: JointFit, overhead: Overhead) -> dict[Place,
             "difference": subtracted(layers[place], "difference", data, overhead),
             "regression-terms": subtracted(layers[place], "regression-terms", data, overhead),
         }
-        changes = {name: _disagreement(joint, other) for name, other in others.items() if other is not None}
+        least_s = RELEVANT_NETWORK_SHARE * smallest_s[place]
+        changes = {name: _disagreement(joint, other, least_s) for name, other in others.items() if other is not None}
         words = [f"{name} {change:+.0%}" for name, change in changes.items() if change]
         if words and joint.resolved:
             flags[place] = ", ".join(words)
     return flags
 
 
-def _disagreement(joint: Latency, other: Latency) -> float:
-    """Return the relative difference, or 0 where it is small or within its error."""
+def _smallest_networks(layers: Mapping[Place, LayerProbes], latencies: Mapping[Place, Latency]) -> dict[Place, float]:
+    """Return for each place the seconds of all different layers of the network with the least of those that have it."""
+    sums: dict[str, float] = defaultdict(float)
+    for place, one in latencies.items():
+        for network in layers[place].networks:
+            sums[network] += one.latency_s
+    return {
+        place: min((sums[network] for network in layers[place].networks), default=one.latency_s)
+        for place, one in latencies.items()
+    }
+
+
+def _disagreement(joint: Latency, other: Latency, least_s: float) -> float:
+    """Return the relative difference, or 0 where it is small, below `least_s`, or within its error."""
+    change_s = abs(other.remainder_s - joint.remainder_s)
     change = other.remainder_s / joint.latency_s - 1
-    beyond = abs(other.remainder_s - joint.remainder_s) / math.hypot(joint.stderr_s, other.stderr_s)
-    return change if beyond > DISAGREEMENT_Z and abs(change) > RELEVANT_SHARE else 0.0
+    beyond = change_s / math.hypot(joint.stderr_s, other.stderr_s)
+    return change if beyond > DISAGREEMENT_Z and abs(change) > RELEVANT_SHARE and change_s > least_s else 0.0

@@ -14,10 +14,13 @@ from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.feature_matrix import FeatureMatrix, feature_matrix
 from harness.predictor.stored_graph import check_model
-from harness.predictor.stored_parameters import METADATA_KEY, parameters_from
+from harness.predictor.stored_parameters import METADATA_KEY, OtherVersion, parameters_from
 from harness.predictor.trees import Corrections
 from harness.predictor.uncertainty.coverage import Coverage, operator_index
 from harness.predictor.uncertainty.network_errors import LayerPrediction, share_of
+
+_BUILD_AGAIN = "Build the table again from its journal: harness lut build --device NAME"
+_OTHER_VERSION = "The predictor of this table is of another version of harness"
 
 
 class Predictor:
@@ -38,6 +41,8 @@ class Predictor:
             if METADATA_KEY not in metadata:
                 raise _corrupt(f"it has no metadata {METADATA_KEY!r}")
             self._parameters = parameters_from(metadata[METADATA_KEY])
+        except OtherVersion as error:
+            raise LutCorrupt(_OTHER_VERSION, why=str(error), next_step=_BUILD_AGAIN) from error
         except ValueError as error:  # malformed, or not UTF-8
             raise _corrupt(f"its metadata {METADATA_KEY!r} cannot be read ({error})") from error
         self.model = model
@@ -123,5 +128,5 @@ def _corrupt(why: str) -> LutCorrupt:
     return LutCorrupt(
         "This file is not a predictor",
         why=why,
-        next_step="Build the table again from its journal: harness lut build --device NAME",
+        next_step=_BUILD_AGAIN,
     )

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError
 
 from harness.predictor.bounds import Bounds, ClassLimits
 from harness.predictor.roofline.device_tiling import DeviceTiling
@@ -24,6 +24,10 @@ _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Size = Annotated[int, Field(gt=0, lt=2**31)]
 _Row = tuple[_Number, ...]
+
+
+class OtherVersion(ValueError):
+    """The parameters are of another version of the program."""
 
 
 class _Steps(StrictModel):
@@ -68,6 +72,10 @@ class _Bounds(StrictModel):
     classes: dict[str, _Limits]
 
 
+class _Version(BaseModel):
+    schema_version: int
+
+
 class _Content(StrictModel):
     schema_version: int
     steps: _Steps
@@ -76,13 +84,6 @@ class _Content(StrictModel):
     bounds: _Bounds
     calibration: _Calibration
     shares: dict[str, Annotated[float, Field(ge=0, le=1)]]
-
-    @field_validator("schema_version")
-    @classmethod
-    def _is_ours(cls, value: int) -> int:
-        if value != _VERSION:
-            raise ValueError(f"schema version {value}, this harness reads {_VERSION}")
-        return value
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,11 @@ def text_of(parameters: Parameters) -> str:
 
 
 def parameters_from(text: str) -> Parameters:
-    """Read the text of `text_of`; raises ValueError for any other."""
+    """Read the text of `text_of`; raises OtherVersion for one of another version, and ValueError for any other."""
     try:
+        version = _Version.model_validate_json(text).schema_version
+        if version != _VERSION:
+            raise OtherVersion(f"its schema version is {version}, this harness reads {_VERSION}")
         content = _Content.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -94,6 +95,28 @@ def test_a_layer_that_is_slower_by_itself_is_flagged() -> None:
 def test_small_differences_are_no_flags_however_certain() -> None:
     """A certain difference of 4 % is not flagged."""
     assert estimated(contents_s(1.04 * LAYER_S, 0.96 * LAYER_S)).flags == {}
+
+
+def test_differences_that_change_no_network_are_no_flags() -> None:
+    """A layer of half a per cent of its network has no flag, whatever other estimators say; a network's half has."""
+    probes, totals, overhead = calibration()
+    found = {}
+    for share in (0.005, 0.5):
+        rest = LayerProbes(LayerKey("r"), "chip", "Conv", "rest", "", "", "rest", "front", (), ("n",))
+        own = {
+            **contents_s(by_itself_s=1.5 * LAYER_S),
+            "rest": PRODUCER_S + LAYER_S / share - LAYER_S,
+            "front": PRODUCER_S,
+        }
+        terms = {name: probe.terms for name, probe in probes.items()} | TERMS
+        terms |= dict.fromkeys(("rest", "front"), TERMS["within"])
+        roles = {**dict.fromkeys(probes, "calibration"), **ROLES, "rest": "context", "front": "null"}
+        sums = {name: measured(overhead_s(terms[name]) + one) for name, one in own.items()}
+        layers = [replace(LAYER, networks=("n",)), rest]
+        data = CampaignData(layers, [], roles, terms, {}, {**totals, **sums})
+        found[share] = estimate_layers(data, "joint", overhead).flags
+    assert found[0.005] == {}
+    assert found[0.5] == {PLACE: "difference +50%, regression-terms +50%"}
 
 
 def test_uncertain_differences_are_no_flags_however_large() -> None:
