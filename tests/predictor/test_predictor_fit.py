@@ -103,7 +103,7 @@ def test_files_that_are_no_predictor_are_refused(machine: Predictor) -> None:
         Predictor(b"not a model")
     model = onnx.load_from_string(machine.model)
     onnx.helper.set_model_props(model, {METADATA_KEY: '{"schema_version":99}'})
-    with pytest.raises(LutCorrupt, match="another version of harness. its schema version is 99"):
+    with pytest.raises(LutCorrupt, match=r"another version of harness\. its schema version is 99"):
         Predictor(model.SerializeToString())
     del model.metadata_props[:]
     with pytest.raises(LutCorrupt, match="no metadata"):
