@@ -176,11 +176,18 @@ BUILT_IN: Mapping[str, Device] = MappingProxyType(
 )
 
 
+MOST_DEVICES = 2000
+
+
 def load_inventory(path: Path | None) -> Mapping[str, Device]:
     """Return the built-in devices and those of devices.toml by name; a missing file adds none."""
     devices = dict(BUILT_IN)
-    if path is not None and path.exists():
-        for name, table in _tables(path).items():
+    if path is not None and (path.exists() or path.is_symlink()):
+        tables = _tables(path)
+        if len(tables) > MOST_DEVICES:
+            why = f"has {len(tables):,} devices; the most are {MOST_DEVICES:,}"
+            raise invalid_key(path, "devices", why, "Divide the lab between several workspaces")
+        for name, table in tables.items():
             if name in BUILT_IN:
                 raise invalid_key(path, f"devices.{name}", "is the name of a built-in device", "Choose another name")
             devices[name] = _device(path, name, table)

@@ -21,6 +21,7 @@ MAX_ENTRIES = 10_000
 """Their correlations take 200 MB when a sum of entries needs them."""
 _COLUMNS = tuple(field.name for field in fields(Entry))
 _TIMES = ("latency_s", "stderr_s", "remainder_s", "remainder_stderr_s")
+_NUMBERS = (*_TIMES, "samples", "campaign")
 _COLUMNS_2 = tuple(name for name in _COLUMNS if not name.startswith("remainder"))
 """Tables of schema version 2 have no remainders: their latencies stand for them."""
 
@@ -53,6 +54,8 @@ def read_entries(content: bytes) -> tuple[Entry, ...]:
     for number, values in enumerate(table[1:], start=2):
         try:
             cells = dict(zip(columns, values, strict=True))
+            if any("_" in cells.get(name, "") for name in _NUMBERS):
+                raise ValueError("a number has an underscore")
             earlier = {"remainder_s": cells.get("latency_s"), "remainder_stderr_s": cells.get("stderr_s")}
             entry = row.validate_python({**earlier, **cells})
         except ValueError as error:

@@ -48,9 +48,9 @@ class Entry:
     visit: Annotated[str, Field(pattern=r"^[a-z0-9 -]{1,40}$")]
     flags: Annotated[str, Field(max_length=200)]
     networks: Annotated[str, Field(pattern=r"^([0-9a-f]{8}( [0-9a-f]{8})*)?$")]
-    campaign: int
-    probe: str
-    baseline: str
+    campaign: Annotated[int, Field(ge=0, lt=1 << 53)]
+    probe: Annotated[str, Field(max_length=80)]
+    baseline: Annotated[str, Field(max_length=80)]
     signature: str
     remainder_s: Annotated[float, Field(ge=-MOST_S, le=MOST_S, allow_inf_nan=False)]
     remainder_stderr_s: Annotated[float, Field(ge=0, le=MOST_S, allow_inf_nan=False)]

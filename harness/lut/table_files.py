@@ -30,7 +30,7 @@ from harness.samples import Clock
 from harness.strict_model import StrictModel
 from harness.version import VERSION
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 ENTRIES, MANIFEST, CORRELATION, PREDICTOR = "entries.csv", "manifest.json", "correlation.bin", "predictor.onnx"
 CHAINS = "chains.csv"
 """Since schema version 4."""
@@ -45,10 +45,10 @@ _Amount = Annotated[float, Field(ge=0, le=MOST_S)]
 class _Manifest(StrictModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
-    schema_version: Literal[2, 3, 4]
+    schema_version: Literal[2, 3, 4, 5]
     tool_version: str
     device: str
-    created: str
+    created: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT[0-9A-Za-z:.+ -]{8,40}$")]
     clock: Clock
     method: TableMethod
     additivity: _Amount | None

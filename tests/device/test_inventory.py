@@ -146,3 +146,20 @@ def test_unknown_device_lists_near_names() -> None:
     with pytest.raises(UnknownDevice, match="Known devices: cpu-openvino, cpu01, npu01, npu01-blind, null01"):
         find_device(BUILT_IN, "xyz\x1b")
     assert find_device(BUILT_IN, "cpu01").name == "cpu01"
+
+
+def test_a_file_that_leads_nowhere_is_not_a_missing_one(tmp_path: Path) -> None:
+    """A link to itself or to nothing is refused: without it, a lab would go on with the built-in devices."""
+    for target in ("devices.toml", "absent.toml"):
+        path = tmp_path / "devices.toml"
+        path.symlink_to(target)
+        with pytest.raises(ConfigurationError, match="cannot be read"):
+            load_inventory(path)
+        path.unlink()
+
+
+def test_the_number_of_devices_is_bounded(tmp_path: Path) -> None:
+    """A file of very many devices is refused with the largest number."""
+    path = _write(tmp_path, "".join(f'[devices.d{number}]\nbackend = "null"\n' for number in range(2001)))
+    with pytest.raises(ConfigurationError, match="the most are 2,000"):
+        load_inventory(path)

@@ -146,7 +146,7 @@ def test_the_folder_is_named_by_date_and_content(tmp_path: Path) -> None:
     manifest = (folder / MANIFEST).read_bytes()
     assert folder == tmp_path / "board" / f"2026-01-02-joint-{hashlib.sha256(manifest).hexdigest()[:8]}"
     assert json.loads(manifest)["sha256"][ENTRIES] == hashlib.sha256((folder / ENTRIES).read_bytes()).hexdigest()
-    assert json.loads(manifest)["schema_version"] == 4
+    assert json.loads(manifest)["schema_version"] == 5
 
 
 def test_many_publish_the_same_content_at_once(tmp_path: Path) -> None:
@@ -299,11 +299,12 @@ def nested(manifest: dict[str, Any], *path: Any) -> None:
 
 
 BAD_VALUES = {
-    "latency_s": ["nan", "inf", "-1e-4", "0", "1 ms"],
+    "latency_s": ["nan", "inf", "-1e-4", "0", "1 ms", "1_0"],
     "stderr_s": ["-1", "nan"],
     "remainder_s": ["nan", "inf", ""],
     "remainder_stderr_s": ["-1", "nan"],
-    "samples": ["0", "1.5"],
+    "samples": ["0", "1.5", "1_0"],
+    "campaign": ["-1", str(2**70)],
     "resolved": ["2"],
     "op": [""],
     "context": ["moon"],
@@ -313,6 +314,8 @@ BAD_VALUES = {
 BAD_ROWS = [(field, value) for field, values in BAD_VALUES.items() for value in values]
 BAD_MANIFESTS = [
     ("schema_version", 1),
+    ("created", "2026-01-01T00:00:00+00:00" + "0" * 99),
+    ("created", "../../etc"),
     ("schema_version", "2"),
     ("entries", 3),
     ("entries", True),
