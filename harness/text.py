@@ -15,6 +15,7 @@ MAX_TEXT = 2000
 SAFE_NAME_RULE = "must be 1 to 64 letters, digits, dots, dashes or underscores"
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
 _PICTURES = {**{chr(code): chr(0x2400 + code) for code in range(0x20)}, "\x7f": "\N{SYMBOL FOR DELETE}"}
+_LONG_WORD = re.compile(r"(\S{60})\S{81,}(\S{60})")
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhd]?)\Z")
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_S = 1e8
@@ -26,6 +27,11 @@ def printable(text: str, limit: int = MAX_TEXT) -> str:
     unknown = "\N{REPLACEMENT CHARACTER}"
     clean = "".join(one if one.isprintable() else _PICTURES.get(one, unknown) for one in text[: limit + 1])
     return clean if len(text) <= limit else clean[: limit - 1] + "…"
+
+
+def shortened(text: str) -> str:
+    """Return the text with the middle of very long words left out: names and paths have any length."""
+    return _LONG_WORD.sub(r"\1…\2", text)
 
 
 def last_part(text: str, limit: int = 600) -> str:

@@ -272,7 +272,7 @@ def _link(folder: Path, victim: str) -> Iterator[tuple[FaultProxy | None, str]]:
 
     with running_sshd(folder / "sshd", folder / "leases") as sshd, FaultProxy(("127.0.0.1", sshd.port)) as proxy:
         sshd.trust(proxy.port)
-        settings = sshd.device().transport.model_dump(mode="json")
+        settings = sshd.device().transport.model_dump(mode="json", exclude_none=True)
         settings |= {"port": proxy.port, "transport": settings.pop("kind")}
         limits = {"connect_timeout_s": 5.0, "banner_timeout_s": 5.0, "auth_timeout_s": 5.0}
         yield proxy, "".join(f"{key} = {json.dumps(value)}\n" for key, value in (settings | limits).items())

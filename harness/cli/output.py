@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import stat
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,10 +15,9 @@ from typing import Any
 from harness.errors import ConfigurationError, HarnessError, NetworksRefused
 from harness.files import spreadsheet_csv, write_whole
 from harness.npu.tables import Part, Table
-from harness.text import milliseconds, printable
+from harness.text import milliseconds, printable, shortened
 
 SCHEMA_VERSION = 1
-_LONG_WORD = re.compile(r"(\S{60})\S{81,}(\S{60})")
 _FILE_WIDTH = 100_000
 """Columns of a table that no terminal shows: enough for every row on one line."""
 
@@ -35,8 +33,7 @@ def print_error(error: HarnessError) -> None:
     lines = (("error", error.what), *(("  why", reason) for reason in reasons), ("  next", error.next_step))
     for label, text in lines:
         if text:
-            shortened = _LONG_WORD.sub(r"\1…\2", text)  # names and paths have any length
-            print(f"{label}: {printable(shortened)}", file=sys.stderr)
+            print(f"{label}: {printable(shortened(text))}", file=sys.stderr)
 
 
 def note(text: str) -> None:

@@ -29,7 +29,7 @@ from harness.network.limits import READING, Limits, too_much_memory
 from harness.network.network import Network
 from harness.network.prepare import prepare
 from harness.network.read import ModelFile, parse_model, read_model
-from harness.text import byte_size, printable
+from harness.text import byte_size, printable, shortened
 
 Source = Path | tuple[str, bytes]
 """The path of a file, or the name and content of one."""
@@ -166,7 +166,7 @@ def _guarded(step: Callable[[], bytes]) -> bytes:
         return step()
     except HarnessError as error:
         texts = (error.what, error.why, error.next_step)
-        return encode({"error": type(error).__name__, "texts": [text[:_MAX_TEXT] for text in texts]})
+        return encode({"error": type(error).__name__, "texts": [shortened(text)[:_MAX_TEXT] for text in texts]})
     except MemoryError:
         return encode({"memory": True})
     except Exception:  # a bug: the parent raises it

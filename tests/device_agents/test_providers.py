@@ -184,7 +184,7 @@ def test_validate_lists_what_runs_on_the_cpu(tmp_path: Path) -> None:
         '[devices.azure]\ngolden_ms = [1e-3, 1e3]\n[devices.azure.options]\nprovider = "Azure"\nallow_fallback = true\n'
     )
     (tmp_path / "devices.toml").write_text(text)
-    place, policy = Workspace(tmp_path), RepeatPolicy(runs=2)
+    place, policy = Workspace(tmp_path), RepeatPolicy(runs=8)
     profile([path], device="azure", workspace=place, policy=policy)
     build_lut("azure", workspace=place)
     result = validate([path], device="azure", workspace=place, policy=policy, processes=1)

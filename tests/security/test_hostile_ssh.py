@@ -91,10 +91,11 @@ def test_closing_has_an_end(servers: dict[str, Sshd], case: str) -> None:
 
 def test_a_server_that_reads_nothing_is_left(servers: dict[str, Sshd]) -> None:
     """Bytes that nobody takes are an error, and closing afterwards has an end, too."""
+    data = b"x" * (64 << 20)
     with little_memory(BOUND_BYTES):
         connection = start_agent(servers["reads_nothing"].device())
         with pytest.raises(OSError, match=r"did not take a packet within 0.5 s"):
-            connection.send(bytes(64 << 20), 60.0)
+            connection.send(data, 60.0)
         connection.close()
 
 

@@ -21,7 +21,7 @@ import typer
 from harness import errors
 from harness.errors import HarnessError, UnsupportedNetwork
 from harness.network.limits import NPU, Limits, too_much_memory
-from harness.text import printable
+from harness.text import printable, shortened
 
 Command = Callable[..., None]
 _TIME_SIGNALS = (signal.SIGXCPU, signal.SIGALRM)
@@ -95,14 +95,14 @@ def _ended(command: Callable[[], None]) -> dict[str, Any]:
     except HarnessError as error:
         if _is_about_memory(error):
             return {"kind": "memory"}
-        texts = [text[:_MAX_TEXT] for text in (error.what, error.why, error.next_step)]
+        texts = [shortened(text)[:_MAX_TEXT] for text in (error.what, error.why, error.next_step)]
         return {"kind": "error", "name": type(error).__name__, "texts": texts}
     except MemoryError:
         return {"kind": "memory"}
     except BrokenPipeError:
         return {"kind": "pipe"}
     except OSError as error:
-        return {"kind": "system", "text": str(error)[:_MAX_TEXT]}
+        return {"kind": "system", "text": shortened(str(error))[:_MAX_TEXT]}
     except Exception:
         return {"kind": "bug", "text": traceback.format_exc()[-_MAX_TEXT:]}
     return {"kind": "exit", "code": 0}
