@@ -48,6 +48,7 @@ def main() -> int:
     for name in options.targets or NAMES:
         print(f"{name}: {options.seconds} s", file=sys.stderr, flush=True)
         results.append(fuzz(name, options.seconds, keep))
+        print(json.dumps(asdict(results[-1])), file=sys.stderr, flush=True)
     print(table(results))
     print(json.dumps({"schema_version": 2, "targets": [asdict(result) for result in results]}))
     if options.docs:

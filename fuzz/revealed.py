@@ -167,6 +167,15 @@ def _mutated_graph(payload: bytes, draw: random.Random) -> bytes:
         model.ParseFromString(payload)
     except DecodeError:
         return mutate_bytes(payload, draw)
+    try:
+        _edit(model, draw)
+    except UnicodeDecodeError:  # an earlier mutation left a name that is not UTF-8
+        mutate_message(model, draw)
+    return bytes(model.SerializeToString())
+
+
+def _edit(model: Any, draw: random.Random) -> None:
+    """Change how nodes are named, connected and placed, or any field."""
     nodes = model.graph.node
     if draw.random() < 0.6 and nodes:
         node, other = draw.choice(nodes), draw.choice(nodes)
@@ -183,4 +192,3 @@ def _mutated_graph(payload: bytes, draw: random.Random) -> bytes:
             other.input[0] = node.output[0]
     else:
         mutate_message(model, draw)
-    return bytes(model.SerializeToString())

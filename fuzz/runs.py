@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from fuzz.figures import Figures
 from fuzz.outcome import Outcome
@@ -22,6 +23,8 @@ _EDGES = re.compile(r"\bcov: (\d+)")
 _MEMORY = re.compile(r"peak_rss_mb: +(\d+)")
 _ENDINGS = {"crash": "crash", "timeout": "hang", "oom": "memory"}
 _REPLAY_S = 300
+_GRACE_S = 300
+"""Time beyond its own that a run may take on a busy machine before it is ended."""
 _REFUSALS = (Outcome.REFUSED.name, Outcome.STOPPED.name)
 _VARIABLES = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
 
@@ -82,16 +85,11 @@ def _one_run(name: str, seconds: int, run: int, statistics: Path, keep: Path, co
     log = keep / f"{name}-{run}.log"
     with log.open("wb") as file:
         nothing, environment = subprocess.DEVNULL, {**os.environ, **_VARIABLES}
-        subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment,
-            stdin=nothing,
-            stdout=file,
-            stderr=file,
-            timeout=seconds + 120,
-            check=False,
-        )
+        streams: dict[str, Any] = {"stdin": nothing, "stdout": file, "stderr": file}
+        try:
+            subprocess.run(command, cwd=ROOT, env=environment, timeout=seconds + _GRACE_S, check=False, **streams)
+        except subprocess.TimeoutExpired:
+            file.write(b"\nTimeoutError: the run did not end by itself\n")
     return log.read_text(errors="replace")
 
 

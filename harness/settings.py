@@ -115,6 +115,8 @@ def check_settings(
         names = known(keys[:-1])
         step = did_you_mean(str(keys[-1]), names, "Known keys") if names else "Remove it"
         raise invalid_key(path, key, "is unknown", step)
+    if problem["type"] == "missing" and isinstance(problem["loc"][-1], int):
+        raise invalid_key(path, key, "has too few elements", "Add the others")
     if problem["type"] == "missing":
         raise invalid_key(path, key, "is missing", "Add it")
     message = problem["msg"].removeprefix("Value error, ")
@@ -140,7 +142,8 @@ def _shown(keys: Keys, content: Any, prefix: str) -> str:
     """Keys as a reader finds them: tables of an array by their name or number, elements of plain arrays left out."""
     text = prefix
     for part in keys:
-        content = content[part] if not isinstance(content, Mapping) or part in content else None
+        is_there = part in content if isinstance(content, Mapping) else isinstance(part, int) and part < len(content)
+        content = content[part] if is_there else None
         if not isinstance(part, int):
             joint = "" if not text or text.endswith(" ") else "."
             text += joint + (part[:_MAX_SHOWN] if part.isprintable() else repr(part[:_MAX_SHOWN]))

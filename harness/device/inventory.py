@@ -231,7 +231,8 @@ def _device(path: Path, name: str, table: Any) -> Device:
             what = "is unknown for this transport"
             raise invalid_key(path, f"{key}.{setting}", what, f'Add transport = "{other}", or remove the key')
     fields = {key: table[key] for key in _DEVICE_KEYS if key in table}
-    virtual = str(fields.get("backend")) in BACKENDS and BACKENDS[fields["backend"]].virtual
+    backend = fields.get("backend")
+    virtual = isinstance(backend, str) and backend in BACKENDS and BACKENDS[backend].virtual
     fields.setdefault("resource", name.lstrip("._-") or "device" if virtual else "cpu")
 
     def build(_: object) -> Device:

@@ -18,6 +18,8 @@ SSH = '[devices.a]\ntransport = "ssh"\nhost = "h"\nuser = "u"\nidentity = '
 FOUND_DEVICES = {
     "integer of thousands of digits": f'{SSH}"key"\nport = {"1" * 5000}',
     "transport of thousands of digits": f"[devices.a]\ntransport = 0x{'f' * 5000}",
+    "backend of thousands of digits": f"[devices.a]\nbackend = 0x{'f' * 5000}",
+    "no element of two": "[devices.a]\ngolden_ms = []",
     "option of thousands of digits": f"[devices.a]\noptions = {{threads = 0x{'f' * 5000}}}",
     "home of nobody": f'{SSH}"~nobody-here/key"',
     "known hosts of nobody": f'{SSH}"key"\nknown_hosts = "~nobody-here/key"',
