@@ -58,8 +58,22 @@ def cut_as_reported(
     source = session.hello.backend
     rewrites = [FusionRule(UNSIGNED_PAIRS, 1, 1, source)] if any(graph.unsigned_pairs for _, graph in reported) else []
     executed = [(as_executed(network, rewrites), graph) for network, graph in reported]
-    rules = (*learn_rules([(network, graph.groups) for network, graph in executed], source), *rewrites)
+    examples = _rules_of_examples(session) if session.hello.clock != "device" else ()
+    groups = [(network, graph.groups) for network, graph in executed]
+    rules = (*learn_rules(groups, source, examples), *rewrites)
     return [CutNetwork(network, cut(network, rules), graph.blocked, graph) for network, graph in executed], rules
+
+
+@functools.lru_cache(maxsize=1)
+def _rules_of_examples(session: AgentSession) -> tuple[FusionRule, ...]:
+    """Return what the device fuses of the examples; nothing if it refuses them. They are small and never measured."""
+    from harness.measure.fusion_examples import example_rules, fusion_examples  # loads onnx
+
+    try:
+        graph = _runtime_graph(session, fusion_examples())
+    except UnsupportedNetwork:
+        return ()
+    return example_rules(graph.groups, session.hello.backend)
 
 
 def with_chains(

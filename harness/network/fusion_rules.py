@@ -34,6 +34,7 @@ _PATTERN_NODE = re.compile(r"([A-Za-z0-9_/]+)\(([x0-9,.]*)\)\Z")
 _LISTED = "network "
 _NODES = "[0-9]{1,7}( [0-9]{1,7})+"
 _EXACT = re.compile(rf"{_LISTED}[0-9a-f]{{16}}: {_NODES}(; {_NODES})*\Z")
+_KIND = re.compile(r"(Conv|BatchNormalization)/[a-z]*/?[0-9]+")
 _READ = re.compile(r"x\d+|\d+(\.\d+)?")
 
 
@@ -177,8 +178,17 @@ def _groups_of(network: Network, rules: Sequence[FusionRule]) -> tuple[tuple[int
     return groups if all(index < len(network.nodes) for group in groups for index in group) else ()
 
 
-def learn_rules(reported: Sequence[ReportedGroups], source: str) -> tuple[FusionRule, ...]:
+def of_any_kind(pattern: str) -> str:
+    """Return the pattern for convolutions of all kinds and alignments."""
+    return _KIND.sub(r"\1", pattern)
+
+
+def learn_rules(
+    reported: Sequence[ReportedGroups], source: str, known: Sequence[FusionRule] = ()
+) -> tuple[FusionRule, ...]:
     """Return rules that reproduce the groups that a backend reports for networks.
+
+    `known` rules hold besides, but for patterns about which the networks say something.
 
     A rule holds if the device fused at least half of the places that its pattern matches, not counting places inside
     longer rules. A rule that does not hold is kept as evidence. Groups with several sinks cannot be written as a
@@ -213,6 +223,8 @@ def learn_rules(reported: Sequence[ReportedGroups], source: str) -> tuple[Fusion
             rules.append(FusionRule(pattern, len(places), sum(fused for _, fused, _ in places), source))
             for place, _, claimed in places if rules[-1].holds else ():
                 claimed.update(place)
+    shown = {of_any_kind(rule.pattern) for rule in rules}
+    rules += [rule for rule in known if of_any_kind(rule.pattern) not in shown]
     return (*rules, *_exact_rules(reported, rules, source))
 
 

@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 
 from harness.network.layers import Layer
 from harness.network.network import Network
+from harness.network.network_parts import Parts
 from harness.network.prepare import prepare
 from harness.network.read import ModelFile
 from harness.space.configuration import (
@@ -21,7 +22,6 @@ from harness.space.configuration import (
 )
 from harness.space.mover_nodes import activated, mover_nodes
 from harness.space.movers import Elementwise, Joining, Permutation, Rowwise
-from harness.space.network_parts import Parts
 
 _OPSET = 17
 _IR_VERSION = 8

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from harness.network.network_parts import Parts
 from harness.space.configuration import NO_ACTIVATION
 from harness.space.movers import ORDERS, Elementwise, Joining, Mover, Resizing, Rowwise
-from harness.space.network_parts import Parts
 
 
 def mover_nodes(parts: Parts, name: str, layer: Mover, sources: Sequence[str]) -> list[str]:

@@ -197,6 +197,8 @@ def _result_shape(operator: KeyOperator, read: Shape | None) -> Shape | None:
         return None
     if operator.op == "Reshape":
         return _reshaped(read, operator.tensors[1].values) if len(operator.tensors) > 1 else None
+    if operator.op == "Pad":
+        return _padded(read, operator.tensors[1].values) if len(operator.tensors) == 2 else None
     if operator.op == "Transpose":
         order = operator.numbers("perm", tuple(range(len(read)))[::-1])
         if sorted(order) != list(range(len(read))):
@@ -261,6 +263,13 @@ def windowed(operator: KeyOperator, read: Shape | None) -> Shape | None:
     ]
     weight = operator.tensor(WEIGHT_SLOT.get(operator.op, 1)).shape if operator.op in CONVOLUTIONS else None
     return (read[0], weight[0] if weight else read[1], *(max(1, size) for size in sizes))
+
+
+def _padded(read: Shape, values: Shape) -> Shape | None:
+    """Return the shape with padding, given in front of all axes and then behind them; None without its values."""
+    if len(values) != 2 * len(read):
+        return None
+    return tuple(size + values[axis] + values[axis + len(read)] for axis, size in enumerate(read))
 
 
 def _reshaped(read: Shape, values: Shape) -> Shape | None:

@@ -122,6 +122,15 @@ def test_one_axis_or_several_move(order: str, name: str) -> None:
     assert layer.operator == f"move/copy/order/{name}"
 
 
+def test_a_convolution_behind_a_pad_reads_the_padded_map() -> None:
+    """The sizes of a padded map follow from the constant padding, and not from one of other axes."""
+    text = "k1|x0:float32[1,8,6,6]|Pad(x0,c:int64[8]={}){{mode=constant}}|Conv(t0,c:float32[16,8,3,3]){{{}}}"
+    text += "|->t1:float32[1,16,6,6]"
+    layer = described(text.format("0,0,1,1,0,0,1,1", window(3, 0)))
+    assert (layer.operator, layer.in_size, layer.macs) == ("mac/conv/dense/plain/Pad", (8, 8), 36 * 16 * 8 * 9)
+    assert described(text.format("0,1,1", window(3, 0))).operator.startswith("move/")
+
+
 def test_feature_maps_are_counted() -> None:
     """The context of an entry says how many of a layer's inputs are feature maps."""
     text = "k1|x0:float32[1,8,6,6]|x1:float32[1,8,6,6]|Add(x0,x1){}|->t0:float32[1,8,6,6]"

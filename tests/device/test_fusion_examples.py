@@ -1,0 +1,84 @@
+"""What a real runtime fuses of the examples holds for networks that no campaign has."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import NodeProto, TensorProto, helper, numpy_helper, save
+
+from harness.device.inventory import BUILT_IN
+from harness.device.session import AgentSession, open_session
+from harness.measure.cutting import cut_as_reported
+from harness.network.fusion_rules import FusionRule, learn_rules
+from harness.network.layers import cut
+from harness.network.model_references import load_network
+from harness.network.network import Network
+
+CHANNELS, EDGE = 48, 10
+TAILS = {
+    "gate": [helper.make_node("HardSigmoid", ["c"], ["y"], alpha=0.2)],
+    "folded normalisation": [
+        helper.make_node("Mul", ["c", "scale"], ["m"]),
+        helper.make_node("Add", ["m", "shift"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ],
+    "swish": [helper.make_node("Sigmoid", ["c"], ["s"]), helper.make_node("Mul", ["c", "s"], ["y"])],
+    "softmax": [helper.make_node("Softmax", ["c"], ["y"], axis=1)],
+}
+
+
+def network_of(folder: Path, nodes: list[NodeProto], name: str) -> Network:
+    """Return a network that reads a map, between convolutions with nothing to fuse; `c` is a padded convolution."""
+    arrays = {"w": np.ones((CHANNELS, CHANNELS, 3, 3)), "first": np.ones((CHANNELS, 4, 1, 1))}
+    arrays |= {"last": np.ones((4, CHANNELS, 1, 1))}
+    arrays |= {one: np.ones((CHANNELS, 1, 1)) for one in ("scale", "shift")}
+    weights = [numpy_helper.from_array(array.astype(np.float32), one) for one, array in arrays.items()]
+    weights.append(numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, 1]), "pads"))
+    front = [
+        helper.make_node("Conv", ["x", "first"], ["f"], "first"),
+        helper.make_node("Relu", ["f"], ["r"], "relu"),
+        helper.make_node("Pad", ["r", "pads"], ["p"], "pad"),
+        helper.make_node("Conv", ["p", "w"], ["c"], "conv"),
+    ]
+    graph = helper.make_graph(
+        [*front, *nodes, helper.make_node("Conv", ["y", "last"], ["z"], "last")],
+        name,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4, EDGE, EDGE))],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, (1, 4, EDGE, EDGE))],
+        weights,
+    )
+    path = folder / f"{name}.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return load_network(str(path))
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[AgentSession]:
+    """Lease the processor."""
+    with open_session(BUILT_IN["cpu01"]) as opened:
+        opened.acquire("the test")
+        yield opened
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_unknown_networks_are_cut_as_the_runtime_cuts_them(session: AgentSession, tmp_path: Path, tail: str) -> None:
+    """With rules from the campaign of another network, a network is cut as the device reports of that network."""
+    known = network_of(tmp_path, [helper.make_node("Relu", ["c"], ["y"])], "known")
+    unknown = network_of(tmp_path, TAILS[tail], "unknown")
+    _, rules = cut_as_reported(session, [known], lambda _: None, threading.Event())
+    (reported,), _ = cut_as_reported(session, [unknown], lambda _: None, threading.Event())
+    assert [layer.op for layer in cut(unknown, rules)] == [layer.op for layer in reported.layers]
+
+
+def test_what_networks_show_counts_before_examples(tmp_path: Path) -> None:
+    """A rule of examples is dropped where a network shows something of the same operators, and added elsewhere."""
+    network = network_of(tmp_path, [helper.make_node("Relu", ["c"], ["y"])], "known")
+    conv, relu = (node.index for node in network.nodes if node.name == "conv" or node.outputs[0] == "y")
+    examples = [FusionRule("Conv(x0);Relu(0)", 9, 9, "x"), FusionRule("Conv(x0);Tanh(0)", 9, 9, "x")]
+    rules = learn_rules([(network, [frozenset({conv, relu})])], "runtime", examples)
+    patterns = [rule.pattern for rule in rules if not rule.pattern.startswith("network")]
+    assert patterns == ["Conv/dense/16(x0);Relu(0)", "Conv(x0);Tanh(0)"]
