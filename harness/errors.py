@@ -232,7 +232,7 @@ class MachineNoisy(MeasurementError, retry_helps=True):
 
 
 class IllConditionedDesign(MeasurementError, fault="user"):
-    """The sizes of the null probes do not separate a, b and c; the error names sizes that do."""
+    """The null probes do not separate a, b and c, because of their sizes, or of their noise; the error says which."""
 
 
 class CoverageError(HarnessError, exit_code=6, fault="user"):

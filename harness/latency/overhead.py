@@ -150,14 +150,15 @@ def fit_overhead(
     Intervals are percentiles over refits to redrawn totals, which stay valid where a coefficient is at its bound of
     zero and where long totals scatter more. `drift` is the relative standard error that all totals share. A column of
     the device's own memory, or of what auxiliary layers read, is left out if the null probes cannot separate it from a
-    and b, and its time becomes part of them. Raises IllConditionedDesign where the sizes do not separate the others.
+    and b, and its time becomes part of them. Raises IllConditionedDesign where the sizes do not separate the others, or
+    would if the totals scattered less.
     """
     design = np.array([row_of(terms) for terms, _ in nulls]).reshape(-1, len(COLUMNS))
     total = np.array([measurement.latency_s for _, measurement in nulls])
     used = np.flatnonzero(design.any(axis=0))
     stderr = np.array([min(measurement.stderr_s, measurement.latency_s) for _, measurement in nulls])
     weight = 1 / np.hypot(stderr, MODEL_NOISE * total)
-    used, condition = _separable(design, weight, used)
+    used, condition = _separable(design, total, weight, used)
     fitted = robust_fits(design[:, used], total[None], weight)[0]
     random = np.random.default_rng(seed)
     draws = _refits(design[:, used], total, weight, fitted, random)
@@ -188,32 +189,42 @@ def fit_overhead(
     )
 
 
-def _separable(design: Floats, weight: Floats, used: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], float]:
+def _separable(
+    design: Floats, total: Floats, weight: Floats, used: np.ndarray[Any, Any]
+) -> tuple[np.ndarray[Any, Any], float]:
     """Return the columns that the design separates, and its condition number with columns of unit length."""
     names = [COLUMNS[column] for column in used]
     step = "Measure null probes whose input and output sizes vary independently, as `harness profile` plans them"
     if len(design) <= len(used) or not {"runs", "input_bytes", "output_bytes"} <= set(names):
         why = f"{len(design)} null probes cannot separate {', '.join(names) or 'any terms'}"
         raise IllConditionedDesign("The overhead cannot be fitted", why=why, next_step=step)
-    scaled = design[:, used] * weight[:, None]
-    scaled = scaled / np.linalg.norm(scaled, axis=0)
-    _, singular, right = np.linalg.svd(scaled)
-    condition = float(singular[0] / max(singular[-1], 1e-300))
+    condition, shares = _condition(design[:, used], weight)
     if condition > MAX_CONDITION:
-        together = [name for name, share in zip(names, abs(right[-1]), strict=True) if share > 0.3]
+        together = [name for name, share in zip(names, shares, strict=True) if share > 0.3]
         mergeable = _MERGED if "slices" not in names else MEMORY_COLUMNS
         merged = next((name for name in mergeable if name in together), None)
         if merged is not None:
-            return _separable(design, weight, used[used != COLUMNS.index(merged)])
+            return _separable(design, total, weight, used[used != COLUMNS.index(merged)])
+        what, found = "The null probes do not separate a, b and c", f"(condition number {condition:.3g})"
+        if _condition(design[:, used], 1 / total)[0] <= MAX_CONDITION:
+            why = f"Their sizes do, but the runs of some of them scatter too much {found}"
+            step = "Stop other work on the device, and run `harness profile --fresh` with more --runs"
+            raise IllConditionedDesign(what, why=why, next_step=step)
         varied, *others = [name for name in together if name != "runs"] or ["input_bytes"]
         sizes = design[:, COLUMNS.index(varied)]
-        why = f"{' and '.join(together)} vary together (condition number {condition:.3g})"
         step = (
             f"Add null probes that vary {varied} from {max(1, min(sizes)):.0f} to {4 * max(sizes):.0f}"
             f" while {' and '.join(others) or 'the other sizes'} stay constant"
         )
-        raise IllConditionedDesign("The null probes do not separate a, b and c", why=why, next_step=step)
+        raise IllConditionedDesign(what, why=f"{' and '.join(together)} vary together {found}", next_step=step)
     return used, condition
+
+
+def _condition(design: Floats, weight: Floats) -> tuple[float, Floats]:
+    """Return the condition number of a weighted design, and the shares of columns in what it separates least."""
+    scaled = design * weight[:, None]
+    _, singular, right = np.linalg.svd(scaled / np.linalg.norm(scaled, axis=0))
+    return float(singular[0] / max(singular[-1], 1e-300)), abs(right[-1])
 
 
 def _refits(design: Floats, total: Floats, weight: Floats, fitted: Floats, random: np.random.Generator) -> Floats:

@@ -197,6 +197,18 @@ def refusal(sizes: Sequence[tuple[int, int]]) -> IllConditionedDesign:
     return refused.value
 
 
+def test_noise_that_hides_what_the_sizes_separate_is_refused_as_noise() -> None:
+    """Where the probes that slice their input scatter, the error asks for more runs, not for other sizes."""
+    assert fit_overhead(totals(design(), 1, 0.005)).condition < 100
+    noisy = [
+        (one, dataclasses.replace(seen, stderr_s=0.5 * seen.latency_s) if one.slices else seen)
+        for one, seen in totals(design(), 1, 0.005)
+    ]
+    with pytest.raises(IllConditionedDesign, match="scatter too much") as refused:
+        fit_overhead(noisy)
+    assert "--runs" in refused.value.next_step
+
+
 def test_equal_input_and_output_sizes_are_refused_by_name() -> None:
     """Probes whose input and output sizes are equal are refused, with sizes that would separate a and b."""
     refused = refusal([(size, size) for size in (100, 1000, 5000, 10_000, 100_000)])

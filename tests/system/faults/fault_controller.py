@@ -1,8 +1,8 @@
 """A process that has imported `harness` and runs each command in a fork of itself, with a fault.
 
 Reads orders as lines of JSON from standard input and answers each with one line. A fork may send itself a signal
-at a step of the journal: before its n-th commit, or after it. It may live with shorter deadlines, and with a limit
-on the size of the files that it writes.
+at a step of the journal: before its n-th commit of something written, or after it. It may live with shorter deadlines,
+and with a limit on the size of the files that it writes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,22 @@ from typing import Any
 
 
 class _Journal(sqlite3.Connection):
-    """A connection that counts commits and sends a signal at one of them."""
+    """A connection that counts commits and sends a signal at one of them.
+
+    The end of a transaction that only reads is no commit.
+    """
 
     at = 0
     number = 0
     moment = "before"
     commits = 0
+    writes = False
 
     def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
         """Executes a statement, and sends the signal at its commit."""
-        if sql != "COMMIT":
+        if sql.startswith("BEGIN"):
+            self.writes = sql == "BEGIN IMMEDIATE"
+        if sql != "COMMIT" or not self.writes:
             return super().execute(sql, *values)
         _Journal.commits += 1
         if (_Journal.commits, _Journal.moment) == (_Journal.at, "before"):
