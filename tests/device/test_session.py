@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -334,7 +335,7 @@ def test_lease_lost_without_a_request_ends_any_wait(meet: Meet) -> None:
 
 def test_silent_link_is_lost(meet: Meet) -> None:
     """When even heartbeats stay unanswered the link is lost."""
-    session, peer = meet(SHORT, heartbeat=lambda *_: None)
+    session, peer = meet(replace(SHORT, run_s=30.0), heartbeat=lambda *_: None)
     session.greet()
     session.acquire("me")
     with pytest.raises(LinkLost, match="heartbeats included"):
@@ -345,7 +346,7 @@ def test_silent_link_is_lost(meet: Meet) -> None:
 def test_agent_that_only_answers_heartbeats_is_given_up(meet: Meet) -> None:
     """A run that never ends is given up although heartbeats are answered."""
     with pytest.raises(LinkLost, match="no samples or end within"):
-        _run(meet, lambda *_: None, SHORT)
+        _run(meet, lambda *_: None, replace(SHORT, lease_ttl_s=2.0))
 
 
 def test_no_agent_at_all_is_unreachable(meet: Meet) -> None:

@@ -366,9 +366,9 @@ def test_a_worker_that_is_stopped_again_and_again_fails_its_job(rig: Lab, monkey
 
     library: Any = distributed
     monkeypatch.setattr("harness.fleet.cluster.dask_engine._INTERRUPTIONS", 0)
-    running = Running(engine(rig), job(rig, "m", policy=LONG))
-    wait_until(lambda: len(rig.series("one", "m")) > SOME, "the middle of the job")
     with library.Client(rig.scheduler, set_as_default=False) as client:
+        running = Running(engine(rig), job(rig, "o", policy=LONG))
+        wait_until(lambda: len(rig.series("one", "o")) > SOME, "the middle of the job")
         client.run(lambda dask_worker: dask_worker.plugins[PLUGIN].teardown(dask_worker))
     (outcome,) = running.end()
     assert outcome.failure is not None

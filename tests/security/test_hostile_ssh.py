@@ -17,7 +17,11 @@ from harness.errors import DeviceError, DeviceUnreachable
 
 BOUND_BYTES = 48 << 20
 SHORT = Deadlines(lease_ttl_s=1.0, start_s=1.0, reply_s=1.0, load_s=1.0, run_s=0.6, margin_s=0.2)
-HASTE = {"connect_timeout_s": 0.3, "banner_timeout_s": 0.3, "auth_timeout_s": 0.3}
+HASTE = {
+    "banner_that_drips": {"connect_timeout_s": 0.3, "banner_timeout_s": 1.0},
+    "keys_that_drip": {"connect_timeout_s": 0.3, "banner_timeout_s": 1.0},
+    "authentication_that_does_not_answer": {"auth_timeout_s": 0.3},
+}
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -70,9 +74,8 @@ SAYS = {
 def test_a_hostile_server_is_left_with_the_reason(servers: dict[str, Sshd], case: str) -> None:
     """Whatever a server does from its banner to the first answer of an agent, the host ends, and says why."""
     assert case in {**RAW, **SETUP, **AGENT}
-    haste = HASTE if case in ("banner_that_drips", "keys_that_drip", "authentication_that_does_not_answer") else {}
     with little_memory(BOUND_BYTES), pytest.raises(DeviceError, match=SAYS[case]) as refused:
-        _greet(servers[case].device(**haste))
+        _greet(servers[case].device(**HASTE.get(case, {})))
     assert refused.value.exit_code == 4 and refused.value.fault in ("device", "link")
 
 
