@@ -123,7 +123,7 @@ def fusion_examples() -> Network:
             name = f"{number}.padded{at}"
             pads = parts.numbers(f"{name}.pads", (0, 0, 1, 1, 0, 0, 1, 1))
             padded = parts.node("Pad", f"{name}:pad", [source, pads])
-            _convolved(parts, name, (padded, other), (channels, groups), behind, padding=0)
+            _convolved(parts, name, (padded, other), (channels, groups), behind, is_padded=True)
         pads = parts.numbers(f"{number}.pads", (0, 0, 1, 1, 0, 0, 1, 1))
         padded = parts.node("Pad", f"{number}.pooled:pad", [source, pads])
         pooled = parts.node("MaxPool", f"{number}.pooled:pool", [padded], kernel_shape=[3, 3], strides=[1, 1])
@@ -144,13 +144,20 @@ def _map(parts: Parts, name: str, channels: int) -> str:
 
 
 def _convolved(
-    parts: Parts, name: str, maps: tuple[str, str], kind: tuple[int, int], behind: Sequence[str], padding: int = 1
+    parts: Parts,
+    name: str,
+    maps: tuple[str, str],
+    kind: tuple[int, int],
+    behind: Sequence[str],
+    is_padded: bool = False,
 ) -> None:
     """Add a convolution of a map, with these channels and groups, operators behind it that may add the other map."""
     channels, groups = kind
-    weights = [parts.weight(f"{name}.weight", (channels, channels // groups, 3, 3))]
+    edge = 3 if is_padded or groups == channels else 1  # small weights: runtimes write the network to a file
+    padding = 0 if is_padded else edge // 2
+    weights = [parts.weight(f"{name}.weight", (channels, channels // groups, edge, edge))]
     weights.append(parts.weight(f"{name}.bias", (channels,)))
-    window = {"kernel_shape": [3, 3], "pads": [padding] * 4, "group": groups}
+    window = {"kernel_shape": [edge, edge], "pads": [padding] * 4, "group": groups}
     result = parts.node("Conv", f"{name}:conv", [maps[0], *weights], **window)
     for at, one in enumerate(behind):
         result = _behind(parts, f"{name}:{at}", result, one, channels, maps[1])

@@ -40,7 +40,7 @@ def host_disk(rig: Rig) -> Iterator[Path]:
 @pytest.fixture
 def device_disk(tmp_path: Path, rig: Rig) -> Iterator[Path]:
     """A small disk for what the agent writes: leases, and the private folder of its worker."""
-    with small_disk(tmp_path / "disk", "1m") as folder:
+    with small_disk(tmp_path / "disk", "16m") as folder:
         rig.monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", str(folder))
         rig.monkeypatch.setattr("tempfile.tempdir", tempfile.gettempdir())  # that of the controller stays
         rig.monkeypatch.setenv("TMPDIR", str(folder))
