@@ -34,6 +34,11 @@ def shortened(text: str) -> str:
     return _LONG_WORD.sub(r"\1…\2", text)
 
 
+def whole_number(text: str, most_digits: int) -> int | None:
+    """Return the number that a text is; None for any other text, and for one of more digits."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= most_digits else None
+
+
 def last_part(text: str, limit: int = 600) -> str:
     """Return the text on one line without unprintable characters; of a long one the end, where errors stand."""
     plain = " ".join("".join(character if character.isprintable() else " " for character in text).split())

@@ -13,7 +13,6 @@ from benchmarks.generated_page import Reached, Section, milliseconds, percent, s
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Lut
-from harness.measure.core_caches import core_cache_bytes
 from harness.measure.summary import Z_95
 from harness.network.layers import context_of, cut
 from harness.network.network import Network
@@ -131,10 +130,11 @@ def left_out(known: Lut, network: Network, measured_s: float) -> LeftOut | None:
         say(f"{network.name} cannot be left out: {len(kept)} entries, {len(estimated.unknown)} layers are unknown")
         return None
     say(f"{network.name} left out: {signed(estimated.latency_s / measured_s - 1)}")
-    cache_bytes = core_cache_bytes(known.clock, known.fingerprint)
-    is_warm = cache_bytes is not None and network.runs_from_caches(cache_bytes)
-    features = {layer.key.digest: describe(layer.key.text, context_of(network, layer)) for layer in layers}
-    described = {key: replace(layer, warm=is_warm) for key, layer in features.items() if layer is not None}
+    is_warm = known.runs_warm(network)
+    features = {
+        layer.key.digest: describe(layer.key.text, context_of(network, layer), warm=is_warm) for layer in layers
+    }
+    described = {key: layer for key, layer in features.items() if layer is not None}
     intervals = dict(zip(described, Predictor(reduced.predictor).predict_all(list(described.values())), strict=True))
     tabled = [(one.key, one.latency_s) for one in estimate_network(network, known).layers if one.latency_s is not None]
     entries = [(intervals[key], latency_s) for key, latency_s in dict.fromkeys(tabled)]

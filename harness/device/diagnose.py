@@ -19,7 +19,7 @@ from harness.errors import (
     HarnessError,
     HostKeyError,
 )
-from harness.text import last_part
+from harness.text import last_part, whole_number
 
 _DISK_BYTES = 500 << 20
 _MOST_DIGITS = 5
@@ -62,9 +62,8 @@ def _checks(device: Device) -> Iterator[Check]:
         governor = session.hello.fingerprint.get("governor", "none")
     yield from _backend(device, status)
     yield _governor(governor)
-    cores = session.hello.fingerprint.get("cores", "")
-    is_number = cores.isascii() and cores.isdecimal() and len(cores) <= _MOST_DIGITS
-    yield from _status(device, status, int(cores) if is_number else 1)
+    cores = whole_number(session.hello.fingerprint.get("cores", ""), _MOST_DIGITS)
+    yield from _status(device, status, 1 if cores is None else cores)
 
 
 def _link(device: Device) -> Iterator[Check]:

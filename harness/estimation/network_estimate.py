@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -15,7 +15,6 @@ from harness.latency.overhead import row_of
 from harness.lut.neighbourhoods import ClassValue
 from harness.lut.table import Entry, Lut
 from harness.lut.table_choice import open_table
-from harness.measure.core_caches import core_cache_bytes
 from harness.measure.summary import Z_95
 from harness.network.layers import Layer, context_of, cut, place_of
 from harness.network.model_references import Models
@@ -129,9 +128,9 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     contexts = [(place_of(network, layers, at), context_of(network, layer)) for at, layer in enumerate(layers)]
     found = _find(network, layers, contexts, table)
     asked = zip(layers, contexts, found, strict=True)
-    cache_bytes = core_cache_bytes(table.clock, table.fingerprint)
-    is_warm = cache_bytes is not None and network.runs_from_caches(cache_bytes)
-    predicted = _predict(table, [(layer, plain) for layer, (_, plain), entry in asked if entry is None], is_warm)
+    predicted = _predict(
+        table, [(layer, plain) for layer, (_, plain), entry in asked if entry is None], table.runs_warm(network)
+    )
     estimates = tuple(
         _unmeasured(layer, context, predicted.get((layer.key.digest, context)))
         if known is None
@@ -180,8 +179,10 @@ def _predict(table: Lut, layers: Sequence[tuple[Layer, str]], is_warm: bool) -> 
     """Return the predictions of the table's predictor for layers in contexts, by key digest and context."""
     if not layers or table.loaded_predictor is None:
         return {}
-    described = {(layer.key.digest, context): describe(layer.key.text, context) for layer, context in layers}
-    known = {place: replace(one, warm=is_warm) for place, one in described.items() if one is not None}
+    described = {
+        (layer.key.digest, context): describe(layer.key.text, context, warm=is_warm) for layer, context in layers
+    }
+    known = {place: features for place, features in described.items() if features is not None}
     learnt = zip(list(known), table.loaded_predictor.knows(list(known.values())), strict=True)
     known = {place: known[place] for place, is_learnt in learnt if is_learnt}
     predictions = table.loaded_predictor.predict_all(list(known.values()))

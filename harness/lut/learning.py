@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from harness.lut.table import Entry
 from harness.predictor.features.key_features import describe
@@ -30,9 +29,8 @@ def training_examples(entries: Sequence[Entry]) -> Iterator[TrainingExample]:
     learnt = [entry for entry in entries if "@" in entry.context or entry.key not in near]
     shares = _unresolved_shares(learnt)
     for entry in learnt:
-        layer = describe(entry.signature, entry.context)
+        layer = describe(entry.signature, entry.context, warm=entry.visit == WARM)
         if layer is not None:
-            layer = replace(layer, warm=entry.visit == WARM)
             latency_s = entry.latency_s if entry.resolved else entry.latency_s * shares[entry.op]
             yield TrainingExample(layer, max(latency_s, LEAST_S), entry.stderr_s, frozenset(entry.networks.split()))
 

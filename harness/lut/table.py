@@ -16,8 +16,10 @@ from harness.latency.overhead import Overhead, OverheadModel
 from harness.lut.chain_rows import ChainRow
 from harness.lut.error_correlations import Correlations, unpack, variance
 from harness.lut.neighbourhoods import Neighbourhoods
+from harness.measure.core_caches import core_cache_bytes
 from harness.measure.summary import Z_95
 from harness.network.fusion_rules import FusionRule
+from harness.network.network import Network
 from harness.predictor.predictor import Predictor
 
 IMPORT: Literal["import"] = "import"
@@ -177,6 +179,11 @@ class Lut:
     def loaded_predictor(self) -> Predictor | None:
         """The predictor, or None where the table has none; raises LutCorrupt."""
         return Predictor(self.predictor) if self.predictor else None
+
+    def runs_warm(self, network: Network) -> bool:
+        """Return whether a network finds its weights in the caches of the table's device."""
+        cache_bytes = core_cache_bytes(self.clock, self.fingerprint)
+        return cache_bytes is not None and network.runs_from_caches(cache_bytes)
 
     def find(self, key: str, contexts: Sequence[str]) -> Entry | None:
         """Return the entry of a layer in the first of these contexts that the table holds, else in another one."""

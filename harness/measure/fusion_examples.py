@@ -8,7 +8,6 @@ behind convolutions of each kind, and around matrix products. Each is between op
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,10 +18,7 @@ from onnx import TensorProto, helper
 from harness.network.fusion_rules import FusionRule, of_any_kind, parse_pattern, pattern_of
 from harness.network.network import Network
 from harness.network.network_parts import Parts
-from harness.network.prepare import prepare
-from harness.network.read import ModelFile
 
-_OPSET, _IR_VERSION = 17, 8
 _PAD = "Pad(x0);"
 _EDGE = 6
 _SOURCE_CHANNELS = 4
@@ -33,16 +29,16 @@ _CONVOLUTIONS = (
     *((channels, 4) for channels in (64, 32, 12)),
 )
 """Channels and groups: dense, depthwise and grouped, with channels that fill vectors of 16, of 8, or none."""
-_ACTIVATIONS = ("Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Swish")
+_ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Swish")
 _SCALES = (("scale",), ("shift",), ("scale", "shift"), ("BatchNormalization",))
 _BEHIND = (
     *((one,) for one in _ACTIVATIONS),
     *_SCALES,
-    *((*scale, one) for scale, one in itertools.product(_SCALES, ("Relu", "Clip", "HardSwish", "Swish"))),
+    *((*scale, one) for scale, one in itertools.product(_SCALES, ("Relu", "Relu6", "HardSwish", "Swish"))),
     *((*scale, "residual", *last) for scale, last in itertools.product(((), ("BatchNormalization",)), ((), ("Relu",)))),
     ("Relu", "residual"),
 )
-_PADDED = ((), ("Relu",), ("scale", "shift"), ("scale", "shift", "Clip"), ("scale", "Clip"), ("scale",))
+_PADDED = ((), ("Relu",), ("scale", "shift"), ("scale", "shift", "Relu6"), ("scale", "Relu6"), ("scale",))
 _AROUND_PRODUCTS = (
     ("MatMul", "bias"),
     *(("MatMul", "bias", one) for one in ("Relu", "Sigmoid", "Tanh")),
@@ -130,10 +126,7 @@ def fusion_examples() -> Network:
         _read(parts, f"{number}.pooled", pooled, channels)
     for at, around in enumerate(_AROUND_PRODUCTS):
         _product(parts, f"product{at}", around)
-    graph = helper.make_graph(parts.nodes, "examples", parts.inputs, parts.outputs, parts.weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
-    digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    return prepare(ModelFile("examples of fusion", model, digest), {})
+    return parts.network("examples of fusion")
 
 
 def _map(parts: Parts, name: str, channels: int) -> str:
@@ -172,15 +165,10 @@ def _behind(parts: Parts, name: str, tensor: str, kind: str, channels: int, resi
     if kind == "bias":
         return parts.node("Add", name, [tensor, parts.weight(f"{name}.value", (channels,))])
     if kind == "BatchNormalization":
-        scales = [parts.weight(f"{name}.{part}", (channels,)) for part in ("scale", "bias", "mean", "variance")]
-        return parts.node(kind, name, [tensor, *scales])
+        return parts.batch_normalisation(name, tensor, channels)
     if kind == "residual":
         return parts.node("Add", name, [tensor, residual])
-    if kind == "Clip":
-        return parts.node(kind, name, [tensor, parts.scalar(f"{name}.min", 0.0), parts.scalar(f"{name}.max", 6.0)])
-    if kind == "Swish":
-        return parts.node("Mul", f"{name}.mul", [tensor, parts.node("Sigmoid", name, [tensor])])
-    return parts.node(kind, name, [tensor])
+    return parts.activation(kind, name, [tensor])
 
 
 def _read(parts: Parts, name: str, tensor: str, channels: int) -> None:

@@ -56,9 +56,13 @@ def context_of(network: Network, layer: Layer) -> str:
 
     `outside` is an input of the network, `map` a feature map of another layer, `chip` any other result of one.
     """
-    maps = network.feature_maps
-    sources = {name: FEATURE_MAP if name in maps else "chip" for name in layer.graph.inputs}
-    return ",".join("outside" if name in network.inputs else source for name, source in sources.items())
+    return ",".join(_source(network, tensor) for tensor in layer.graph.inputs)
+
+
+def _source(network: Network, tensor: str) -> str:
+    if tensor in network.inputs:
+        return "outside"
+    return FEATURE_MAP if tensor in network.feature_maps else "chip"
 
 
 def place_of(network: Network, layers: Sequence[Layer], at: int) -> str:

@@ -1,13 +1,21 @@
-"""The parts of a network under construction, in which each configuration has layers of its own."""
+"""The parts of a network under construction: operators in the form in which exporters write them."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from harness.network.network import Network
+from harness.network.prepare import prepare
+from harness.network.read import ModelFile
+
+_OPSET, _IR_VERSION = 17, 8
 
 
 @dataclass
@@ -51,3 +59,34 @@ class Parts:
         names = [f"{name}.output{number}" for number in range(results)]
         self.nodes.append(helper.make_node(op, list(inputs), names, name, **attributes))
         return names
+
+    def batch_normalisation(self, name: str, tensor: str, channels: int) -> str:
+        """Add a BatchNormalization with weights of its own, and return its result."""
+        scales = [self.weight(f"{name}.{part}", (channels,)) for part in ("scale", "bias", "mean", "variance")]
+        return self.node("BatchNormalization", name, [tensor, *scales])
+
+    def activation(self, kind: str, name: str, sources: Sequence[str]) -> str:
+        """Add an activation, or any operator with no attributes of its own; return its result.
+
+        `Relu6` is a Clip, `Swish` a Sigmoid and a product, `Gelu` the chain of operators with an error function.
+        """
+        if kind == "Relu6":
+            bounds = [self.scalar(f"{name}.min", 0.0), self.scalar(f"{name}.max", 6.0)]
+            return self.node("Clip", name, [*sources, *bounds])
+        if kind == "Swish":
+            return self.node("Mul", f"{name}.mul", [sources[0], self.node("Sigmoid", name, sources)])
+        if kind == "Gelu":  # x * (1 + erf(x / sqrt(2))) * 0.5
+            error = self.node("Erf", f"{name}.erf", [self._with("Div", f"{name}.div", sources[0], math.sqrt(2.0))])
+            product = self.node("Mul", f"{name}.mul", [sources[0], self._with("Add", f"{name}.add", error, 1.0)])
+            return self._with("Mul", f"{name}.half", product, 0.5)
+        return self.node(kind, name, sources)
+
+    def network(self, name: str) -> Network:
+        """Return the network of all parts."""
+        graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, self.weights)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+        digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+        return prepare(ModelFile(name, model, digest), {})
+
+    def _with(self, op: str, name: str, tensor: str, value: float) -> str:
+        return self.node(op, name, [tensor, self.scalar(f"{name}.value", value)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from onnx import TensorProto, helper
@@ -10,9 +9,8 @@ from onnx import TensorProto, helper
 from harness.network.layers import Layer
 from harness.network.network import Network
 from harness.network.network_parts import Parts
-from harness.network.prepare import prepare
-from harness.network.read import ModelFile
 from harness.space.configuration import (
+    NO_ACTIVATION,
     Configuration,
     Convolution,
     Pooling,
@@ -20,11 +18,9 @@ from harness.space.configuration import (
     Transposed,
     padding_of,
 )
-from harness.space.mover_nodes import activated, mover_nodes
+from harness.space.mover_nodes import mover_nodes
 from harness.space.movers import Elementwise, Joining, Permutation, Rowwise
 
-_OPSET = 17
-_IR_VERSION = 8
 _NEIGHBOUR_CHANNELS = 4
 _READER_CHANNELS = 8
 _OWN = "layer"
@@ -42,10 +38,7 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
         sources = [_written(parts, f"{index}.before{number}", shape, layer) for number, shape in shapes]
         for number, result in enumerate(_layer(parts, f"{index}.{_OWN}", layer, sources)):
             _read(parts, f"{index}.after{number or ''}", result, layer)
-    graph = helper.make_graph(parts.nodes, name, parts.inputs, parts.outputs, parts.weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
-    digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    return prepare(ModelFile(name, model, digest), {})
+    return parts.network(name)
 
 
 def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
@@ -158,11 +151,10 @@ def _convolution(parts: Parts, name: str, layer: Convolution, sources: Sequence[
         strides=[layer.stride] * 2,
     )
     if layer.batch_norm:
-        scales = [parts.weight(f"{name}.bn.{part}", shape[:1]) for part in ("weight", "bias", "mean", "variance")]
-        result = parts.node("BatchNormalization", f"{name}.bn", [result, *scales])
+        result = parts.batch_normalisation(f"{name}.bn", result, layer.channels_out)
     if layer.residual:
         result = parts.node("Add", f"{name}.add", [result, sources[1]])
-    return activated(parts, f"{name}.activation", layer.activation, [result])
+    return _activated(parts, name, layer.activation, result)
 
 
 def _product(parts: Parts, name: str, layer: Product, sources: Sequence[str]) -> str:
@@ -175,4 +167,8 @@ def _product(parts: Parts, name: str, layer: Product, sources: Sequence[str]) ->
             result = parts.node("Gemm", name, [sources[0], weight, bias], alpha=1.0, beta=1.0, transB=1)
         else:
             result = parts.node("Add", f"{name}.add", [bias, parts.node("MatMul", name, [sources[0], weight])])
-    return activated(parts, f"{name}.activation", layer.activation, [result])
+    return _activated(parts, name, layer.activation, result)
+
+
+def _activated(parts: Parts, name: str, activation: str, result: str) -> str:
+    return result if activation == NO_ACTIVATION else parts.activation(activation, f"{name}.activation", [result])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from harness.network.network_parts import Parts
-from harness.space.configuration import NO_ACTIVATION
 from harness.space.movers import ORDERS, Elementwise, Joining, Mover, Resizing, Rowwise
 
 
@@ -35,11 +33,10 @@ def mover_nodes(parts: Parts, name: str, layer: Mover, sources: Sequence[str]) -
 
 def _on_maps(parts: Parts, name: str, layer: Elementwise, sources: Sequence[str]) -> str:
     if layer.op == "BatchNormalization":
-        scales = [parts.weight(f"{name}.{part}", (layer.channels,)) for part in ("scale", "bias", "mean", "variance")]
-        return parts.node(layer.op, name, [*sources, *scales])
+        return parts.batch_normalisation(name, sources[0], layer.channels)
     if layer.op == "PRelu":
         return parts.node(layer.op, name, [*sources, parts.weight(f"{name}.slope", (layer.channels, 1, 1))])
-    return activated(parts, name, layer.op, sources)
+    return parts.activation(layer.op, name, sources)
 
 
 def _on_rows(parts: Parts, name: str, layer: Rowwise, sources: Sequence[str]) -> str:
@@ -50,24 +47,4 @@ def _on_rows(parts: Parts, name: str, layer: Rowwise, sources: Sequence[str]) ->
         return parts.node(layer.op, name, sources, axis=-1)
     if layer.op == "ReduceMean":
         return parts.node(layer.op, name, sources, axes=[layer.axis], keepdims=1)
-    return activated(parts, name, layer.op, sources)
-
-
-def activated(parts: Parts, name: str, activation: str, sources: Sequence[str]) -> str:
-    """Add an activation, or any operator with no attributes of its own; return its result."""
-    if activation == NO_ACTIVATION:
-        return sources[0]
-    if activation == "Relu6":
-        bounds = [parts.scalar(f"{name}.min", 0.0), parts.scalar(f"{name}.max", 6.0)]
-        return parts.node("Clip", name, [*sources, *bounds])
-    if activation == "Swish":
-        return parts.node("Mul", f"{name}.mul", [sources[0], parts.node("Sigmoid", name, sources)])
-    if activation == "Gelu":  # x * (1 + erf(x / sqrt(2))) * 0.5
-        error = parts.node("Erf", f"{name}.erf", [_with(parts, "Div", f"{name}.div", sources[0], math.sqrt(2.0))])
-        product = parts.node("Mul", f"{name}.mul", [sources[0], _with(parts, "Add", f"{name}.add", error, 1.0)])
-        return _with(parts, "Mul", f"{name}.half", product, 0.5)
-    return parts.node(activation, name, sources)
-
-
-def _with(parts: Parts, op: str, name: str, tensor: str, value: float) -> str:
-    return parts.node(op, name, [tensor, parts.scalar(f"{name}.value", value)])
+    return parts.activation(layer.op, name, sources)

@@ -31,7 +31,7 @@ from harness.predictor.features.key_parser import (
 )
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
 from harness.predictor.features.memory_runs import is_general, run_of
-from harness.predictor.features.mover_classes import class_of_mover
+from harness.predictor.features.mover_classes import COPY, class_of_mover
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
 _FOLDED = frozenset({"BatchNormalization", "Affine"})
@@ -47,10 +47,10 @@ _IDIOMS = (
 )
 
 
-def describe(signature: str, context: str = "") -> LayerFeatures | None:
+def describe(signature: str, context: str = "", *, warm: bool = False) -> LayerFeatures | None:
     """Return the features of the layer with this key (`LayerKey.text`); None if it is not a key of this version.
 
-    `context` is that of a table's entry; see `context_of`.
+    `context` is that of a table's entry, see `context_of`; `warm` is that of `LayerFeatures`.
 
     Every operator has features: convolutions and matrix products are loop nests, with a fused activation in the class
     and further inputs as extra operands; anything else moves bytes. A text that contradicts itself, as a forged table
@@ -59,7 +59,7 @@ def describe(signature: str, context: str = "") -> LayerFeatures | None:
     try:
         parsed = parse_key(signature)
         maps = context.partition("@")[0].split(",").count(FEATURE_MAP)
-        return None if parsed is None else replace(_features(parsed), maps=maps)
+        return None if parsed is None else replace(_features(parsed), maps=maps, warm=warm)
     except (MalformedKey, UsageError):  # the latter from LayerFeatures, for sizes below 1 and groups that do not divide
         return None
 
@@ -186,7 +186,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     written = max(layer.outputs, key=lambda tensor: tensor.bytes)
     item = ITEM_BYTES.get(written.dtype, 4)
     out_shape = written.shape or (1,)
-    names = _names(layer.operators)
+    path = class_of_mover(_names(layer.operators), read.dtype)
     window = next((operator for operator in layer.operators if operator.op in WINDOWS), None)
     kernel = stride = (1, 1)
     in_shape = read.shape or (1,)
@@ -195,7 +195,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         spatial = len(in_shape) - 2
         kernel = _inside(_plane(window.numbers("kernel_shape", (1,) * spatial)), _plane(in_shape[2:]))
         stride = _plane(window.numbers("strides", (1,) * spatial))
-    elif _only_copies(layer) or any(operator.op in _PARTIAL_READS for operator in layer.operators):
+    elif path.startswith(COPY) or any(operator.op in _PARTIAL_READS for operator in layer.operators):
         # Joined inputs and split outputs count together; of a larger tensor, only the part that is picked is read.
         in_shape = out_shape = max(_joined(layer), out_shape, key=math.prod)
     elif math.prod(in_shape) > math.prod(out_shape):
@@ -209,7 +209,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     if out_channels != channels:
         channels, in_size = out_channels, (max(1, math.prod(in_shape) // (batch * out_channels)), 1)
     found = channelwise(
-        class_of_mover(names, read.dtype),
+        path,
         batch=batch,
         channels=channels,
         in_size=in_size,
@@ -218,11 +218,6 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         stride=stride,
     )
     return replace(found, extra_operands=max(0, extra), element_bytes=item, run=run_of(layer))
-
-
-def _only_copies(layer: ParsedKey) -> bool:
-    moving = {operator.op for operator in layer.operators} - VIEWS
-    return bool(moving) and moving <= COPIES
 
 
 def _inside(kernel: Pair, size: Pair) -> Pair:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from harness.predictor.features.key_parser import COPIES, VIEWS, WINDOWS
 
+COPY = "move/copy/"
+"""The beginning of the paths of layers that only copy."""
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Affine", "Sum", "Mean", "Min", "Max", "Neg", "Abs", "Sign"})
 _ROUNDING = frozenset({"Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Clip", "BatchNormalization"})
 _RECTIFIERS = frozenset({"Relu", "LeakyRelu", "PRelu", "ThresholdedRelu", "HardSigmoid", "HardSwish"})
