@@ -22,31 +22,37 @@ from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
 
-CHANNELS = 96
+SEARCHES = 12
+"""Searches on a busy machine: one has to see the fusion, and none may see one where there is none."""
 NORMALISED = "Conv/dense/16(x0);BatchNormalization/16(0)"
 APART = "Relu(x0);Conv/dense/16(0)"
 
 
-@pytest.fixture
-def network(tmp_path: Path) -> Network:
+def normalised_pair(folder: Path, channels: int, side: int) -> Network:
     """Two convolutions with normalisation; the first has an activation, whose result the second reads."""
     nodes, weights, read = [], [], "x"
     for index in range(2):
-        weights.append(numpy_helper.from_array(np.full((CHANNELS, CHANNELS, 1, 1), 0.1, np.float32), f"w{index}"))
+        weights.append(numpy_helper.from_array(np.full((channels, channels, 1, 1), 0.1, np.float32), f"w{index}"))
         parameters = [f"{name}{index}" for name in ("scale", "bias", "mean", "variance")]
-        weights.extend(numpy_helper.from_array(np.ones(CHANNELS, np.float32), name) for name in parameters)
+        weights.extend(numpy_helper.from_array(np.ones(channels, np.float32), name) for name in parameters)
         nodes.append(helper.make_node("Conv", [read, f"w{index}"], [f"c{index}"], f"conv{index}"))
         nodes.append(helper.make_node("BatchNormalization", [f"c{index}", *parameters], [f"b{index}"], f"bn{index}"))
         read = f"b{index}"
         if index == 0:
             nodes.append(helper.make_node("Relu", [read], ["r"], "relu"))
             read = "r"
-    shape = (1, CHANNELS, 28, 28)
+    shape = (1, channels, side, side)
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", read)]
     graph = helper.make_graph(nodes, "pair", values[:1], values[1:], weights)
-    path = tmp_path / "pair.onnx"
+    path = folder / "pair.onnx"
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
     return load_network(str(path))
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Network:
+    """A pair whose feature maps fit the memory of the emulated NPU."""
+    return normalised_pair(tmp_path, 96, 28)
 
 
 @pytest.fixture
@@ -79,11 +85,13 @@ def test_the_blind_npu_gives_its_folding_away(network: Network, journal: Journal
     assert [layer.op for layer in cuts[0].layers] == ["Conv+BatchNormalization+Relu", "Conv+BatchNormalization"]
 
 
-def test_a_cpu_gives_its_fusion_away(network: Network, journal: Journal) -> None:
-    """Pair probes find what ONNX Runtime folds into a convolution, without its graph; noise may hide it twice."""
+def test_a_cpu_gives_its_fusion_away(tmp_path: Path, journal: Journal) -> None:
+    """Pair probes find what ONNX Runtime folds into a convolution, without its graph; noise of other work may hide it
+    from some searches, not from all."""
+    network = normalised_pair(tmp_path, 16, 112)  # the normalisation takes as long as the convolution
     with open_session(BUILT_IN["cpu01"]) as session:
         session.acquire("the test")
-        for _ in range(3):
+        for _ in range(SEARCHES):
             search = FusionSearch(DeviceRun(session, journal, "cpu01"), AuxiliaryKind.AVGPOOL, 0, True)
             rules = {rule.pattern: rule for rule in search.run([network])}
             assert not rules[APART].holds
