@@ -53,7 +53,7 @@ class NetworkValidation:
     `error_beyond_floor` is the excess of the absolute error over it. `compile_s` is the median time in which processes
     compiled the network, which is no part of a run, None where the device does not report it. `on_cpu` names nodes that
     run on the CPU although the device is another one.
-    `error_beyond_floor` is the excess of the absolute error over it. `file_comparison` compares what was measured with
+    `file_comparison` compares what was measured with
     the file; it is None for devices with a clock of their own.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,6 +36,19 @@ def test_one_thread_is_timed_by_its_own_clock(
         assert sample.wall_ns > 0 and sample.device_ns is None
         backend.unload("p")
         with pytest.raises(KeyError):
+            backend.run("p")
+
+
+def test_a_run_whose_clock_stood_still_is_no_sample(model: AssembledModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a run is repeated; a clock that never advances is an error, not an endless loop."""
+    backend = create("onnxruntime", {})
+    backend.load(request_of(model))
+    readings = iter([5, 5, 7, 7, 10, 30])
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "thread_time_ns", lambda: next(readings))
+        assert backend.run("p").cpu_ns == 20
+        patched.setattr(time, "thread_time_ns", lambda: 5)
+        with pytest.raises(Refused, match="stood still"):
             backend.run("p")
 
 
