@@ -14,7 +14,7 @@ from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
 from harness.measure.progress import Observer, Progress
-from harness.network.fusion_rules import DEFAULT_RULES, UNSIGNED_PAIRS, FusionRule, as_executed, learn_rules
+from harness.network.fusion_rules import DEFAULT_RULES, REWRITES, UNSIGNED_PAIRS, FusionRule, as_executed, learn_rules
 from harness.network.layers import cut, place_of
 from harness.network.network import Network
 from harness.network.runtime_graph.formats import read_runtime_chains, read_runtime_graph
@@ -56,11 +56,14 @@ def cut_as_reported(
         except UnsupportedNetwork as error:
             refuse(network, error)
     source = session.hello.backend
-    rewrites = [FusionRule(UNSIGNED_PAIRS, 1, 1, source)] if any(graph.unsigned_pairs for _, graph in reported) else []
-    executed = [(as_executed(network, rewrites), graph) for network, graph in reported]
     examples = _rules_of_examples(session) if session.hello.clock != "device" else ()
+    rewrites = [rule for rule in examples if rule.pattern in REWRITES]
+    if any(graph.unsigned_pairs for _, graph in reported):
+        rewrites.append(FusionRule(UNSIGNED_PAIRS, 1, 1, source))
+    executed = [(as_executed(network, rewrites), graph) for network, graph in reported]
     groups = [(network, graph.groups) for network, graph in executed]
-    rules = (*learn_rules(groups, source, examples), *rewrites)
+    known = [rule for rule in examples if rule not in rewrites]
+    rules = (*learn_rules(groups, source, known), *rewrites)
     return [CutNetwork(network, cut(network, rules), graph.blocked, graph) for network, graph in executed], rules
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from onnx import TensorProto, helper
 
-from harness.network.fusion_rules import FusionRule, of_any_kind, parse_pattern, pattern_of
+from harness.network.fusion_rules import MOVED_TRANSPOSES, FusionRule, of_any_kind, parse_pattern, pattern_of
 from harness.network.network import Network
 from harness.network.network_parts import Parts
 
@@ -51,10 +51,15 @@ _AROUND_PRODUCTS = (
 )
 
 
+_CANCELLING = ("transposed.last", "transposed.first")
+"""Transposes to channels last and back, with an operator between them that computes the same in any layout."""
+
+
 def example_rules(groups: Sequence[frozenset[int]], source: str) -> tuple[FusionRule, ...]:
     """Return the rules that the reported groups of the examples show.
 
-    What holds for convolutions of all kinds and alignments is one rule, with `Conv` for all of them.
+    What holds for convolutions of all kinds and alignments is one rule, with `Conv` for all of them. If the Transposes
+    of an example are no operators of their own any more, the runtime moves Transposes.
     """
     network = fusion_examples()
     group_of = {index: group for group in groups for index in group}
@@ -75,6 +80,9 @@ def example_rules(groups: Sequence[frozenset[int]], source: str) -> tuple[Fusion
             rules += [FusionRule(pattern, 1, 1, source) for pattern, holds in fused.items() if holds]
     if all(all(fused.values()) for general, fused in seen.items() if general.startswith(_PAD)):
         rules += _behind_a_pad(rules)
+    transposes = {node.index for node in network.nodes if node.name in _CANCELLING}
+    if not any(group <= transposes for group in groups):
+        rules.append(FusionRule(MOVED_TRANSPOSES, 1, 1, source))
     return tuple(rules)
 
 
@@ -126,6 +134,7 @@ def fusion_examples() -> Network:
         _read(parts, f"{number}.pooled", pooled, channels)
     for at, around in enumerate(_AROUND_PRODUCTS):
         _product(parts, f"product{at}", around)
+    _transposed(parts)
     return parts.network("examples of fusion")
 
 
@@ -176,6 +185,16 @@ def _read(parts: Parts, name: str, tensor: str, channels: int) -> None:
     weight = parts.weight(f"{name}.reader.weight", (_SOURCE_CHANNELS, channels, 1, 1))
     result = parts.node("Conv", f"{name}.reader", [tensor, weight])
     parts.outputs.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, (1, _SOURCE_CHANNELS, _EDGE, _EDGE)))
+
+
+def _transposed(parts: Parts) -> None:
+    """Add what exports with channels last have between two convolutions."""
+    channels = _CONVOLUTIONS[0][0]
+    tensor = _map(parts, "transposed", channels)
+    tensor = parts.node("Transpose", _CANCELLING[0], [tensor], perm=[0, 2, 3, 1])
+    tensor = parts.node("Sigmoid", "transposed.between", [tensor])
+    tensor = parts.node("Transpose", _CANCELLING[1], [tensor], perm=[0, 3, 1, 2])
+    _read(parts, "transposed", tensor, channels)
 
 
 def _product(parts: Parts, name: str, around: Sequence[str]) -> None:

@@ -251,10 +251,11 @@ class ModelBuilder:
 
 
 def assemble_network(network: Network) -> AssembledModel:
-    """Return a whole network as one model."""
+    """Return a whole network as one model, without nodes that a rewrite left out."""
     builder = ModelBuilder(network.opset)
     bound = {name: builder.input(network.types[name], index_bound(network, name)) for name in network.inputs}
-    names = builder.subgraph(network, network.nodes, bound)
+    nodes = [node for node in network.nodes if any(network.is_read_outside(name, ()) for name in node.results)]
+    names = builder.subgraph(network, nodes, bound)
     return builder.build([names[name] for name in network.outputs if name in names and name not in bound])
 
 

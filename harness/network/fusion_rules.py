@@ -8,7 +8,8 @@ A convolution has its kind and the alignment of its channels, because runtimes d
 What a runtime fuses can depend on more than a pattern shows: on the operators around it, or on its place in the
 network. A rule can therefore also list the groups of one network: `network 1f2e3d4c5b6a7988: 0 1 2; 5 6`.
 
-Before it fuses, a runtime may rewrite a network. The rule `UNSIGNED_PAIRS` says that it makes signed pairs unsigned.
+Before it fuses, a runtime may rewrite a network. Rules with the names in `REWRITES` say so: `MOVED_TRANSPOSES` that it
+leaves out Transposes which cancel each other, `UNSIGNED_PAIRS` that it makes signed pairs unsigned.
 """
 
 from __future__ import annotations
@@ -17,14 +18,21 @@ import functools
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.network.key import attributes, canonical
+from harness.network.moved_transposes import with_moved_transposes
 from harness.network.network import Network, Node
 from harness.network.signed_pairs import with_unsigned_pairs
 
+MOVED_TRANSPOSES = "transposes: moved"
 UNSIGNED_PAIRS = "int8 pairs: uint8"
+REWRITES: Mapping[str, Callable[[Network], Network]] = {
+    MOVED_TRANSPOSES: with_moved_transposes,
+    UNSIGNED_PAIRS: with_unsigned_pairs,
+}
+"""What runtimes do to networks before they fuse, in this order."""
 MAX_ALIGNMENT = 16
 SIGNIFICANCE = 0.01
 """Largest p-value at which a rule found by probes holds."""
@@ -81,7 +89,7 @@ class FusionRule:
             if len({index for group in groups for index in group}) < sum(map(len, groups)):
                 raise ValueError(f"{self.pattern[:80]!r} lists a node twice")
             return ()
-        return () if self.pattern == UNSIGNED_PAIRS else parse_pattern(self.pattern)
+        return () if self.pattern in REWRITES else parse_pattern(self.pattern)
 
     @property
     def exact_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -149,7 +157,10 @@ def pattern_of(network: Network, group: Sequence[Node]) -> str:
 
 def as_executed(network: Network, rules: Sequence[FusionRule]) -> Network:
     """Return the network as the device of these rules rewrites it before it fuses; nodes keep their indices."""
-    return with_unsigned_pairs(network) if any(rule.pattern == UNSIGNED_PAIRS for rule in rules) else network
+    patterns = {rule.pattern for rule in rules}
+    for name, rewrite in REWRITES.items():
+        network = rewrite(network) if name in patterns else network
+    return network
 
 
 def match_all(network: Network, rules: Sequence[FusionRule]) -> list[tuple[Node, ...]]:
