@@ -119,7 +119,10 @@ class JournalReader(DurableFile):
     def _unless_held_back(self, number: int) -> Campaign | None:
         """Return a campaign, None for an unreadable one that is excluded as altered; raises JournalError for others."""
         try:
-            return Campaign.of(next(CAMPAIGNS.records(self._db, "id=?", number)))
+            record = next(CAMPAIGNS.records(self._db, "id=?", number), None)
+            if record is None:
+                raise damaged(self._named, f"campaign {number} is listed and cannot be found")
+            return Campaign.of(record)
         except InvalidRow:
             (excluded,) = self._db.execute("SELECT excluded FROM campaigns WHERE id=?", (number,)).fetchone()
             if excluded == ALTERED:

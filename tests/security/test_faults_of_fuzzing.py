@@ -144,6 +144,22 @@ def test_journal_whose_index_hides_samples_gives_no_table() -> None:
     assert not is_accepted("journal", b"J" + bytes(content))
 
 
+def test_journal_that_lists_a_campaign_and_cannot_find_it_is_refused() -> None:
+    """Rows out of order are listed and not found by their numbers; one of them is also unreadable."""
+    with journal._in_memory(journal.seeds()[0][1:]) as db:
+        db.execute("UPDATE campaigns SET settings='['")
+        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name='campaigns'").fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+        (count,) = db.execute("SELECT count(*) FROM campaigns").fetchone()
+        content = bytearray(db.serialize())
+    at = (page - 1) * size
+    assert content[at] == 13 and count > 1  # a leaf with several rows
+    pointers = slice(at + 8, at + 8 + 2 * count)
+    rows = [bytes(content[place : place + 2]) for place in range(pointers.start, pointers.stop, 2)]
+    content[pointers] = b"".join(reversed(rows))
+    assert not is_accepted("journal", b"J" + bytes(content))
+
+
 def test_network_whose_values_tell_a_huge_size_is_refused() -> None:
     """A constant that an operator would expand to many gigabytes is refused without running the operator."""
     import numpy as np
