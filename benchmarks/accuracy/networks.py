@@ -22,7 +22,14 @@ from benchmarks.accuracy.rows import (
     summary_rows,
 )
 from benchmarks.generated_page import Reached, Section, milliseconds, percent, table
-from harness.validation.oracle_comparison import COUNTED_SHARE, LONG_LAYER_S, LayerTruth, NetworkTruth, OracleReport
+from harness.validation.oracle_comparison import (
+    COUNTED_SHARE,
+    LONG_LAYER_S,
+    LayerTruth,
+    NetworkTruth,
+    OracleReport,
+    layer_floor,
+)
 
 OPENVINO_NETWORKS = ("resnet50", "mobilenetv2", "squeezenet", "efficientnet_b0", "bert_mini")
 
@@ -106,7 +113,7 @@ def runtime_text(measured: Measured) -> str:
     by_name = {network.name: network for network in oracle.networks}
     header = (
         *("network", "measured ms, each process", "floor", *ESTIMATE_HEADER),
-        *("beyond the floor", "layers, weighted by time", "mean above 50 µs"),
+        *("beyond the floor", "layers, weighted by time", "floor of layers", "mean above 50 µs"),
     )
     rows = [
         (
@@ -116,12 +123,18 @@ def runtime_text(measured: Measured) -> str:
             *estimate_cells(network, measured),
             percent(network.error_beyond_floor),
             percent(time_weighted(by_name[network.name].layers)),
+            percent(layer_floor(by_name[network.name].layers)),
             percent(_mean_long(by_name[network.name].layers)),
         )
         for network in measured.networks
     ]
     beyond = percent(measured.validation.mape_beyond_floor)
-    last = (beyond, percent(oracle.time_weighted_error), percent(oracle.mean_error_long))
+    last = (
+        beyond,
+        percent(oracle.time_weighted_error),
+        percent(oracle.repeatability),
+        percent(oracle.mean_error_long),
+    )
     overhead = measured.table.overhead
     fitted = ", ".join(
         f"{letter} = {coefficient.value * scale:.3g} {unit} [{coefficient.low * scale:.3g}, "

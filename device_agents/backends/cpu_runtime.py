@@ -13,8 +13,9 @@ from device_agents import arrays
 from device_agents.backends import Refused
 from device_agents.messages import LoadReport, LoadRequest, Sample
 
-_FEWEST_RUNS, _MOST_RUNS = 30, 100
-_PROFILING_S = 4.0
+# A profile differs more from process to process than within one: several short profiles say more than a long one.
+_FEWEST_RUNS, _MOST_RUNS = 12, 40
+_PROFILING_S = 1.5
 _CLOCK_TRIES = 5
 """Runs in place of one sample: the CPU clock of a thread on a virtual machine stands still in one run of a million."""
 

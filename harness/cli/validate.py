@@ -172,6 +172,8 @@ def _show_oracle(report: OracleReport) -> None:
     if report.time_weighted_error is not None:
         long = "" if report.mean_error_long is None else f", mean of those above 50 µs {report.mean_error_long:.1%}"
         print(f"all layers: time-weighted error {report.time_weighted_error:.1%}{long}")
+    if report.repeatability is not None:
+        print(f"floor of layers {report.repeatability:.1%}: the difference of the profile from process to process")
     if report.median_error is None or report.p95_error is None:
         return
     print(

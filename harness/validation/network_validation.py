@@ -165,7 +165,7 @@ def validate(
     first = measured.processes[0]
     by_file = {shown(reference): reference for reference in references} if table.clock != "device" else {}
     results = [_with_file(_compare(case, measured.processes, table.clock), by_file, case) for case in left]
-    oracle = _report_oracle(table, left, first.truths)
+    oracle = _report_oracle(table, left, [process.truths for process in measured.processes if process.truths])
     found = _summary(device, table, results, first.fingerprint, oracle)
     return replace(
         found, refused_networks=refused, machine=judge_processes(measured.processes, table.clock, found.floor)
@@ -193,19 +193,21 @@ def _refused_by_device(cases: Sequence[NetworkCase], reasons: Mapping[str, str])
     ]
 
 
-def _report_oracle(table: Lut, cases: Sequence[NetworkCase], truths: Mapping[str, Truth]) -> OracleReport | None:
-    if not truths:
+def _report_oracle(
+    table: Lut, cases: Sequence[NetworkCase], processes: Sequence[Mapping[str, Truth]]
+) -> OracleReport | None:
+    if not processes:
         return None
     compared = [
         compare_network(
             case.network.name,
             list(zip(cut(case.network, table.rules), case.estimated.layers, strict=True)),
             case.whole.model.names,
-            truths[case.whole.id],
+            [truths[case.whole.id] for truths in processes],
         )
         for case in cases
     ]
-    return report_truth(table.overhead, next(iter(truths.values())), compared)
+    return report_truth(table.overhead, next(iter(processes[0].values())), compared)
 
 
 def _summary(

@@ -1,11 +1,12 @@
 """Compare a table with the layer times that the device itself reports in a validation session.
 
-An emulated device reports the true times; a runtime reports its own profile, the nearest thing to the truth. Code that
-measures or builds tables never reads either.
+An emulated device reports the true times; a runtime reports its own profile, the nearest thing to the truth, which
+differs from process to process. Code that measures or builds tables never reads either.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ class LayerTruth:
     """One layer, or several that the device executes as one, in their network.
 
     `error` is (estimated - true) / true, None if the true time is zero; `share` is the fraction of the time that the
-    device works on the network.
+    device works on the network. `processes_s` are the times that separate processes reported; `true_s` is their mean.
     """
 
     name: str
@@ -49,6 +50,7 @@ class LayerTruth:
     estimated_s: float
     share: float
     error: float | None
+    processes_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class OracleReport:
     errors of the `counted` layers, those above COUNTED_SHARE of their network's time. Over all layers,
     `time_weighted_error` is the sum of |estimated - true| over the sum of the true latencies, and `mean_error_long`
     the mean absolute error of those longer than LONG_LAYER_S. Each is None if there is no such layer.
+    `repeatability` is the time-weighted difference of one process's report from the mean of the others', over all
+    layers: no error below it means anything. It is None where a single process reported.
     """
 
     overhead: Mapping[str, CoefficientTruth]
@@ -82,6 +86,7 @@ class OracleReport:
     p95_error: float | None
     time_weighted_error: float | None
     mean_error_long: float | None
+    repeatability: float | None = None
 
     def worst(self, count: int) -> tuple[tuple[str, LayerTruth], ...]:
         """Return the counted layers with the largest errors, each with its network's name."""
@@ -90,33 +95,35 @@ class OracleReport:
 
 
 def compare_network(
-    name: str, layers: Sequence[tuple[Layer, LayerEstimate]], names: EmittedNames, truth: Truth
+    name: str, layers: Sequence[tuple[Layer, LayerEstimate]], names: EmittedNames, truths: Sequence[Truth]
 ) -> NetworkTruth:
-    """Compare each layer's estimate with the device's time for the nodes of that layer.
+    """Compare each layer's estimate with the device's time for the nodes of that layer, the mean over `truths`.
 
-    Several device layers within one of the network's are added up; network layers that one device layer spans are
-    compared together. `names` are those of the model sent to the device. Raises ProtocolError if the device names a
-    node that the model does not have.
+    Each truth is the report of one process. Several device layers within one of the network's are added up; network
+    layers that one device layer spans are compared together. `names` are those of the model sent to the device.
+    Raises ProtocolError if the device names a node that the model does not have.
     """
     owner = {node.index: at for at, (layer, _) in enumerate(layers) for node in layer.graph.nodes}
     together = DisjointSets(range(len(layers)))
-    true_s = [0.0] * len(layers)
+    true_s = np.zeros((len(truths), len(layers)))
     unassigned_s = 0.0
-    for executed in truth.layers:
-        unknown = next((node for node in executed.nodes if node not in names.nodes), None)
-        if unknown is not None:
-            raise ProtocolError(f"The oracle names a node {unknown[:40]!r} that was not sent")
-        touched = [owner[names.nodes[node]] for node in executed.nodes]
-        if touched:
-            together.join(touched)
-            true_s[touched[0]] += executed.latency_s
-        else:
-            unassigned_s += executed.latency_s
+    for process, truth in enumerate(truths):
+        for executed in truth.layers:
+            unknown = next((node for node in executed.nodes if node not in names.nodes), None)
+            if unknown is not None:
+                raise ProtocolError(f"The oracle names a node {unknown[:40]!r} that was not sent")
+            touched = [owner[names.nodes[node]] for node in executed.nodes]
+            if touched:
+                together.join(touched)
+                true_s[process, touched[0]] += executed.latency_s
+            else:
+                unassigned_s += executed.latency_s / len(truths)
+    makespan_s = statistics.fmean(truth.makespan_s for truth in truths)
     compared = [
-        _compare([layers[at][1] for at in group], sum(true_s[at] for at in group), truth.makespan_s)
-        for group in together.groups()
+        _compare([layers[at][1] for at in group], tuple(map(float, true_s[:, group].sum(axis=1))), makespan_s)
+        for group in map(list, together.groups())
     ]
-    return NetworkTruth(name, truth.makespan_s, sum(one.estimated_s for one in compared), unassigned_s, tuple(compared))
+    return NetworkTruth(name, makespan_s, sum(one.estimated_s for one in compared), unassigned_s, tuple(compared))
 
 
 def report_truth(fitted: Overhead, truth: Truth, networks: Sequence[NetworkTruth]) -> OracleReport:
@@ -133,7 +140,19 @@ def report_truth(fitted: Overhead, truth: Truth, networks: Sequence[NetworkTruth
         p95_error=float(np.quantile(errors, _HIGH)) if errors else None,
         time_weighted_error=sum(abs(one.estimated_s - one.true_s) for one in layers) / true_s if true_s else None,
         mean_error_long=sum(long) / len(long) if long else None,
+        repeatability=layer_floor(layers),
     )
+
+
+def layer_floor(layers: Sequence[LayerTruth]) -> float | None:
+    """Return how far one process's times are from the mean of the others', weighted by time; None for one process."""
+    several = [np.array(layer.processes_s) for layer in layers if len(layer.processes_s) > 1]
+    true_s = sum(float(times.mean()) for times in several)
+    if not true_s:
+        return None
+    # The mean of the others differs from a time by n / (n - 1) of what the mean of all does.
+    apart_s = [float(abs(times - times.mean()).mean()) * len(times) / (len(times) - 1) for times in several]
+    return sum(apart_s) / true_s
 
 
 def _compare_overhead(fitted: Overhead, truth: Truth) -> dict[str, CoefficientTruth]:
@@ -147,7 +166,8 @@ def _compare_overhead(fitted: Overhead, truth: Truth) -> dict[str, CoefficientTr
     return {name: CoefficientTruth(true, value, _error(value, true)) for name, (true, value) in pairs.items()}
 
 
-def _compare(estimates: Sequence[LayerEstimate], true_s: float, makespan_s: float) -> LayerTruth:
+def _compare(estimates: Sequence[LayerEstimate], processes_s: tuple[float, ...], makespan_s: float) -> LayerTruth:
+    true_s = statistics.fmean(processes_s)
     estimated_s = max(0.0, sum(one.remainder_s or 0.0 for one in estimates))
     return LayerTruth(
         name=" + ".join(one.name for one in estimates),
@@ -156,6 +176,7 @@ def _compare(estimates: Sequence[LayerEstimate], true_s: float, makespan_s: floa
         estimated_s=estimated_s,
         share=true_s / makespan_s,
         error=_error(estimated_s, true_s),
+        processes_s=processes_s,
     )
 
 

@@ -74,9 +74,10 @@ class WholeLatency:
 class ProcessPlan:
     """What to measure in separate processes of the worker.
 
-    The first process runs all of `plan`, the others its whole networks. With `layers` the first also asks for the
-    runtime's profile; a device with its own clock is always asked, because it runs nothing for that. With `strict`,
-    the device must accept all whole networks. Each process waits up to `busy_s` for a device that is in use.
+    The first process runs all of `plan`, the others its whole networks. With `layers` each also asks for the runtime's
+    profile. A device with its own clock is always asked, once, because it runs nothing for that and repeats exactly.
+    With `strict`, the device must accept all whole networks. Each process waits up to `busy_s` for a device that is in
+    use.
     """
 
     plan: ProbePlan
@@ -115,7 +116,7 @@ def measure_processes(
                 CampaignRun(run, campaign, plan, wanted.policy).run()
                 records = journal.probes(campaign.id).values()
                 refused |= {one.id: one.refused for one in records if one.refused and one.role == "network"}
-                asks = number == 0 and (wanted.layers or table.clock == "device")
+                asks = number == 0 if table.clock == "device" else wanted.layers
                 truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
                 reports = dict(session.load_reports)
                 drift = drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock)

@@ -44,9 +44,39 @@ class Compared:
 
     def __call__(self, *executed: tuple[tuple[str, ...], float]) -> NetworkTruth:
         """Return the comparison for a device that executes these nodes in these times."""
-        reported = tuple(TrueLayer(f"layer {at}", nodes, latency_s) for at, (nodes, latency_s) in enumerate(executed))
-        truth = Truth(None, sum(one.latency_s for one in reported), reported)
-        return compare_network("net", list(zip(self.layers, self.estimates, strict=True)), self.names, truth)
+        return self.over_processes(executed)
+
+    def over_processes(self, *processes: Sequence[tuple[tuple[str, ...], float]]) -> NetworkTruth:
+        """Return the comparison for processes that each report the times of these nodes."""
+        truths = []
+        for executed in processes:
+            reported = tuple(TrueLayer(f"layer {at}", nodes, time_s) for at, (nodes, time_s) in enumerate(executed))
+            truths.append(Truth(None, sum(one.latency_s for one in reported), reported))
+        return compare_network("net", list(zip(self.layers, self.estimates, strict=True)), self.names, truths)
+
+
+def test_a_layer_is_compared_with_the_mean_over_processes(tmp_path: Path) -> None:
+    """The true time is the mean of what processes report, and their difference is the floor of layers."""
+    compared = Compared(tmp_path)
+    quick = [(compared.nodes(at), 1e-3) for at in range(6)]
+    slow = [(compared.nodes(at), 3e-3 if at == 0 else 1e-3) for at in range(6)]
+    found = compared.over_processes(quick, slow)
+    assert [layer.true_s for layer in found.layers] == pytest.approx([2e-3, *[1e-3] * 5])
+    assert found.layers[0].processes_s == pytest.approx((1e-3, 3e-3))
+    assert found.true_s == pytest.approx(7e-3)
+    overhead = _overhead(a=2e-10, b=1e-12, c=1e-4)
+    assert report_truth(overhead, PROFILE, [found]).repeatability == pytest.approx(2 / 7)
+    assert report_truth(overhead, PROFILE, [compared(*quick)]).repeatability is None
+
+
+def test_layers_that_one_process_executes_as_one_are_one_in_all(tmp_path: Path) -> None:
+    """If one process fuses two layers and another does not, their sums are compared."""
+    compared = Compared(tmp_path)
+    apart = [(compared.nodes(at), 1e-3) for at in range(6)]
+    fused = [(compared.nodes(0, 1), 4e-3), *apart[2:]]
+    found = compared.over_processes(apart, fused)
+    assert len(found.layers) == 5
+    assert found.layers[0].processes_s == pytest.approx((2e-3, 4e-3))
 
 
 def test_layers_are_compared_one_by_one(tmp_path: Path) -> None:
