@@ -32,7 +32,7 @@ def makespan_s(samples: Sequence[Sample]) -> float:
 
 
 def truth_of(layers: Sequence[TrueLayer], makespan: float) -> Truth:
-    """Scale profiled layers so that they add up to `makespan`, the time of a run without the profiler.
+    """Scale profiled layers so that they add up to `makespan`, the time of their nodes without the profiler.
 
     Raises Refused if the profile is empty.
     """

@@ -174,7 +174,7 @@ def _compare(estimates: Sequence[LayerEstimate], processes_s: tuple[float, ...],
         op=" + ".join(one.op for one in estimates),
         true_s=true_s,
         estimated_s=estimated_s,
-        share=true_s / makespan_s,
+        share=true_s / makespan_s if makespan_s else 0.0,
         error=_error(estimated_s, true_s),
         processes_s=processes_s,
     )

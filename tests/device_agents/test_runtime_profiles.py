@@ -106,7 +106,11 @@ def test_profiles_of_other_runs_are_refused(times: list[int]) -> None:
 
 
 def _model(*nodes: tuple[str, str, str]) -> bytes:
-    protos = [helper.make_node("Op", reads.split(), writes.split(), name) for name, reads, writes in nodes]
+    return _operators(*(("Op", *node) for node in nodes))
+
+
+def _operators(*nodes: tuple[str, str, str, str]) -> bytes:
+    protos = [helper.make_node(op, reads.split(), writes.split(), name) for op, name, reads, writes in nodes]
     return helper.make_model(helper.make_graph(protos, "g", [], [])).SerializeToString()
 
 
@@ -123,3 +127,23 @@ def test_executed_nodes_are_found_by_results_and_names() -> None:
     )
     names = ["r", "t0_nchwc", "n1/fused", "r", "anything", "r", "unheard"]
     assert stands_for(sent, executed, names) == [("n0",), ("n0",), ("n1",), ("n3",), ("n3",), (), ()]
+
+
+def test_a_reorder_that_writes_a_kept_result_belongs_to_its_reader() -> None:
+    """The runtime names a reorder's result like the tensor that it converts; a Transpose of the model stays itself."""
+    sent = _operators(
+        ("Mul", "n0", "x w", "t0"),
+        ("Add", "n1", "t0 w", "t1"),
+        ("Transpose", "n2", "t1", "t2"),
+        ("Mul", "n3", "t2", "t3"),
+    )
+    executed = _operators(
+        ("Conv", "t0_nchwc", "x w", "t0_blocked"),
+        ("ReorderOutput", "r0", "t0_blocked", "t0"),
+        ("Add", "n1", "t0 w", "t1"),
+        ("Transpose", "n2", "t1", "t2"),
+        ("Conv", "t3_nchwc", "t2", "t3_blocked"),
+        ("ReorderOutput", "r1", "t3_blocked", "t3"),
+    )
+    names = ["t0_nchwc", "r0", "n1", "n2", "t3_nchwc", "r1"]
+    assert stands_for(sent, executed, names) == [("n0",), ("n1",), ("n1",), ("n2",), ("n3",), ("n3",)]

@@ -13,6 +13,7 @@ WARMUP_RUNS = 2
 NodeTimes = List[Tuple[str, List[float]]]
 """Name of an executed node, and its time in each run in microseconds."""
 _SUFFIX = "_kernel_time"
+_REORDERS = ("ReorderOutput", "Transpose")
 _GIVEN_NAME = re.compile(r"(?<![A-Za-z0-9])[nt][0-9]+(?![A-Za-z0-9])")
 
 
@@ -56,22 +57,31 @@ def stands_for(sent: bytes, executed: bytes, names: Sequence[str]) -> List[Tuple
     """Return for each executed node, in order of execution, the nodes of the sent model that it computes.
 
     These are the nodes whose results it keeps, or the node it is named after. A reorder of memory belongs to the first
-    node that reads its result. Raises ValueError if `sent` or `executed` is not a model.
+    node that reads its result, as in a probe of that node, also if its result has the name of the one before it. Raises
+    ValueError if `sent` or `executed` is not a model.
     """
     known = read_nodes(sent)
     writers = {output: node.name for node in known for output in node.outputs if output}
+    operators = {output: node.op for node in known for output in node.outputs if output}
     nodes = read_nodes(executed)
     anchors = [_anchor(node, writers, {node.name for node in known}) for node in nodes]
     readers: Dict[str, int] = {}
     for at in reversed(range(len(nodes))):
+        first = min((readers[output] for output in nodes[at].outputs if output in readers), default=None)
         if not anchors[at]:
-            first = min((readers[output] for output in nodes[at].outputs if output in readers), default=None)
             anchors[at] = anchors[first] if first is not None else ()
+        elif first is not None and _reorders(nodes[at], operators):
+            anchors[at] = anchors[first]
         readers.update((name, at) for name in nodes[at].inputs)
     places: Dict[str, List[int]] = defaultdict(list)
     for at, node in enumerate(nodes):
         places[node.name].append(at)
     return [anchors[places[name].pop(0)] if places[name] else () for name in names]
+
+
+def _reorders(node: GraphNode, operators: Dict[str, str]) -> bool:
+    """Return whether the runtime put this node between two others; `operators` of the sent model by their outputs."""
+    return node.op in _REORDERS and all(operators.get(output) != node.op for output in node.outputs)
 
 
 def _anchor(node: GraphNode, writers: Dict[str, str], known: "set[str]") -> Tuple[str, ...]:

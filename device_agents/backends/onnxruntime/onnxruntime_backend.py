@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -22,7 +23,15 @@ from device_agents.messages import LoadReport, LoadRequest, Revealed, Sample, Tr
 _EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
 _EXTERNAL_FROM_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
 _RESOLUTION_US = 1.0
-_CHAIN = 60
+_CHAIN, _SHORT_CHAIN = 60, 20
+
+
+@dataclass(frozen=True)
+class CallCost:
+    """What a run takes besides its nodes, and what profiling adds to the reported time of each node."""
+
+    call_s: float
+    profiling_us: float
 
 
 class OnnxRuntimeBackend(CpuRuntime):
@@ -33,7 +42,7 @@ class OnnxRuntimeBackend(CpuRuntime):
     def __init__(self, options: Dict[str, Any]) -> None:
         self._settings = SessionSettings(self.name, options)
         super().__init__(self._settings.threads)
-        self._profiling_us: Optional[float] = None
+        self._call_cost: Optional[CallCost] = None
 
     def fingerprint(self) -> Dict[str, str]:
         """Return runtime, version and settings."""
@@ -51,29 +60,37 @@ class OnnxRuntimeBackend(CpuRuntime):
     def oracle(self, probe: str) -> Truth:
         """Return a probe's layer latencies from the runtime's own profile, in a second session that profiles.
 
-        Its runs alternate with those of the loaded session. A chain of nearly empty nodes shows how much profiling
-        adds to a node; this is subtracted from each. The remaining difference from a run without profiling is
-        removed in proportion to the layers.
+        Its runs alternate with those of the loaded session. Chains of nearly empty nodes show what a run takes besides
+        its nodes, which belongs to no layer, and how much profiling adds to a node; this is subtracted from each. The
+        remaining difference from a run without profiling is removed in proportion to the layers.
         """
         loaded = self._loaded[probe]
-        if self._profiling_us is None:
-            self._profiling_us = self._measure_profiling_us()
+        if self._call_cost is None:
+            self._call_cost = self._measure_call_cost()
+        cost = self._call_cost
         plain, times, graph = self._profile(loaded, self._settings.session_options())
         nodes = stands_for(loaded.request.model, graph, [name for name, _ in times])
         layers = []
         for at, (name, taken) in enumerate(times):
-            latency_us = undisturbed_mean(taken, _RESOLUTION_US) - self._profiling_us
+            latency_us = undisturbed_mean(taken, _RESOLUTION_US) - cost.profiling_us
             layers.append(TrueLayer(name, nodes[at], max(0.0, latency_us) / 1e6))
-        return truth_of(layers, makespan_s(plain))
+        return truth_of(layers, max(0.0, makespan_s(plain) - cost.call_s))
 
-    def _measure_profiling_us(self) -> float:
-        """Measure how much profiling adds to a node: a chain with and without profiling, in microseconds."""
+    def _measure_call_cost(self) -> CallCost:
+        """Measure two chains of different lengths, in turn, and the profile of the longer one."""
         shape = {"name": "t0", "dtype": "float32", "shape": [1, 1, 1, 1], "distribution": "constant", "low": 1.0}
         options = partial(self._settings.session_options, "disabled")
-        loaded = self._open(LoadRequest("chain", chain_model(_CHAIN), [], [shape], 4), options())
-        plain, times, _ = self._profile(loaded, options())
+        chain, short = (
+            self._open(LoadRequest("chain", chain_model(length), [], [shape], 4), options())
+            for length in (_CHAIN, _SHORT_CHAIN)
+        )
+        short_runs: List[Sample] = []
+        chain_s = makespan_s(self._alternate(chain.run, lambda: short_runs.append(self._timed(short.run))))
+        node_s = max(0.0, chain_s - makespan_s(short_runs)) / (_CHAIN - _SHORT_CHAIN)
+        call_s = max(0.0, chain_s - _CHAIN * node_s)
+        plain, times, _ = self._profile(chain, options())
         profiled_us = sum(undisturbed_mean(taken, _RESOLUTION_US) for _, taken in times)
-        return max(0.0, profiled_us - makespan_s(plain) * 1e6) / len(times)
+        return CallCost(call_s, max(0.0, profiled_us - (makespan_s(plain) - call_s) * 1e6) / len(times))
 
     def _profile(self, loaded: LoadedProbe, options: Any) -> Tuple[List[Sample], NodeTimes, bytes]:
         """Return plain runs, the node times of as many profiled runs, and the runtime's graph."""
