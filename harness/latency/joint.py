@@ -123,21 +123,27 @@ def _solve(equations: dict[tuple[str, ...], Equation], roles: Mapping[str, str])
 def _equations(
     data: CampaignData, layers: Sequence[LayerProbes], overhead: Overhead
 ) -> dict[tuple[str, ...], Equation]:
-    """Return one equation for each probe by its id, and those of chains; layers may share stacks."""
+    """Return one equation for each probe by its id, and those of chains; layers may share stacks.
+
+    A layer and what precedes it are compared within each batch, where caches are in the same state for both: the pools
+    of two networks differ by more than a short layer takes.
+    """
     measured = data.summaries
     equations: dict[tuple[str, ...], Equation] = {}
 
-    def add(probe: str, contents: Mapping[str, float], noise: float = LEAST_ERROR) -> None:
+    def add(probe: str, contents: Mapping[str, float], noise: float = LEAST_ERROR, batch: int | None = None) -> None:
         amounts = {**dict(zip(COLUMNS, row_of(data.terms[probe]), strict=True)), **contents}
-        equations[(probe,)] = _equation(measured[probe], amounts, noise)
+        total = measured[probe] if batch is None else data.batches[probe][batch]
+        equations[(probe,) if batch is None else (probe, f"{batch}")] = _equation(total, amounts, noise)
 
     for probe in measured:
         if data.roles[probe] in _NULL_ROLES:
             add(probe, {}, max(overhead.scatter, LEAST_ERROR))
     for layer in layers:
-        front = f"in front {layer.null}"
-        add(layer.null, {front: 1.0})
-        add(layer.in_context, {front: 1.0, _in_context(layer): 1.0})
+        for batch in _batches_of(layer, data):
+            front = f"in front {layer.null}" if batch is None else f"in front {layer.null} of batch {batch}"
+            add(layer.null, {front: 1.0}, batch=batch)
+            add(layer.in_context, {front: 1.0, _in_context(layer): 1.0}, batch=batch)
         if layer.layer in measured:
             add(layer.layer, {_alone(layer): 1.0})
         if all(stack in measured for stack in layer.stacks):
@@ -147,6 +153,12 @@ def _equations(
     for name, (probe, amounts) in chain_equations(data.chains, data.terms, measured).items():
         equations[name] = _equation(measured[probe], amounts, LEAST_ERROR)
     return {name: _without(one, overhead.confounded) for name, one in equations.items()}
+
+
+def _batches_of(layer: LayerProbes, data: CampaignData) -> tuple[int | None, ...]:
+    """Return the batches that have a layer both in context and without, or None for all of them together."""
+    common = data.batches.get(layer.in_context, {}).keys() & data.batches.get(layer.null, {}).keys()
+    return tuple(sorted(common)) or (None,)
 
 
 def _equation(measurement: Measurement, amounts: Mapping[str, float], noise: float) -> Equation:

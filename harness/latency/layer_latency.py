@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Literal
 
@@ -36,7 +36,11 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True)
 class CampaignData:
-    """The measurements of a campaign: its layers and chains; role, terms, visit policy and summary by probe."""
+    """The measurements of a campaign: its layers and chains; role, terms, visit policy and summary by probe.
+
+    `batches` are the summaries of each batch in which a probe was visited, by probe and number of the batch, for probes
+    whose latency depends on what else is in the batch. Others are not in it.
+    """
 
     layers: Sequence[LayerProbes]
     chains: Sequence[ChainProbes]
@@ -44,6 +48,7 @@ class CampaignData:
     terms: Mapping[str, OverheadTerms]
     visits: Mapping[str, str]
     summaries: Mapping[str, Measurement]
+    batches: Mapping[str, Mapping[int, Measurement]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

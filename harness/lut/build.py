@@ -27,8 +27,9 @@ from harness.lut.table_files import publish
 from harness.measure.campaign_noise import judge_campaign, repeatability_of
 from harness.measure.journal import Journal
 from harness.measure.journal_records import PENDING, Campaign
-from harness.measure.summary import summarise
+from harness.measure.summary import Measurement, summarise
 from harness.network.fusion_rules import FusionRule
+from harness.probe.batches import Visits
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import LayerProbes
 from harness.settings import DEFAULT_DEVICE
@@ -115,10 +116,29 @@ def _read(journal: Journal, campaign: Campaign) -> tuple[CampaignData, Overhead,
     summaries = {name: summarise(taken, campaign.clock) for name, taken in samples.items()}
     visits = {name: probe.visits for name, probe in probes.items()}
     return (
-        CampaignData(journal.layers(campaign.id), journal.chains(campaign.id), roles, terms, visits, summaries),
+        CampaignData(
+            journal.layers(campaign.id),
+            journal.chains(campaign.id),
+            roles,
+            terms,
+            visits,
+            summaries,
+            _by_batch(journal, campaign, visits),
+        ),
         overhead,
         plain,
     )
+
+
+def _by_batch(journal: Journal, campaign: Campaign, visits: Mapping[str, Visits]) -> dict[str, dict[int, Measurement]]:
+    """Summarise each batch of the probes that were visited in several, where latency depends on the caches."""
+    if all(policy == "cold" for policy in visits.values()):
+        return {}
+    return {
+        probe: {batch: summarise(taken, campaign.clock) for batch, taken in batches.items()}
+        for probe, batches in journal.samples_by_batch(campaign.id).items()
+        if visits[probe] != "cold"
+    }
 
 
 def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str], None]) -> list[Campaign]:

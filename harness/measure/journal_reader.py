@@ -181,6 +181,19 @@ class JournalReader(DurableFile):
                 found.setdefault(probe, []).append(Sample(*values))
         return found
 
+    def samples_by_batch(self, campaign: int) -> dict[str, dict[int, list[Sample]]]:
+        """Return the samples of a campaign by probe and batch; raises as `samples` does."""
+        self.require_unaltered([campaign])
+        query = (
+            "SELECT probe, batch, wall_ns, cpu_ns, device_ns, preemptions FROM samples"
+            " JOIN series ON series.id=samples.series WHERE campaign=? ORDER BY series.id, ordinal"
+        )
+        found: dict[str, dict[int, list[Sample]]] = {}
+        with self._reading():
+            for probe, batch, *values in self._db.execute(query, (campaign,)):
+                found.setdefault(probe, {}).setdefault(batch, []).append(Sample(*values))
+        return found
+
     def samples_of(self, campaign: int, probe: str) -> list[Sample]:
         """Return the samples of one probe of a campaign in the order they were taken; raises as `samples` does."""
         self.require_unaltered([campaign])

@@ -1,0 +1,72 @@
+"""Layers of several networks: each batch has caches of its own, and differences are taken within it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from test_estimators_disagree import (
+    LAYER,
+    LAYER_S,
+    PLACE,
+    PRODUCER_S,
+    ROLES,
+    TERMS,
+    calibration,
+    contents_s,
+    measured,
+    overhead_s,
+)
+
+from harness.latency.estimators import LayerLatencies, estimate_layers
+from harness.latency.layer_latency import CampaignData
+from harness.measure.summary import Measurement
+
+SLOWER_S = st.lists(st.floats(0, 1e-3), min_size=2, max_size=5)
+
+
+def estimated(nulls_s: list[float], contexts: range) -> LayerLatencies:
+    """Return the layer from batches that are slower by `nulls_s`, of which `contexts` have the layer itself.
+
+    Totals over all batches are means, as if samples of all batches were thrown together.
+    """
+    probes, totals, overhead = calibration()
+    roles = {**dict.fromkeys(probes, "calibration"), **ROLES}
+    terms = {**{name: probe.terms for name, probe in probes.items()}, **TERMS}
+    own_s = {name: overhead_s(TERMS[name]) + held_s for name, held_s in contents_s().items()}
+    batches = {
+        "without": {at: measured(own_s["without"] + slower_s) for at, slower_s in enumerate(nulls_s)},
+        "within": {at: measured(own_s["within"] + nulls_s[at]) for at in contexts},
+    }
+    own: dict[str, Measurement] = {name: measured(total_s) for name, total_s in own_s.items()}
+    for name, taken in batches.items():
+        own[name] = measured(sum(one.latency_s for one in taken.values()) / len(taken))
+    data = CampaignData([LAYER], [], roles, terms, {}, {**totals, **own}, batches)
+    return estimate_layers(data, "joint", overhead)
+
+
+@given(SLOWER_S)
+def test_a_layer_is_compared_with_its_null_probe_of_the_same_batch(nulls_s: list[float]) -> None:
+    """A null probe that is slower in other networks' batches does not make the layer shorter."""
+    found = estimated(nulls_s, range(1))
+    assert abs(found.latencies[PLACE].remainder_s - LAYER_S) < 1e-3 * LAYER_S
+
+
+@given(SLOWER_S)
+def test_all_batches_with_the_layer_count(nulls_s: list[float]) -> None:
+    """A layer in every batch comes out the same, with a smaller error than from one batch."""
+    one, every = (estimated(nulls_s, contexts).latencies[PLACE] for contexts in (range(1), range(len(nulls_s))))
+    assert abs(every.remainder_s - LAYER_S) < 1e-3 * LAYER_S
+    assert every.remainder_stderr_s < one.remainder_stderr_s
+
+
+def test_without_a_common_batch_all_samples_count() -> None:
+    """A layer whose null probe is in other batches only is estimated from the totals over all batches."""
+    probes, totals, overhead = calibration()
+    roles = {**dict.fromkeys(probes, "calibration"), **ROLES}
+    terms = {**{name: probe.terms for name, probe in probes.items()}, **TERMS}
+    own = {name: measured(overhead_s(TERMS[name]) + held_s) for name, held_s in contents_s().items()}
+    elsewhere = {"without": {0: measured(PRODUCER_S)}, "within": {1: own["within"]}}
+    found = estimate_layers(
+        CampaignData([LAYER], [], roles, terms, {}, {**totals, **own}, elsewhere), "joint", overhead
+    )
+    assert abs(found.latencies[PLACE].remainder_s - LAYER_S) < 1e-3 * LAYER_S
