@@ -200,9 +200,15 @@ def _key(layer: HardwareLayer, graph: Graph, machine: Machine) -> object:
 
 
 def _part(graph: Graph, layers: Sequence[HardwareLayer], machine: Machine) -> Graph:
-    """Return a network of these layers only; their inputs lie in the same memories as in the whole network."""
+    """Return a network of these layers only; their inputs lie in the same memories as in the whole network.
+
+    A value of which other layers write another part is `foreign`: its parts are apart, as in the whole network.
+    """
+    own = {layer.index for layer in layers}
+    others = [layer for layer in graph.layers if layer.index not in own]
     written = {layer.output.value for layer in layers}
-    outside = {view.value for layer in graph.layers if layer not in layers for view in layer.reads}
+    foreign = frozenset(layer.output.value for layer in others) & written
+    outside = {view.value for layer in others for view in layer.reads}
     values = {view.value: graph.values[view.value] for layer in layers for view in (*layer.reads, layer.output)}
     cached = set()
     for name, value in values.items():
@@ -217,4 +223,4 @@ def _part(graph: Graph, layers: Sequence[HardwareLayer], machine: Machine) -> Gr
         values[name] = replace(values[name], is_output=True)
     inputs = tuple(name for name, value in values.items() if value.kind == "input")
     outputs = tuple(name for name, value in values.items() if value.is_output)
-    return Graph(values, tuple(layers), inputs, outputs, (), 0, cached=frozenset(cached))
+    return Graph(values, tuple(layers), inputs, outputs, (), 0, foreign=foreign, cached=frozenset(cached))

@@ -113,8 +113,7 @@ def plan_chain(
     layers = chain.layers
     passes = count_tiles(layers[-1], cuts)
     if passes > MAX_PASSES:
-        step = "Choose larger tiles, or raise nb_bytes of the machine"
-        raise DoesNotFit(f"{layers[-1].name} would run in {passes} passes", f"at most {MAX_PASSES} are compiled", step)
+        raise countless(layers[-1], passes)
     geometry = cut_chain(layers, cuts, chain.stored)
     extents = {name: _extents(geometry, name) for name in geometry.regions}
     slabs, halo_bytes = _slabs(geometry, values, machine)
@@ -147,6 +146,12 @@ def reads_outside(layer: HardwareLayer, place: int) -> bool:
     if layer.function is Function.GATHER:
         return place == 0
     return layer.matrix and layer.weights is None and place == 1
+
+
+def countless(layer: HardwareLayer, passes: int) -> DoesNotFit:
+    """Return the error for a chain up to this layer in more than MAX_PASSES passes."""
+    step = "Choose larger tiles, or raise nb_bytes of the machine"
+    return DoesNotFit(f"{layer.name} would run in {passes} passes", f"at most {MAX_PASSES} are compiled", step)
 
 
 def _demand(layers: Sequence[HardwareLayer], memory: str, needed: int, limit: int, parameter: str) -> None:

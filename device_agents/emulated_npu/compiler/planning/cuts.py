@@ -12,27 +12,41 @@ from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.unit_commands import Function
 
 Cuts = tuple[Cut, ...]
+_FIRST_SPATIAL = 2
 
 
 def candidate_cuts(
     layer: HardwareLayer, tile: tuple[int, int] | None, values: Mapping[str, Value]
-) -> Iterator[list[Cuts]]:
-    """Yield groups of cuts, one more axis in each group, from coarse to fine; with a forced `tile`, only that cut.
+) -> Iterator[tuple[list[Cuts], ...]]:
+    """Yield stages of cuts, one more axis in each, each with groups of cuts from coarse to fine.
 
-    The forced tile is the height and width along the last two spatial axes.
+    The groups of a stage are alternatives: rows, and tiles that are about square, which have less halo. With a forced
+    `tile`, its height and width along the last two spatial axes are the only cut.
     """
     axes = [axis for axis in _cut_axes(layer) if _is_plain(layer, axis)]
     if tile is not None and is_windowed(layer):
         last = len(layer.output.axes) - 1
-        yield [tuple(Cut(axis, size) for axis, size in zip((last - 1, last), tile, strict=True) if axis in axes)]
+        yield ([tuple(Cut(axis, size) for axis, size in zip((last - 1, last), tile, strict=True) if axis in axes)],)
         return
     if not is_windowed(layer):  # windows follow the layer before row by row, in any memory order
         order = values[layer.output.value].order
         axes.sort(key=lambda axis: order.index(layer.output.base(axis)))  # parts that lie together in memory
-    yield [()]
+    yield ([()],)
+    spatial = [axis for axis in axes if axis >= _FIRST_SPATIAL] if is_windowed(layer) else []
     for place, axis in enumerate(axes):
         outer = tuple(Cut(before, 1) for before in axes[:place])
-        yield [(*outer, Cut(axis, size)) for size in _tile_sizes(layer.output.axes[axis].size)]
+        groups = [[(*outer, Cut(axis, size)) for size in _tile_sizes(layer.output.axes[axis].size)]]
+        if axis in spatial[-2:-1]:
+            groups.append([(*outer, *square) for square in _squares(layer, *spatial[-2:])])
+        yield tuple(groups)
+
+
+def _squares(layer: HardwareLayer, height: int, width: int) -> Iterator[Cuts]:
+    """Yield cuts along two axes into tiles that are about square, from coarse to fine."""
+    sizes = [layer.output.axes[axis].size for axis in (height, width)]
+    for side in _tile_sizes(max(sizes)):
+        if side < min(sizes):
+            yield Cut(height, side), Cut(width, side)
 
 
 def _cut_axes(layer: HardwareLayer) -> list[int]:
@@ -81,15 +95,25 @@ def first_guess(layer: HardwareLayer, candidates: Sequence[Cuts], wanted_tiles: 
 def first_that_fits(count: int, guess: int, attempt: Callable[[int], object]) -> int:
     """Return the first candidate for which `attempt` does not raise DoesNotFit; without one, raise that of the last.
 
-    If a candidate fits, all later ones fit, because they are finer. The search starts from `guess`.
+    If a candidate fits, all later ones fit, because they are finer. The search starts from `guess`, takes steps that
+    double, and bisects the last one: fine cuts take longest to try.
     """
-    place = guess
-    if not _fits(place, attempt):
-        attempt(count - 1)
-        while not _fits(place, attempt):
-            place += 1
-    while place > 0 and place <= guess and _fits(place - 1, attempt):
-        place -= 1
+    place, step = guess, 1
+    if _fits(place, attempt):
+        while place > 0 and _fits(place - 1, attempt):
+            place -= 1
+        return place
+    too_coarse = place
+    while not _fits(place, attempt):
+        if place == count - 1:
+            attempt(place)
+        too_coarse, place, step = place, min(place + step, count - 1), 2 * step
+    while place - too_coarse > 1:
+        middle = (too_coarse + place) // 2
+        if _fits(middle, attempt):
+            place = middle
+        else:
+            too_coarse = middle
     return place
 
 

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
-from device_agents.emulated_npu.compiler.graph.regions import size_of
+from device_agents.emulated_npu.compiler.graph.regions import is_windowed, size_of
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
 from device_agents.emulated_npu.compiler.planning.chain import (
+    MAX_PASSES,
     Chain,
     ChainPlan,
     Room,
+    countless,
     element_type,
     packed_bytes,
     plan_chain,
@@ -37,6 +39,8 @@ from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.unit_commands import Function, Queue
 
 _LEAVING = (Function.STORE, Function.SEND)
+_MANY_PASSES = 32
+"""With fewer passes, their shape matters little."""
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
 _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
 
@@ -66,16 +70,19 @@ class ChainEstimate:
 
 @dataclass(frozen=True)
 class _Effort:
-    """The limits of a search: groups of cuts, tiles of a chain, plans per cut, cuts finer than the first that fits."""
+    """The limits of a search: stages of cuts, tiles of a chain, plans per cut, cuts finer than the first that fits."""
 
-    groups: int
+    stages: int
     tiles: int
     plans: int
     finer: int
 
 
-_QUICK = _Effort(groups=3, tiles=32, plans=1, finer=0)
-_THOROUGH = _Effort(groups=99, tiles=1 << 30, plans=99, finer=1)
+_QUICK = _Effort(stages=3, tiles=32, plans=1, finer=0)
+_LARGE = _Effort(stages=3, tiles=4096, plans=2, finer=2)
+_LARGE_MAP = 1 << 15
+"""Pixels of a map for which more than a quick search pays: it is cut into many tiles, and they have much halo."""
+_THOROUGH = _Effort(stages=99, tiles=MAX_PASSES, plans=99, finer=1)
 
 
 class ChainSearch:
@@ -92,11 +99,10 @@ class ChainSearch:
         found: list[ChainEstimate] = []
         if not parts or self._residency(chain.layers[0]) != "weights":
             with contextlib.nullcontext() if not parts else contextlib.suppress(DoesNotFit, NotTileable):
-                plan = self._coarsest(chain, room, _QUICK)[0]
-                found.append(ChainEstimate(self._predicted_ps(plan), plan.nb_bytes, plan.halo_bytes))
+                found += map(self._estimated, self._coarsest(chain, room, _effort(chain)))
         if parts:
-            ends = [self._coarsest(replace(chain, layers=(part,)), room, _QUICK)[0] for part in (parts[0], parts[-1])]
-            first_ps, last_ps = map(self._predicted_ps, ends)
+            ends = [self._best(replace(chain, layers=(part,)), room) for part in (parts[0], parts[-1])]
+            first_ps, last_ps = (self._predicted_ps(end) for end in ends)
             total_ps = (len(parts) - 1) * first_ps + last_ps  # all but the last are equal
             nb_bytes, halo_bytes = max(end.nb_bytes for end in ends), max(end.halo_bytes for end in ends)
             found.append(ChainEstimate(total_ps, nb_bytes, halo_bytes))
@@ -107,7 +113,7 @@ class ChainSearch:
         sweeps: tuple[ChainPlan, ...] = ()
         with contextlib.suppress(DoesNotFit, NotTileable):
             parts = self._sweep_parts(chain, room)
-            sweeps = tuple(self._coarsest(replace(chain, layers=(part,)), room, _QUICK)[0] for part in parts)
+            sweeps = tuple(self._best(replace(chain, layers=(part,)), room) for part in parts)
         if sweeps:
             total_ps = sum(map(self._predicted_ps, sweeps))
             yield Choice(f"weights resident in {len(sweeps)} sweeps", sweeps, total_ps)
@@ -140,23 +146,40 @@ class ChainSearch:
         parts = slice_outputs(layer, self._machine, room.sb_bytes // 2)
         return parts if len(parts) > 1 else ()
 
+    def _best(self, chain: Chain, room: Room) -> ChainPlan:
+        return min(self._coarsest(chain, room, _effort(chain)), key=self._predicted_ps)
+
+    def _estimated(self, plan: ChainPlan) -> ChainEstimate:
+        return ChainEstimate(self._predicted_ps(plan), plan.nb_bytes, plan.halo_bytes)
+
     def _coarsest(self, chain: Chain, room: Room, effort: _Effort) -> list[ChainPlan]:
-        """Return plans for the coarsest cut that fits, and finer ones; raises DoesNotFit, or NotTileable."""
+        """Return plans for the coarsest cuts that fit, and finer ones; raises DoesNotFit, or NotTileable."""
         problems: list[DoesNotFit] = []
-        groups = candidate_cuts(chain.layers[-1], self._options.tile, self._values)
-        for group in itertools.islice(groups, effort.groups):
-            candidates = group
-            if len(chain.layers) > 1:
-                candidates = [cuts for cuts in group if count_tiles(chain.layers[-1], cuts) <= effort.tiles]
-            if not candidates:
-                continue
-            wanted = 2 * problems[0].demand_bytes / max(1, room.nb_bytes) if problems else 1.0
-            try:
-                return self._coarsest_whole(candidates, wanted, chain, room, effort)
-            except DoesNotFit as error:
-                problems.append(error)
-            except NotTileable:
-                continue
+        refused: DoesNotFit | None = None
+        last = chain.layers[-1]
+        most = effort.tiles if len(chain.layers) > 1 else MAX_PASSES
+        stages = candidate_cuts(last, self._options.tile, self._values)
+        for stage in itertools.islice(stages, effort.stages):
+            found: list[ChainPlan] = []
+            for group in stage:
+                candidates = [cuts for cuts in group if count_tiles(last, cuts) <= most]
+                if not candidates:
+                    fewest = min((count_tiles(last, cuts) for cuts in group), default=0)
+                    refused = countless(last, fewest) if fewest > MAX_PASSES else refused
+                    continue
+                wanted = 2 * problems[0].demand_bytes / max(1, room.nb_bytes) if problems else 1.0
+                try:
+                    found += self._coarsest_whole(candidates, wanted, chain, room, effort)
+                except DoesNotFit as error:
+                    problems.append(error)
+                except NotTileable:
+                    continue
+                if found and found[0].passes < _MANY_PASSES:
+                    break
+            if found:
+                return found
+        if not problems and refused is not None:
+            raise refused
         if not problems:
             raise NotTileable(f"{chain.layers[-1].name} cannot be cut along any axis")
         raise min(problems, key=lambda problem: problem.demand_bytes)
@@ -259,6 +282,11 @@ class ChainSearch:
                     cp_ps += self._costs.duration_ps(command)
             known = self._computing[key] = (io_ps, cp_ps)
         return known
+
+
+def _effort(chain: Chain) -> _Effort:
+    maps = (layer.output.shape[2:] for layer in chain.layers if is_windowed(layer))
+    return _LARGE if any(math.prod(pixels) >= _LARGE_MAP for pixels in maps) else _QUICK
 
 
 def _keeps_parts(chain: Chain, cuts: Cuts) -> bool:
