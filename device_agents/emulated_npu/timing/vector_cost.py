@@ -16,7 +16,7 @@ SOFTMAX               passes: maximum 1, exponential of the difference 1 + 1 spe
 NORMALIZE             passes: sum 1, sum of squares 1, centre and scale 1, affine 1 if it has an operand; per row
                       2 specials (square root, reciprocal)
 LRN                   square 1, window sum `mode`, multiply-add 1, power 2 specials, multiply 1
-POOL_*                taps per output; the average multiplies 1 more
+POOL_*                taps inside the input; the average multiplies 1 more per output
 DEPTHWISE             taps per output, 1 for the third and 1 for the fourth operand
 ====================  ==========================================================================================
 
@@ -25,9 +25,11 @@ An activation at the end of a command other than MAP costs nothing if simple, el
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 
+from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.timing.transfer_cost import dims_of, present
 from device_agents.emulated_npu.unit_commands import Activation, Binary, Command, Function, Reduction
 
@@ -98,12 +100,30 @@ def _body(command: Command) -> tuple[int, int]:
     if function is Function.LRN:
         return elements * (3 + settings.mode), elements * 2
     if function in (Function.POOL_MAX, Function.POOL_AVERAGE):
-        taps = math.prod(settings.kernel)
-        return elements * (taps + (function is Function.POOL_AVERAGE)), 0
+        return _pool_taps(command) + elements * (function is Function.POOL_AVERAGE), 0
     if function is Function.DEPTHWISE:
         taps = math.prod(dims_of(command, command.second, 5)[:3])
         return elements * (taps + (command.third is not None) + (command.fourth is not None)), 0
     return elements, 0
+
+
+def _pool_taps(command: Command) -> int:
+    """Return the taps of all outputs of a pool that lie inside its input; the unit skips the others."""
+    *outputs, channels = dims_of(command, command.target, 4)
+    *sizes, _ = dims_of(command, command.first, 4)
+    settings = command.settings
+    sides = zip(outputs, sizes, settings.kernel, settings.stride, settings.dilation, settings.pad, strict=True)
+    return math.prod(itertools.starmap(_taps_along, sides)) * channels
+
+
+def _taps_along(outputs: int, size: int, kernel: int, stride: int, dilation: int, pad: int) -> int:
+    """Return the taps of all outputs along one axis that lie inside it."""
+    if pad == 0 and (outputs - 1) * stride + (kernel - 1) * dilation < size:
+        return outputs * kernel
+    starts = (output * stride - pad for output in range(outputs))
+    return sum(
+        max(0, min(kernel, ceil_div(size - start, dilation)) - max(0, ceil_div(-start, dilation))) for start in starts
+    )
 
 
 def _row_passes(command: Command) -> tuple[int, int]:
