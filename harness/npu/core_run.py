@@ -22,6 +22,7 @@ from harness.errors import UsageError
 from harness.npu.error_translation import errors_of_compiler, errors_of_user
 from harness.npu.loading import CompiledModel, LoadedProgram, compile_network, load_network
 from harness.npu.npu_options import MachineChoice, Options, RunOptions
+from harness.npu.own_data import read_own_data, write_outputs
 from harness.npu.value_check import Note, ValueCheck, check_values, has_values
 
 _PROGRAM_BUDGET_CYCLES = 10**10
@@ -71,6 +72,11 @@ class CoreRun:
         return {**counts, "total": sum(counts.values()), "issued": issued_instructions(self.timed.steps)}
 
     @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs of the network, none for a program file."""
+        return () if self.source is None else tuple(self.source.compiled.graph.outputs)
+
+    @property
     def reorder_gain(self) -> float:
         """The fraction of the cycles that reordering saves."""
         return 1 - self.timed.cycles / self.in_order_cycles if self.in_order_cycles else 0.0
@@ -103,20 +109,35 @@ def compile_program(
 
 
 def run_on_one_core(loaded: LoadedProgram, wanted: RunOptions, note: Note) -> CoreRun:
-    """Time a program and, for a network on a float32 machine, compare its values with ONNX Runtime's."""
+    """Time a program and, for a network on a float32 machine, compare its values with ONNX Runtime's.
+
+    With own data, the network has the weights of its file, and `wanted.output_dir` gets its outputs.
+    """
     source = loaded.source
+    if wanted.own_data and source is None:
+        why = "A program file has no weights"
+        raise UsageError("--input and --output-dir need a network", why=why, next_step="Name an ONNX file")
     if wanted.compare_reorder and source is None:
         why = "A program file is already compiled"
         raise UsageError("--compare-reorder needs a network", why=why, next_step="Name an ONNX file")
     timed, timing_s = time_loaded(loaded, wanted.cycle_budget)
     with_values = wanted.values and source is not None and has_values(loaded.machine, note)
+    if wanted.own_data and not with_values:
+        what = f"{loaded.machine.name} computes no values"
+        raise UsageError(what, next_step="Choose a machine that computes in float32, such as edge")
+    checked = None
+    if with_values and source is not None:
+        data = read_own_data(loaded.reference, source.model, wanted.input) if wanted.own_data else None
+        checked = check_values(source, note, data)
+        if wanted.output_dir is not None:
+            write_outputs(wanted.output_dir, checked.outputs)
     return CoreRun(
         name=loaded.name,
         timed=timed,
         timing_s=timing_s,
         setup_cycles=setup_cycles(loaded),
         source=source,
-        checked=check_values(source, note) if with_values and source is not None else None,
+        checked=checked,
         marginal_cycles=timed.marginal_cycles() if wanted.marginal else None,
         in_order_cycles=_in_order_cycles(source, wanted.cycle_budget) if wanted.compare_reorder and source else None,
     )

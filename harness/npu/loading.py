@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onnx import load_model_from_string
@@ -31,7 +31,8 @@ class NetworkModel:
     """A network without its weights, with the tensor and node names of its file.
 
     `operators` maps each node's name to its ONNX operator. `free_nodes` counts the nodes of the file that were removed
-    before compilation because they are constant, unused or an identity.
+    before compilation because they are constant, unused or an identity. `constants` maps the names of weights to those
+    of the file's constants.
     """
 
     name: str
@@ -40,6 +41,7 @@ class NetworkModel:
     inputs: tuple[ArraySpec, ...]
     operators: Mapping[str, str]
     free_nodes: int
+    constants: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,13 @@ class CompiledModel:
 
 @dataclass(frozen=True)
 class LoadedProgram:
-    """A program and the machine that runs it; `source` is None for a program file."""
+    """A program and the machine that runs it; `source` is None for a program file. `reference` is what was named."""
 
     name: str
     program: Program
     machine: Machine
     source: CompiledModel | None = None
+    reference: str = ""
 
 
 def load(reference: str, machine: MachineChoice, options: Options, dims: Mapping[str, int]) -> LoadedProgram:
@@ -76,7 +79,7 @@ def load(reference: str, machine: MachineChoice, options: Options, dims: Mapping
     """
     if not _is_program(reference):
         source = load_network(reference, machine, options, dims)
-        return LoadedProgram(source.model.name, source.compiled.program, source.compiled.machine, source)
+        return LoadedProgram(source.model.name, source.compiled.program, source.compiled.machine, source, reference)
     if options != DEFAULT or dims:
         why = "A program file is already compiled"
         raise UsageError("Compiler options and --dim need a network", why=why, next_step="Name an ONNX file")
@@ -130,6 +133,7 @@ def network_model(network: Network) -> NetworkModel:
         inputs=tuple(replace(spec, name=tensors[spec.name]) for spec in assembled.inputs),
         operators={node.name: node.op for node in network.nodes},
         free_nodes=len(network.free),
+        constants=assembled.names.constants,
     )
 
 

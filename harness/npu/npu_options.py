@@ -67,11 +67,28 @@ class RunOptions:
     )
 
     cycle_budget: int | None = _cycle_budget()
+    input: tuple[str, ...] = option(
+        (),
+        "Values of an input from a .npy file; may be repeated. The network then has the weights of its file.",
+        metavar="NAME=FILE.npy",
+    )
+    output_dir: Path | None = option(
+        None,
+        "Write each output to a .npy file in this folder. The network then has the weights of its file.",
+        metavar="DIR",
+    )
+
+    @property
+    def own_data(self) -> bool:
+        """Whether the network runs with the weights of its file."""
+        return bool(self.input) or self.output_dir is not None
 
     def check(self, compiler: Options) -> None:
         """Raise UsageError if these options contradict those of the compiler."""
         if self.compare_reorder and not compiler.reorder:
             raise UsageError("--compare-reorder contradicts --no-reorder", next_step="Omit one of them")
+        if self.own_data and not self.values:
+            raise UsageError("--input and --output-dir need values", next_step="Omit --no-values")
 
 
 _SCORED = ("score", "threshold", "max_nodes", "add_groups", "period_ms")

@@ -53,6 +53,7 @@ def json_fields(run: CoreRun) -> dict[str, Any]:
         **_graph_fields(source),
         **_convolution_fields(source),
         "max_rel_error": None if checked is None else checked.max_rel_error,
+        "compared": None if checked is None else checked.compared,
         "compile_s": None if source is None else source.compile_s,
         "functional_s": None if checked is None else checked.functional_s,
         "timing_s": run.timing_s,

@@ -61,7 +61,10 @@ def _summary(run: CoreRun) -> Iterator[tuple[str, str]]:
     if run.in_order_cycles is not None:
         yield "reordering", f"saves {run.reorder_gain:.2%} of {run.in_order_cycles:,.0f} cycles"
     if found["max_rel_error"] is not None:
-        yield "values", f"largest difference from ONNX Runtime {found['max_rel_error']:.2g} of the largest output"
+        compared = found["compared"][len(run.outputs) :]
+        beside = f"; also compared: {', '.join(compared)}, as an output behind it is saturated" if compared else ""
+        error = f"{found['max_rel_error']:.2g} of the largest value"
+        yield "values", f"largest difference from ONNX Runtime {error}{beside}"
     took = [("compile", found["compile_s"]), ("functional", found["functional_s"]), ("timing", found["timing_s"])]
     yield "took", ", ".join(f"{label} {seconds:.2f} s" for label, seconds in took if seconds is not None)
 

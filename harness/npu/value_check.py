@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import onnx
 
 from device_agents.arrays import make
 from device_agents.emulated_npu.compiler.compiled import CompiledSystem
@@ -19,21 +20,33 @@ from device_agents.emulated_npu.unit_commands import DataType
 from harness.errors import HarnessError, InputError
 from harness.host_runtime import open_session, session_options
 from harness.npu.error_translation import errors_of_compiler
-from harness.npu.loading import CompiledModel, NetworkModel
+from harness.npu.loading import CompiledModel, NetworkModel, compile_network
+from harness.npu.own_data import NetworkData
 from harness.text import printable
 
 Note = Callable[[str], None]
 """Shows a message beside the result."""
 
 TOLERANCE = 1e-4
+_SATURATING = ("Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Tanh", "Clip", "ArgMax")
+_PASSING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity")
+_FEWEST_VALUES = 8
+_END, _LEAST_BETWEEN = 1e-6, 0.02
+"""The part of the range at either end that counts as the end, and the share of values that must lie between."""
 
 
 @dataclass(frozen=True)
 class ValueCheck:
-    """A functional run; `max_rel_error` is the largest difference from ONNX Runtime over its largest value."""
+    """A functional run; `max_rel_error` is the largest difference from ONNX Runtime over its largest value.
+
+    `compared` are the tensors that were compared: the outputs, and for those that say nothing, because their values are
+    all at the ends of their range, as behind a softmax with one winner, the tensors in front of these operators.
+    """
 
     functional_s: float
     max_rel_error: float
+    compared: tuple[str, ...] = ()
+    outputs: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
 
 def has_values(machine: Machine, note: Note) -> bool:
@@ -43,17 +56,29 @@ def has_values(machine: Machine, note: Note) -> bool:
     return machine.data_type is DataType.FLOAT32
 
 
-def check_values(source: CompiledModel, note: Note) -> ValueCheck:
-    """Run the compiled network and ONNX Runtime.
+def check_values(source: CompiledModel, note: Note, data: NetworkData | None = None) -> ValueCheck:
+    """Run the compiled network and ONNX Runtime on its own data, or on seeded weights and inputs.
 
     Raises HarnessError, a bug, if only one of them has finite values; InputError if ONNX Runtime cannot run it.
     """
-    weights, inputs = _arrays(source.model)
+    weights, inputs = _arrays(source.model) if data is None else (data.weights, data.inputs)
     start = time.perf_counter()
     with errors_of_compiler():
         outputs = compute_values(source.compiled, weights, inputs)
     functional_s = time.perf_counter() - start
-    return ValueCheck(functional_s, _difference(source.model, weights, inputs, outputs, note))
+    gc.collect()  # frames of the run still hold the machine's memories, and the reference needs as much again
+    expected = _onnxruntime(source.model, weights, inputs)
+    error = _largest_error(outputs, expected)
+    compared = tuple(expected)
+    in_front = _in_front(source.model, [name for name, values in expected.items() if _is_saturated(values)])
+    if in_front:
+        whole = compile_network(_ending_at(source.model, in_front), source.compiled.machine, source.compiled.options)
+        with errors_of_compiler():
+            found = compute_values(whole.compiled, weights, inputs)
+        error = max(error, _largest_error(found, _onnxruntime(whole.model, weights, inputs)))
+        compared = (*compared, *in_front)
+    _note_error(error, note)
+    return ValueCheck(functional_s, error, compared, outputs)
 
 
 def system_error(model: NetworkModel, system: CompiledSystem, note: Note) -> float:
@@ -61,28 +86,58 @@ def system_error(model: NetworkModel, system: CompiledSystem, note: Note) -> flo
     weights, inputs = _arrays(model)
     with errors_of_compiler():
         outputs = run_system(system, weights, inputs).outputs[0]
-    return _difference(model, weights, inputs, outputs, note)
+    gc.collect()
+    error = _largest_error(outputs, _onnxruntime(model, weights, inputs))
+    _note_error(error, note)
+    return error
 
 
-def _arrays(model: NetworkModel) -> tuple[dict[str, Array], dict[str, Array]]:
+def _arrays(model: NetworkModel) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
     """Return weights and inputs by name."""
     weights = {spec.name: make(spec.wire()) for spec in model.weights}
     return weights, {spec.name: make(spec.wire()) for spec in model.inputs}
 
 
-def _difference(
-    model: NetworkModel,
-    weights: Mapping[str, Array],
-    inputs: Mapping[str, Array],
-    outputs: Mapping[str, Array],
-    note: Note,
-) -> float:
-    gc.collect()  # frames of the run still hold the machine's memories, and the reference needs as much again
-    expected = _onnxruntime(model, weights, inputs)
-    error = max((_relative_error(name, outputs[name], values) for name, values in expected.items()), default=0.0)
+def _largest_error(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float:
+    return max((_relative_error(name, ours[name], values) for name, values in theirs.items()), default=0.0)
+
+
+def _note_error(error: float, note: Note) -> None:
     if error > TOLERANCE:
         note(f"The values differ from ONNX Runtime's by {error:.2g} of the largest; at most {TOLERANCE:g} is expected")
-    return error
+
+
+def _is_saturated(values: Array) -> bool:
+    """Return whether hardly any value is between the ends of the range of all."""
+    finite = values[np.isfinite(values)].astype(np.float64)
+    if finite.size < _FEWEST_VALUES:
+        return False
+    low, high = float(finite.min()), float(finite.max())
+    margin = _END * (high - low)
+    return bool(((finite > low + margin) & (finite < high - margin)).mean() < _LEAST_BETWEEN)
+
+
+def _in_front(model: NetworkModel, outputs: Sequence[str]) -> tuple[str, ...]:
+    """Return the tensors that are read by the saturating operators in front of some outputs."""
+    graph = onnx.load_model_from_string(model.content).graph
+    writers = {name: node for node in graph.node for name in node.output}
+    found: dict[str, None] = {}
+    for name in outputs:
+        tensor = name
+        while (node := writers.get(tensor)) is not None and node.op_type in (*_SATURATING, *_PASSING):
+            tensor = node.input[0]
+        if tensor != name and tensor in writers:
+            found[tensor] = None
+    return tuple(found)
+
+
+def _ending_at(model: NetworkModel, tensors: Sequence[str]) -> NetworkModel:
+    """Return a network with these tensors as its outputs."""
+    proto = onnx.load_model_from_string(model.content)
+    del proto.graph.output[:]
+    proto.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in tensors)
+    content = onnx.shape_inference.infer_shapes(proto).SerializeToString(deterministic=True)
+    return replace(model, content=content)
 
 
 def _onnxruntime(model: NetworkModel, weights: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -1,0 +1,153 @@
+"""A network's own data on the emulated NPU: the weights of its file, inputs and outputs as .npy files.
+
+Without own data, large weights and all inputs are generated from a seed, as on a device.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, numpy_helper
+
+from device_agents.arrays import make
+from device_agents.emulated_npu.numpy_types import Array
+from harness.errors import InputError, UsageError, reason_of
+from harness.host_runtime import open_session, session_options
+from harness.network.model_references import model_path
+from harness.npu.loading import NetworkModel
+from harness.text import printable
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class NetworkData:
+    """The values of a network's weights, by their names in the compiled model, and of its inputs, by name."""
+
+    weights: Mapping[str, Array]
+    inputs: Mapping[str, Array]
+
+
+def read_own_data(reference: str, model: NetworkModel, inputs: Sequence[str]) -> NetworkData:
+    """Read the weights of a network's file and the inputs NAME=FILE.npy; other inputs are generated from the seed.
+
+    Raises UsageError for an input that the network does not have, InputError for a file that cannot be read or that
+    has another shape or type than the input, and for weights that the file does not have under their names.
+    """
+    return NetworkData(_file_weights(reference, model), _inputs(model, _by_name(inputs)))
+
+
+def write_outputs(folder: Path, outputs: Mapping[str, Array]) -> None:
+    """Write each output to NAME.npy in a folder, which is made; raises InputError if it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, values in outputs.items():
+            np.save(folder / f"{_UNSAFE.sub('_', name)}.npy", values, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"Outputs cannot be written to {folder}", why=reason_of(error)) from error
+
+
+def _by_name(given: Sequence[str]) -> dict[str, Path]:
+    found = {}
+    for text in given:
+        name, equals, file = text.rpartition("=")
+        if not (name and equals and file):
+            raise UsageError(f"--input {printable(text, 80)} is not NAME=FILE.npy", next_step="Give --input x=x.npy")
+        found[name] = Path(file)
+    return found
+
+
+def _inputs(model: NetworkModel, files: Mapping[str, Path]) -> dict[str, Array]:
+    known = {spec.name for spec in model.inputs}
+    unknown = next((name for name in files if name not in known), None)
+    if unknown is not None:
+        names = ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in model.inputs)
+        raise UsageError(f"The network has no input {printable(unknown, 80)}", why=f"Its inputs are {names}")
+    return {
+        spec.name: _read_array(files[spec.name], spec.name, spec.dtype, spec.shape)
+        if spec.name in files
+        else make(spec.wire())
+        for spec in model.inputs
+    }
+
+
+def _read_array(file: Path, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
+    try:
+        values = np.load(file, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"{file} cannot be read", why=reason_of(error)) from error
+    except (ValueError, EOFError) as error:
+        step = "Save the array with numpy.save"
+        raise InputError(
+            f"{file} is not a .npy file of numbers", why="It has another format", next_step=step
+        ) from error
+    if not isinstance(values, np.ndarray) or values.shape != shape or values.dtype != np.dtype(dtype):
+        found = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else "several arrays"
+        why = f"The file has {found}, the input is {dtype}{list(shape)}"
+        raise InputError(
+            f"{file} does not fit input {printable(name, 80)}", why=why, next_step="Save it as the input is"
+        )
+    return values
+
+
+def _file_weights(reference: str, model: NetworkModel) -> dict[str, Array]:
+    if not model.weights:
+        return {}
+    with model_path(reference) as path:
+        try:
+            proto = onnx.load(str(path))
+        except (OSError, ValueError) as error:
+            raise InputError(f"The weights of {path} cannot be read", why=reason_of(error)) from error
+    names = {spec.name: model.constants[spec.name] for spec in model.weights}
+    values = _constants(proto, set(names.values()))
+    missing = next((name for name in names.values() if name not in values), None)
+    if missing is not None:
+        why = "It is computed while the file is read, from parts that have other names there"
+        raise InputError(f"The file has no constant {printable(missing, 80)}", why=why)
+    return {
+        spec.name: values[names[spec.name]].reshape(spec.shape).astype(spec.dtype, copy=False) for spec in model.weights
+    }
+
+
+def _constants(proto: ModelProto, wanted: set[str]) -> dict[str, Array]:
+    """Return stored constants as they are, and computed ones by ONNX Runtime, as far as the file has them."""
+    found = {one.name: numpy_helper.to_array(one) for one in proto.graph.initializer if one.name in wanted}
+    computed = _needed(proto, wanted - found.keys())
+    left = sorted(wanted & {name for node in computed for name in node.output} - found.keys())
+    if not left:
+        return found
+    part = ModelProto()
+    part.CopyFrom(proto)
+    del part.graph.node[:], part.graph.input[:], part.graph.output[:], part.graph.value_info[:]
+    del part.graph.initializer[:]
+    read = {name for node in computed for name in node.input}
+    part.graph.node.extend(computed)
+    part.graph.initializer.extend(one for one in proto.graph.initializer if one.name in read)
+    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in left)
+    session = open_session(part.SerializeToString(), session_options(), {})
+    return {**found, **{name: np.asarray(one) for name, one in zip(left, session.run(None, {}), strict=True)}}
+
+
+def _needed(proto: ModelProto, wanted: Iterable[str]) -> list[Any]:
+    """Return the nodes that compute some constants, in the order of the file; () where an input is needed."""
+    writers = {name: at for at, node in enumerate(proto.graph.node) for name in node.output if name}
+    inputs = {one.name for one in proto.graph.input} - {one.name for one in proto.graph.initializer}
+    chosen: set[int] = set()
+    for name in wanted:
+        mine: set[int] = set()
+        waiting, fixed = [name], True
+        while waiting and fixed:
+            one = waiting.pop()
+            fixed = one not in inputs
+            at = writers.get(one)
+            if at is not None and at not in mine:
+                mine.add(at)
+                waiting.extend(read for read in proto.graph.node[at].input if read)
+        chosen |= mine if fixed else set()
+    return [proto.graph.node[at] for at in sorted(chosen)]

@@ -1,0 +1,109 @@
+"""`harness npu run` with a network's own weights, inputs from files, and outputs written to files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from command_line import Harness
+from onnx import TensorProto, helper, numpy_helper
+
+
+def _save(folder: Path, *, sharp: float = 1.0) -> Path:
+    """Save a convolution with stored and computed weights, a product, and a softmax of the products times `sharp`."""
+    draw = np.random.default_rng(5)
+    weights = {
+        "w": draw.normal(size=(8, 3, 3, 3)),
+        "half": draw.normal(size=(8 * 36, 10)) * sharp,
+        "zeros": np.zeros((1, 10)),
+    }
+    nodes = [
+        helper.make_node("Conv", ["image", "w"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Flatten", ["r"], ["f"]),
+        helper.make_node("Add", ["half", "half"], ["twice"]),
+        helper.make_node("Gemm", ["f", "twice", "zeros"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["classes/p"], axis=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "own",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("classes/p", TensorProto.FLOAT, [1, 10])],
+        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()],
+    )
+    path = folder / "own.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def test_outputs_are_those_of_the_file_on_the_given_input(harness: Harness, tmp_path: Path) -> None:
+    """The written output is ONNX Runtime's, of the file itself, on the input from the .npy file."""
+    path = _save(tmp_path, sharp=0.01)
+    image = np.random.default_rng(1).normal(size=(1, 3, 8, 8)).astype(np.float32)
+    np.save(tmp_path / "image.npy", image)
+    out = tmp_path / "a" / "b"
+    run = harness("npu", "run", path, "--input", f"image={tmp_path / 'image.npy'}", "--output-dir", out)
+    run.assert_ok()
+    (expected,) = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"image": image})
+    written = np.load(out / "classes_p.npy")
+    assert written.shape == (1, 10) and np.abs(written - expected).max() < 1e-5
+    assert len(np.unique(written)) > 5
+
+
+def test_other_inputs_give_other_outputs(harness: Harness, tmp_path: Path) -> None:
+    """The input of the file is used, not a generated one."""
+    path = _save(tmp_path, sharp=0.01)
+    found = []
+    for seed in (1, 2):
+        np.save(tmp_path / "image.npy", np.random.default_rng(seed).normal(size=(1, 3, 8, 8)).astype(np.float32))
+        given = ("--input", f"image={tmp_path / 'image.npy'}", "--output-dir", tmp_path / "out")
+        harness("npu", "run", path, *given).assert_ok()
+        found.append(np.load(tmp_path / "out" / "classes_p.npy"))
+    assert not np.array_equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--input", "picture=image.npy"), "no input picture"),
+        (("--input", "image"), "not NAME=FILE.npy"),
+        (("--input", "image=absent.npy"), "cannot be read"),
+        (("--input", "image=own.onnx"), "is not a .npy file"),
+        (("--input", "image=wide.npy"), "float32[1, 3, 8, 9]"),
+        (("--input", "image=double.npy"), "float64[1, 3, 8, 8]"),
+        (("--input", "image=image.npy", "--no-values"), "need values"),
+        (("--input", "image=image.npy", "--preset", "nvdla-256"), "computes no values"),
+        (("--output-dir", "image.npy"), "cannot be written"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused(harness: Harness, given: tuple[str, ...], message: str) -> None:
+    """Unknown inputs, other shapes and types, files that are no arrays, and machines without values are errors."""
+    _save(harness.workspace)
+    np.save(harness.workspace / "image.npy", np.zeros((1, 3, 8, 8), np.float32))
+    np.save(harness.workspace / "wide.npy", np.zeros((1, 3, 8, 9), np.float32))
+    np.save(harness.workspace / "double.npy", np.zeros((1, 3, 8, 8)))
+    run = harness("npu", "run", "own.onnx", *given)
+    assert run.code in (2, 3)
+    assert message in " ".join(run.stderr.split())
+
+
+def test_a_program_file_has_no_data_of_its_own(harness: Harness, tmp_path: Path) -> None:
+    """A program file has no weights, so that it takes neither inputs nor a folder for outputs."""
+    program = tmp_path / "own.npu"
+    harness("npu", "compile", _save(tmp_path), "-o", program).assert_ok()
+    run = harness("npu", "run", program, "--output-dir", tmp_path / "out")
+    assert run.code == 2 and "need a network" in run.stderr
+
+
+def test_a_saturated_output_is_compared_in_front_of_its_softmax(harness: Harness, tmp_path: Path) -> None:
+    """A softmax with one winner shows nothing of the layers before it, so what it reads is compared, too."""
+    for sharp, compared in ((0.01, ["classes/p"]), (100.0, ["classes/p", "logits"])):
+        run = harness("npu", "run", _save(tmp_path, sharp=sharp), "--output-dir", tmp_path / "out", "--json")
+        found = run.data
+        assert found["compared"] == compared
+        assert found["max_rel_error"] < 1e-5
+    assert found["max_rel_error"] > 0
