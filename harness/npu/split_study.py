@@ -15,11 +15,13 @@ from device_agents.emulated_npu.compiler.prediction.split_times import slice_key
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS
-from device_agents.emulated_npu.compiler.stages import compile_system
+from device_agents.emulated_npu.compiler.stages import compile_graph, compile_system
+from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.pipeline_timing import core_steps
 from device_agents.emulated_npu.timing.stream_timing import simulate_cores
 
+CHAINED = "one, chained"
 CLOSE = 0.03
 """A split within this of the true best counts as well chosen."""
 
@@ -63,11 +65,23 @@ class StudiedNetwork:
 
 @dataclass(frozen=True)
 class SplitStudy:
-    """The studied layers, and whole networks split in one way; `networks` is empty for a study of some layers."""
+    """The studied layers, and whole networks split in one way; `networks` is empty for a study of some layers.
+
+    `chained` is the network on one core with chains of layers, which is what one core does at its best; None for a
+    study of some layers.
+    """
 
     cores: int
     layers: tuple[StudiedLayer, ...]
     networks: tuple[StudiedNetwork, ...]
+    chained: StudiedNetwork | None = None
+
+    @property
+    def one_core_wins(self) -> bool:
+        """Whether one core with chains is as fast as the best way to split the network."""
+        if self.chained is None or not self.networks:
+            return False
+        return time_ps(self.chained) <= min(map(time_ps, self.networks))
 
     @property
     def well_chosen(self) -> float:
@@ -101,7 +115,7 @@ def study_splits(
     `layers` lists the indices of layers to study without the network; equal layers are run once. Every layer is a
     chain, so that the times of the layers add up to that of the network. Raises DoesNotFit.
     """
-    options = replace(options, chains="layers")
+    at_best, options = options, replace(options, chains="layers")
     choices = choose_splits(graph, machine, cores, options, layers=layers)
     spaces = choose_spaces(graph, machine)
     known: dict[object, Mapping[str, int]] = {}
@@ -113,8 +127,23 @@ def study_splits(
                 one.name: layer_ps(choice.layer, one.split, graph, machine, cores, options) for one in choice.candidates
             }
         studied.append(StudiedLayer(choice, known.get(key, {})))
-    networks = () if layers is not None else tuple(_networks(choices, graph, machine, cores, options, verify))
-    return SplitStudy(cores, tuple(studied), networks)
+    if layers is not None:
+        return SplitStudy(cores, tuple(studied), ())
+    networks = tuple(_networks(choices, graph, machine, cores, options, verify))
+    return SplitStudy(cores, tuple(studied), networks, _chained(graph, machine, at_best, verify))
+
+
+def time_ps(network: StudiedNetwork) -> int:
+    """Return the time of a network as it ran, or as predicted if nothing was run."""
+    return network.predicted_ps if network.true_ps is None else network.true_ps
+
+
+def _chained(graph: Graph, machine: Machine, options: Options, verify: bool) -> StudiedNetwork:
+    """Return the network on one core, with chains where the compiler finds them faster."""
+    compiled = compile_graph(graph, machine, options)
+    predicted_ps = sum(decision.chosen.predicted_ps for decision in compiled.decisions)
+    true_ps = time_program(compiled.program, machine).timing.makespan_ps if verify else None
+    return StudiedNetwork(CHAINED, predicted_ps, true_ps, 0)
 
 
 def _networks(

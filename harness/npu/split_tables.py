@@ -7,7 +7,7 @@ from typing import Any
 
 from device_agents.emulated_npu.compiler.prediction.split_choice import ONE
 from harness.npu.split_comparison import SplitComparison
-from harness.npu.split_study import CLOSE, StudiedLayer, StudiedNetwork
+from harness.npu.split_study import CLOSE, SplitStudy, StudiedLayer, StudiedNetwork
 from harness.npu.tables import NAME_WIDTH, Facts, Part, Table
 from harness.text import printable
 
@@ -23,7 +23,8 @@ def json_fields(split: SplitComparison) -> dict[str, Any]:
         "layers": [
             _layer_fields(split, each, operator) for each, operator in zip(study.layers, split.operators, strict=True)
         ],
-        "networks": [_network_fields(split, each) for each in study.networks],
+        "networks": [_network_fields(split, each) for each in _ways(study)],
+        "one_core_wins": study.one_core_wins,
         "agreement": {
             "layers": len(study.layers),
             "well_chosen": study.well_chosen if split.verified else None,
@@ -53,6 +54,11 @@ def _layer_fields(split: SplitComparison, each: StudiedLayer, operator: str) -> 
         ],
         "refused": dict(choice.refused),
     }
+
+
+def _ways(study: SplitStudy) -> tuple[StudiedNetwork, ...]:
+    """Return one core at its best, then the ways to split the network."""
+    return study.networks if study.chained is None else (study.chained, *study.networks)
 
 
 def _network_fields(split: SplitComparison, each: StudiedNetwork) -> dict[str, Any]:
@@ -114,6 +120,8 @@ def _times(one: dict[str, Any]) -> str:
 
 
 def _summary(fields: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
+    if fields["one_core_wins"]:
+        yield "one core", "wins: its chains of layers are as fast as the best split, whose layers are not chained"
     where = f"for {fields['cores']} cores of {fields['machine']}"
     if not verified:
         yield "cycles", f"as predicted {where}; nothing was run"

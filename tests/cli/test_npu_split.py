@@ -37,7 +37,7 @@ def test_network_and_agreement(npu: Npu, network: Path) -> None:
     """The network is timed with each kind of split and with the best of each layer; shares and ranks match the rows."""
     found = npu("split", network, "--cores", 2, "--json").data
     networks = {one["split"]: one for one in found["networks"]}
-    assert list(networks) == ["one", "rows", "outputs", "inputs", "best"]
+    assert list(networks) == ["one, chained", "one", "rows", "outputs", "inputs", "best"]
     assert [networks[name]["split_layers"] for name in ("one", "rows", "inputs")] == [0, 3, 2]
     predicted = sum(min(one["predicted_cycles"] for one in layer["candidates"]) for layer in found["layers"])
     assert networks["best"]["predicted_cycles"] == pytest.approx(predicted)

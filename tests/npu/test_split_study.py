@@ -55,6 +55,18 @@ def test_the_study_ranks_what_it_runs(graph: Graph, edge: Machine) -> None:
     assert study.network_tau == study.layer_tau == 1
 
 
+def test_splits_are_compared_with_one_core_at_its_best(graph: Graph, edge: Machine) -> None:
+    """The network on one core has its chains; it wins where no split is faster."""
+    study = study_splits(graph, edge, 4)
+    compiled = compile_graph(graph, edge)
+    assert study.chained is not None
+    assert study.chained.true_ps == time_program(compiled.program, edge).timing.makespan_ps
+    one = next(network for network in study.networks if network.name == "one")
+    assert study.chained.true_ps <= (one.true_ps or 0)
+    fastest = min(network.true_ps or 0 for network in study.networks)
+    assert study.one_core_wins == (study.chained.true_ps <= fastest)
+
+
 def test_layers_alone_are_studied_without_the_network(graph: Graph, edge: Machine) -> None:
     """Named layers have no table of the network, and without a run nothing but predictions."""
     study = study_splits(graph, edge, 2, layers=(1,), verify=False)
