@@ -61,7 +61,7 @@ def test_grid_of_machines_and_values(npu: Npu, network: Path, tmp_path: Path) ->
     names = [f"{machine}, vfu.lanes={lanes}" for machine in ("edge", "nvdla-256") for lanes in (32, 64)]
     assert Figure.of_page(page).legend == names
     lines = npu(*command).stdout.splitlines()
-    assert lines[0].split()[:4] == ["machine", "mfu.rows", "vfu.lanes", "cycles"]
+    assert lines[0].split()[:5] == ["machine", "mfu.rows", "vfu.lanes", "mm2", "cycles"]
     assert sum(line.startswith(("edge ", "nvdla-256 ")) for line in lines) == 8
 
 
@@ -79,13 +79,14 @@ def test_machines_that_cannot_stay_in_the_table(npu: Npu, network: Path, tmp_pat
     """A machine too small for the network, or whose values contradict each other, has a reason instead of a time."""
     own = npu_inputs.save(npu_inputs.machine_text(halo_bytes="1_024"), tmp_path / "own.toml")
     command = ("sweep", network, "--machine", own, "--set", "nb_bytes=1K,2K,1M", "--plot", tmp_path / "p.html")
+    command += ("--set", "halo_bytes=1K")
     contradicts, tiny, large = npu(*command, "--json").data["points"]
     assert contradicts["cycles"] is tiny["cycles"] is tiny["bound"] is None and large["cycles"] > 0
     assert "halo_bytes 1024 leaves nothing of nb_bytes 1024" in contradicts["reason"]
     assert "bytes of NB" in tiny["reason"] and large["reason"] is None
     outcome = npu(*command)
     assert outcome.code == 0 and outcome.stdout.count("cannot run") == 4  # in the table and below it
-    assert "nb_bytes=2K: " in outcome.stdout
+    assert "nb_bytes=2K, halo_bytes=1K: " in outcome.stdout
 
 
 def test_one_buffer_is_set_as_a_whole(npu: Npu, network: Path) -> None:
@@ -142,7 +143,11 @@ def test_choices_and_names_are_parameters_too(npu: Npu, network: Path) -> None:
         (3, ("--set", "nb_bytes=1M,2T"), ("nb_bytes is 2199023255552",)),
         (3, ("--set", "mfu.dataflow=dot-product,outputs"), ("'outputs'", "output-stationary")),
         (3, ("--preset", "egde", "--preset", "edge"), ("egde", "did you mean edge")),
-        (3, ("--set", "nb_bytes=64K,128K"), ("no machine of the sweep", "halo_bytes 262144", "lower halo_bytes")),
+        (
+            3,
+            ("--set", "nb_bytes=64K,128K", "--set", "halo_bytes=256K"),
+            ("no machine of the sweep", "halo_bytes 262144", "lower halo_bytes"),
+        ),
         (
             3,
             ("--set", "mfu.rows=8,16", "--cycle-budget", "10"),
@@ -163,3 +168,49 @@ def test_networks_that_no_machine_can_run(npu: Npu, tmp_path: Path) -> None:
     """An unsupported operator does not depend on the machine, and ends the sweep at once."""
     path = npu_inputs.save(npu_inputs.unknown_operator(), tmp_path / "odd.onnx")
     npu.refuses(3, "sweep", path, "--set", "mfu.rows=8,16", mentions=("'odd one'", "Det"))
+
+
+def test_processes_change_nothing(npu: Npu, network: Path) -> None:
+    """Several processes find the points of one, in the same order, machines that cannot be included."""
+    command = ("sweep", network, "--set", "nb_bytes=1K,64K,1M", "--set", "mfu.rows=8,32", "--json")
+    one, three = npu(*command).data["points"], npu(*command, "--jobs", "3").data["points"]
+    for points in (one, three):
+        for point in points:
+            del point["compile_s"], point["timing_s"]
+    assert one == three and any(point["reason"] for point in one) and len(one) == 6
+
+
+def test_errors_of_processes_are_those_of_one(npu: Npu, tmp_path: Path) -> None:
+    """An error in a process ends the sweep with its own text."""
+    path = npu_inputs.save(npu_inputs.unknown_operator(), tmp_path / "odd.onnx")
+    npu.refuses(3, "sweep", path, "--set", "mfu.rows=8,16", "--jobs", "2", mentions=("'odd one'", "Det"))
+
+
+def test_front_and_knees_in_few_sentences(npu: Npu, network: Path) -> None:
+    """Lines with one knee share a sentence, and the front lists the same machines as JSON, the smallest first."""
+    command = ("sweep", network, "--set", "mfu.rows=1,8,32", "--set", "io_queue_depth=8,16,32")
+    points, text = npu(*command, "--json").data["points"], npu(*command).stdout
+    front = sorted({point["area_mm2"] for point in points if point["pareto"]})
+    assert front and text.count("Pareto") >= len(front) + 1
+    assert sum(line.startswith("knee") for line in text.splitlines()) < 3
+    assert "all 3 lines" in text or "of 3 lines" in text
+
+
+def test_halo_buffer_keeps_its_share(npu: Npu, network: Path) -> None:
+    """A smaller NB has a smaller halo buffer, and a note says so."""
+    outcome = npu("sweep", network, "--set", "nb_bytes=128K,256K")
+    assert "cannot run" not in outcome.stdout and "halo_bytes keeps its share of nb_bytes on edge" in outcome.stdout
+
+
+def test_larger_and_slower_is_explained(npu: Npu, network: Path) -> None:
+    """A larger machine that is slower is run with the smaller one's program, which decides what is to blame."""
+    sets = ("--set", "mfu.dataflow=weight-stationary", "--set", "mfu.packing=none", "--set", "mfu.rows=8,64,4096")
+    command = ("sweep", network, *sets)
+    points = npu(*command, "--json").data["points"]
+    (slow,) = [point for point in points if point["slower_than"]]
+    than = slow["slower_than"]
+    assert slow["settings"]["mfu.rows"] == 4096 and than["key"] == "mfu.rows" and than["value"] < 4096
+    assert than["because"] == ("compiler" if than["seconds"] < slow["seconds"] else "machine")
+    best = min(point["cycles"] for point in points)
+    assert than["slower_by"] == pytest.approx(slow["cycles"] / best - 1) and than["slower_by"] > 0.005
+    assert f"the {than['because']} is to blame" in npu(*command).stdout

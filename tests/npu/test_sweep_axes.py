@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from device_agents.emulated_npu.emulator_errors import ContradictoryMachine, InvalidMachine
-from device_agents.emulated_npu.machine import load_preset, preset_names, preset_text
+from device_agents.emulated_npu.machine import Area, area_mm2, load_preset, parse_machine, preset_names, preset_text
 from harness.npu.sweep.axis import InvalidSweep, parse_axis, scale_of, shown
 from harness.npu.sweep.knee import knee
 from harness.npu.sweep.machine_parameters import changed, parameters
+from harness.npu.sweep.points import SweepPoint, pareto
 
 MOST = 64
 
@@ -174,7 +175,64 @@ def test_values_that_no_machine_has(setting: Mapping[str, Any], mentions: tuple[
 def test_values_that_contradict_each_other() -> None:
     """Values that are allowed alone but not together are a contradiction: edge's halo buffer takes 262144 bytes."""
     with pytest.raises(ContradictoryMachine, match="halo_bytes 262144 leaves nothing of nb_bytes 262144"):
-        changed(load_preset("edge"), {"nb_bytes": 262_144})
+        changed(load_preset("edge"), {"nb_bytes": 262_144, "halo_bytes": 262_144})
+
+
+def test_sizes_that_belong_together() -> None:
+    """The halo buffer keeps its share of NB, and no cache has no bandwidth, unless they are set themselves."""
+    edge = load_preset("edge")
+    assert edge.halo_bytes * 4 == edge.nb_bytes
+    assert changed(edge, {"nb_bytes": 64 << 10}).halo_bytes == 16 << 10
+    assert changed(edge, {"nb_bytes": 64 << 10, "halo_bytes": 5}).halo_bytes == 5
+    absent = changed(edge, {"llc.bytes": 0}).llc
+    assert (absent.bytes, absent.bytes_per_s, absent.latency_ns, absent.burst_bytes) == (0, 0, 0, 0)
+    with pytest.raises(ContradictoryMachine):
+        changed(edge, {"llc.bytes": 0, "llc.latency_ns": 5})
+
+
+def test_area_of_a_machine() -> None:
+    """Area grows by each unit's figure, one buffer counts once, and neither figures nor areas identify a machine."""
+    edge, nvdla = load_preset("edge"), load_preset("nvdla-256")
+    more = area_mm2(changed(edge, {"mfu.rows": 33})) - area_mm2(edge)
+    assert more == pytest.approx(32 * edge.area.mac_um2 / 1e6)
+    more = area_mm2(changed(edge, {"sb_bytes": edge.sb_bytes + 1000})) - area_mm2(edge)
+    assert more == pytest.approx(1000 * edge.area.sram_um2_per_byte / 1e6)
+    assert nvdla.shared_buffer and nvdla.area == Area()
+    halved = changed(nvdla, {"nb_bytes": nvdla.nb_bytes // 2})
+    assert area_mm2(nvdla) - area_mm2(halved) == pytest.approx(nvdla.nb_bytes / 2 * 8 * 0.25 / 0.7 / 1e6)
+    assert changed(edge, {"area.mac_um2": 1}).digest == edge.digest
+    narrow = area_mm2(edge) - area_mm2(changed(edge, {"data_type": "int8"}))
+    assert narrow == pytest.approx((32 * 32 + 64) * (7700 + 4184 - 282 - 137) / 1e6)
+
+
+def test_area_may_be_missing_but_not_wrong() -> None:
+    """A machine file without the table takes published figures of its type; a table has all keys, within limits."""
+    text = preset_text("edge")
+    start, end = text.index("[area]"), text.index("# A Linux board")
+    without = parse_machine(text[:start] + text[end:], "edge")
+    assert without.area == Area() and area_mm2(without) == pytest.approx(area_mm2(load_preset("edge")), rel=1e-3)
+    for wrong in ("[area]\nmac_um2 = -1\nlane_um2 = 1\nsram_um2_per_byte = 1\n", "[area]\nmac_um2 = 1\n"):
+        with pytest.raises(InvalidMachine, match=r"area\."):
+            parse_machine(text[:start] + wrong + text[end:], "edge")
+
+
+# --- Pareto front ------------------------------------------------------------------------------------------------
+
+
+@settings(derandomize=True, max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 8), st.one_of(st.none(), st.integers(1, 8))), min_size=1, max_size=12))
+def test_front_is_what_nothing_beats(pairs: list[tuple[int, int | None]]) -> None:
+    """A machine is on the front if and only if every other one is larger, slower, or equal in both."""
+    points = [SweepPoint("m", {}, 1, float(area), seconds=seconds) for area, seconds in pairs]
+    known = [(area, seconds) for area, seconds in pairs if seconds]
+    expected = [
+        at
+        for at, (area, seconds) in enumerate(pairs)
+        if seconds and all(a > area or s > seconds or (a, s) == (area, seconds) for a, s in known)
+    ]
+    found = pareto(points)
+    assert sorted(found) == (expected if len({area for area, _ in known}) > 1 else [])
+    assert [points[at].area_mm2 for at in found] == sorted(points[at].area_mm2 or 0.0 for at in found)
 
 
 # --- knee --------------------------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from device_agents.emulated_npu.machine.area import area_mm2
 from device_agents.emulated_npu.machine.consistency import check_machine
 from device_agents.emulated_npu.machine.description import (
+    Area,
     Cores,
     Dataflow,
     Host,
@@ -25,6 +27,7 @@ from device_agents.emulated_npu.machine.machine_file import (
 )
 
 __all__ = [
+    "Area",
     "Cores",
     "Dataflow",
     "Host",
@@ -35,6 +38,7 @@ __all__ = [
     "Noise",
     "Packing",
     "Vfu",
+    "area_mm2",
     "check_machine",
     "find_machine",
     "load_preset",

@@ -135,6 +135,18 @@ class Host:
 
 
 @dataclass(frozen=True)
+class Area:
+    """Area of a multiply-add, of a lane of the vector unit and of a byte of SRAM; 0: the figure of `area.py`.
+
+    The table may be missing from a machine file. It changes neither programs nor times.
+    """
+
+    mac_um2: Annotated[float, ValueRange(0, 1e9)] = 0.0
+    lane_um2: Annotated[float, ValueRange(0, 1e9)] = 0.0
+    sram_um2_per_byte: Annotated[float, ValueRange(0, 1e9)] = 0.0
+
+
+@dataclass(frozen=True)
 class Machine:
     """A core, the number of cores, and the memories of a chip.
 
@@ -159,11 +171,12 @@ class Machine:
     issue_cycles: _Cycles
     cores: Cores
     host: Host
+    area: Area = Area()
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hexadecimal) of every field except the name; independent of how the file is written."""
+        """SHA-256 (hexadecimal) of all fields except name and area; independent of how the file is written."""
         canonical = dataclasses.asdict(self)
-        del canonical["name"]
+        del canonical["name"], canonical["area"]
         canonical["data_type"] = self.data_type.name.lower()
         return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()

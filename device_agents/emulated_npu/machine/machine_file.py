@@ -21,6 +21,8 @@ _LONGEST_INTEGER_BITS = 64
 _DATA_TYPES = {kind.name.lower(): kind for kind in (DataType.FLOAT32, DataType.FLOAT16, DataType.INT8)}
 # The last-level cache may be absent, the DDR may not.
 _NEVER_ZERO = ("ddr.bytes", "ddr.bytes_per_s", "ddr.burst_bytes")
+# Neither programs nor times depend on it.
+_MAY_BE_MISSING = ("area",)
 
 _T = TypeVar("_T")
 
@@ -102,7 +104,7 @@ def _shown(value: Any) -> str:
 
 
 def _table(kind: type[_T], content: Mapping[str, Any], prefix: str) -> _T:
-    """Return a dataclass from a table with all of its fields and no others; messages name keys as dotted paths."""
+    """Return a dataclass from a table with its fields and no others; messages name keys as dotted paths."""
     types = get_type_hints(kind, include_extras=True)
     known = tuple(types)
     for key in content:
@@ -111,9 +113,9 @@ def _table(kind: type[_T], content: Mapping[str, Any], prefix: str) -> _T:
             shown = key if key.isidentifier() else _shown(key)
             raise InvalidMachine(f"{prefix}{shown} is not a key of a machine", why, "Correct or remove it")
     for key in known:
-        if key not in content:
+        if key not in content and prefix + key not in _MAY_BE_MISSING:
             raise InvalidMachine(f"{prefix}{key} is missing", "", "Add it; the presets show every key with a source")
-    return kind(**{key: _value(types[key], content[key], prefix + key) for key in known})
+    return kind(**{key: _value(types[key], content[key], prefix + key) for key in known if key in content})
 
 
 def _value(expected: Any, value: Any, key: str) -> Any:

@@ -64,6 +64,9 @@ def sweep_command(
     *,
     compiler: Options,
     limits: Annotated[RunOptions, Only(("cycle_budget",))],
+    jobs: Annotated[
+        int, typer.Option("--jobs", metavar="N", min=1, max=64, help="Number of processes that try machines.")
+    ] = 1,
     dim: arguments.Dims = None,
     json: arguments.Json = False,
 ) -> None:
@@ -71,8 +74,10 @@ def sweep_command(
 
     The knee is the value beyond which more of a parameter gains little: the point farthest below the line from the
     first value to the last (Kneedle), on logarithmic axes if the values are spaced by a factor. A machine that cannot
-    run the network stays in the table with the reason. With shared_buffer, nb_bytes and sb_bytes are one value and are
-    set together.
+    run the network stays in the table with the reason. Sizes that belong together scale together, unless you set them:
+    nb_bytes and sb_bytes with shared_buffer; halo_bytes with nb_bytes. Machines on the Pareto front are marked: none is
+    both smaller in area and faster. A larger machine that came out slower is run with the program of the smaller one,
+    which shows whether the compiler is to blame. The processor time that a file may take is for each of the processes.
 
     Example: harness npu sweep builtin:squeezenet --set nb_bytes=512K:8M:x2 --plot nb.html
     """
@@ -84,7 +89,8 @@ def sweep_command(
     for path in (csv, plot):
         if path is not None:
             check_folder(path)
-    sweep = points.run_sweep(model, machines, compiler, arguments.parse_dims(dim), limits.cycle_budget, progress_note)
+    dims, budget = arguments.parse_dims(dim), limits.cycle_budget
+    sweep = points.run_sweep(model, machines, compiler, dims, budget, progress_note, jobs)
     if csv is not None:
         write_csv(csv, sweep_tables.point_rows(sweep))
     if plot is not None:

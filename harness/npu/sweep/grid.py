@@ -14,7 +14,7 @@ from harness.errors import UsageError
 from harness.npu.error_translation import errors_of_user
 from harness.npu.npu_options import MachineChoice
 from harness.npu.sweep.axis import SweepAxis, parse_axis
-from harness.npu.sweep.machine_parameters import ParameterValue, changed, with_tied
+from harness.npu.sweep.machine_parameters import ONE_BUFFER, ParameterValue, changed, with_tied
 
 MOST_POINTS = 256
 """Largest number of machines in a sweep; each takes a compilation."""
@@ -43,12 +43,20 @@ class Grid:
     candidates: tuple[SweepMachine, ...]
 
     @property
+    def tied(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of machines by the parameters that change with those of --set."""
+        found: dict[str, list[str]] = {}
+        for each in self.candidates:
+            others = with_tied(each.base, each.settings)
+            for key in others:
+                if key not in each.settings and each.base.name not in found.setdefault(key, []):
+                    found[key].append(each.base.name)
+        return {key: tuple(names) for key, names in found.items()}
+
+    @property
     def one_buffer(self) -> tuple[str, ...]:
         """Names of the machines on which setting one of nb_bytes and sb_bytes sets both."""
-        tied = (
-            each.base.name for each in self.candidates if len(with_tied(each.base, each.settings)) > len(each.settings)
-        )
-        return tuple(dict.fromkeys(tied))
+        return tuple(dict.fromkeys(name for key in ONE_BUFFER for name in self.tied.get(key, ())))
 
     def check_drawable(self) -> None:
         """Raise UsageError for more lines than a plot has room for."""

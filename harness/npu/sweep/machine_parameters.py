@@ -19,7 +19,9 @@ from device_agents.emulated_npu.unit_commands import DataType
 ParameterValue = bool | int | float | str
 """A value as in the file of a machine."""
 
-_ONE_BUFFER = ("nb_bytes", "sb_bytes")
+ONE_BUFFER = ("nb_bytes", "sb_bytes")
+"""Keys of one size on a machine with `shared_buffer`."""
+_OF_A_CACHE = ("llc.bytes_per_s", "llc.latency_ns", "llc.burst_bytes")
 
 
 def parameters() -> Mapping[str, Any]:
@@ -42,12 +44,26 @@ def check_key(key: str) -> None:
 
 
 def with_tied(machine: Machine, settings: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
-    """Return the settings; with `shared_buffer`, the size of the one buffer stands under both of its keys."""
-    shared = settings.get("shared_buffer", machine.shared_buffer)
-    given = [key for key in _ONE_BUFFER if key in settings]
-    if not shared or len(given) != 1:
-        return dict(settings)
-    return {**settings, **dict.fromkeys(_ONE_BUFFER, settings[given[0]])}
+    """Return the settings with those that belong to them, unless they are set themselves.
+
+    With `shared_buffer`, the size of the one buffer stands under both of its keys. The halo buffer keeps its share of
+    NB. A last-level cache of 0 bytes has no bandwidth, latency or bursts. Arithmetic of another type has that type's
+    published area.
+    """
+    tied = dict(settings)
+    given = [key for key in ONE_BUFFER if key in settings]
+    if settings.get("shared_buffer", machine.shared_buffer) and len(given) == 1:
+        tied |= dict.fromkeys(ONE_BUFFER, settings[given[0]])
+    nb_bytes = tied.get("nb_bytes")
+    if type(nb_bytes) is int and nb_bytes > 0:
+        tied.setdefault("halo_bytes", machine.halo_bytes * nb_bytes // machine.nb_bytes)
+    if tied.get("llc.bytes") == 0:
+        for key in _OF_A_CACHE:
+            tied.setdefault(key, 0)
+    if tied.get("data_type", machine.data_type.name.lower()) != machine.data_type.name.lower():
+        for key in ("area.mac_um2", "area.lane_um2"):
+            tied.setdefault(key, 0)
+    return tied
 
 
 def changed(machine: Machine, settings: Mapping[str, ParameterValue]) -> Machine:

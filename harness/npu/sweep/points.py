@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import NoDft
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit
 from device_agents.emulated_npu.inference import time_program
+from device_agents.emulated_npu.machine import area_mm2
 from harness.errors import InputError
 from harness.npu.core_run import run_rows
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
@@ -18,20 +20,47 @@ from harness.npu.npu_options import Options
 from harness.npu.sweep.axis import SweepAxis
 from harness.npu.sweep.grid import Grid, SweepMachine, in_one_line
 from harness.npu.sweep.machine_parameters import ParameterValue
+from harness.npu.sweep.parallel import results
 from harness.npu.value_check import Note
+
+SLOWER = 0.005
+"""A larger machine is slower than a smaller one if it takes this fraction more."""
+
+# More of each takes no time from a program that was compiled for less.
+_MORE_IS_BETTER = (
+    *("nb_bytes", "sb_bytes", "llc.bytes", "ddr.bytes", "llc.bytes_per_s", "ddr.bytes_per_s", "clock_hz"),
+    *("mfu.rows", "mfu.columns", "vfu.lanes", "io_queue_depth", "cp_queue_depth"),
+)
+
+
+@dataclass(frozen=True)
+class SlowerThan:
+    """A smaller machine that is faster, although it differs in `key` alone.
+
+    `cycles` and `seconds` are those of the smaller machine's program on the larger machine. If that is faster than the
+    larger machine's own program, the compiler is to blame, else the machine.
+    """
+
+    key: str
+    value: ParameterValue
+    slower_by: float
+    cycles: float
+    seconds: float
+    because: Literal["compiler", "machine"]
 
 
 @dataclass(frozen=True)
 class SweepPoint:
     """One machine of a sweep: its changed parameters, and its time if it can run the network.
 
-    `mfu_utilisation` is None without matrix products. If the machine cannot run the network, `reason` says why and the
-    results are None.
+    `area_mm2` is None for a machine that cannot be. `mfu_utilisation` is None without matrix products. If the machine
+    cannot run the network, `reason` says why and the results are None.
     """
 
     machine: str
     settings: Mapping[str, ParameterValue]
     clock_hz: int
+    area_mm2: float | None = None
     cycles: float | None = None
     seconds: float | None = None
     mfu_utilisation: float | None = None
@@ -40,86 +69,173 @@ class SweepPoint:
     timing_s: float | None = None
     reason: str = ""
     next_step: str = ""
+    slower_than: SlowerThan | None = None
 
 
 @dataclass(frozen=True)
 class Sweep:
     """A network on a grid of machines and values, machine by machine; the last parameter changes fastest.
 
-    `one_buffer` names the machines with one buffer, whose nb_bytes and sb_bytes were set together.
+    `one_buffer` names the machines with one buffer, whose nb_bytes and sb_bytes were set together; `tied` names the
+    machines by all parameters that changed with those that were set.
     """
 
     network: str
     machines: tuple[str, ...]
     axes: tuple[SweepAxis, ...]
     one_buffer: tuple[str, ...]
+    tied: Mapping[str, tuple[str, ...]]
     points: tuple[SweepPoint, ...]
     import_s: float
     took_s: float
 
 
 def run_sweep(
-    reference: str, grid: Grid, options: Options, dims: Mapping[str, int], cycle_budget: int | None, progress: Note
+    reference: str,
+    grid: Grid,
+    options: Options,
+    dims: Mapping[str, int],
+    cycle_budget: int | None,
+    progress: Note,
+    jobs: int = 1,
 ) -> Sweep:
-    """Time a network on every machine of a grid; raises InputError if none of them can run it."""
+    """Time a network on every machine of a grid in `jobs` processes; raises InputError if none of them can run it."""
     with errors_of_user():
         options.check()
     start = time.perf_counter()
     model = load_model(reference, dims)
     import_s = time.perf_counter() - start
-    points = _measure(model, grid.candidates, options, cycle_budget, progress)
+    points = _measure(_Work(model, grid.candidates, options, cycle_budget), jobs, progress)
     return Sweep(
         network=model.name,
         machines=tuple(each.name for each in grid.machines),
         axes=grid.axes,
         one_buffer=grid.one_buffer,
+        tied=grid.tied,
         points=points,
         import_s=import_s,
         took_s=time.perf_counter() - start,
     )
 
 
-def _measure(
-    model: NetworkModel, candidates: Sequence[SweepMachine], options: Options, cycle_budget: int | None, progress: Note
-) -> tuple[SweepPoint, ...]:
-    """Compile and time the network for one machine after the other, and note the progress.
+@dataclass(frozen=True)
+class _Work:
+    """What all machines of a sweep have in common."""
+
+    model: NetworkModel
+    candidates: Sequence[SweepMachine]
+    options: Options
+    cycle_budget: int | None
+
+    def point(self, number: int) -> SweepPoint:
+        """Return the time of the network on one machine, or why the machine cannot run it."""
+        candidate = self.candidates[number]
+        name, settings, machine = candidate.base.name, candidate.settings, candidate.machine
+        if machine is None:
+            reason, step = candidate.reason, candidate.next_step
+            return SweepPoint(name, settings, candidate.base.clock_hz, reason=reason, next_step=step)
+        area = area_mm2(machine)
+        start = time.perf_counter()
+        with errors_of_compiler():
+            try:
+                with errors_of_forced_choices(self.options):
+                    compiled = compile_model(self.model.content, machine, self.options)
+                compile_s = time.perf_counter() - start
+                timed = time_program(compiled.program, machine, cycle_budget=self.cycle_budget)
+            except (BudgetExceeded, DoesNotFit, NoDft) as error:
+                reason, step = in_one_line(error), error.next_step
+                return SweepPoint(name, settings, machine.clock_hz, area, reason=reason, next_step=step)
+        total = run_rows(timed)[-1]
+        return SweepPoint(
+            machine=name,
+            settings=settings,
+            clock_hz=machine.clock_hz,
+            area_mm2=area,
+            cycles=timed.cycles,
+            seconds=timed.timing.makespan_ps / 1e12,
+            mfu_utilisation=total.mfu_utilisation if total.mfu_busy else None,
+            bound=total.bound,
+            compile_s=compile_s,
+            timing_s=time.perf_counter() - start - compile_s,
+        )
+
+    def of_smaller(self, smaller: int, larger: int) -> tuple[float, float] | None:
+        """Return cycles and seconds of the program for one machine on another one, None if it cannot run there."""
+        small, large = self.candidates[smaller].machine, self.candidates[larger].machine
+        if small is None or large is None:
+            return None
+        with errors_of_compiler():
+            compiled = compile_model(self.model.content, small, self.options)
+            try:
+                timed = time_program(compiled.program, large, cycle_budget=self.cycle_budget)
+            except (BudgetExceeded, DoesNotFit):
+                return None
+        return timed.cycles, timed.timing.makespan_ps / 1e12
+
+
+def _measure(work: _Work, jobs: int, progress: Note) -> tuple[SweepPoint, ...]:
+    """Compile and time the network for all machines, and note the progress.
 
     Raises InputError if none of them can run it.
     """
-    points = []
-    for number, candidate in enumerate(candidates, 1):
-        points.append(_point(model, candidate, options, cycle_budget))
-        progress(f"{number} of {len(candidates)} machines done")
+    points: list[SweepPoint] = []
+    for point in results(work.point, len(work.candidates), jobs):
+        points.append(point)
+        progress(f"{len(points)} of {len(work.candidates)} machines done")
     if all(point.cycles is None for point in points):
-        what = f"No machine of the sweep can run {model.name}"
+        what = f"No machine of the sweep can run {work.model.name}"
         raise InputError(what, why=f"The first: {points[0].reason}", next_step=points[0].next_step)
+    pairs = [pair for larger in range(len(points)) if (pair := _faster_smaller(points, larger))]
+
+    def again(number: int) -> tuple[float, float] | None:
+        smaller, larger, _ = pairs[number]
+        return work.of_smaller(smaller, larger)
+
+    for (smaller, larger, key), found in zip(pairs, results(again, len(pairs), jobs), strict=True):
+        if found is not None:
+            points[larger] = _compared(points[smaller], points[larger], key, found)
     return tuple(points)
 
 
-def _point(model: NetworkModel, candidate: SweepMachine, options: Options, cycle_budget: int | None) -> SweepPoint:
-    """Return the time of the network on one machine, or why the machine cannot run it."""
-    name, settings, machine = candidate.base.name, candidate.settings, candidate.machine
-    if machine is None:
-        reason, step = candidate.reason, candidate.next_step
-        return SweepPoint(name, settings, candidate.base.clock_hz, reason=reason, next_step=step)
-    start = time.perf_counter()
-    with errors_of_compiler():
-        try:
-            with errors_of_forced_choices(options):
-                compiled = compile_model(model.content, machine, options)
-            compile_s = time.perf_counter() - start
-            timed = time_program(compiled.program, machine, cycle_budget=cycle_budget)
-        except (BudgetExceeded, DoesNotFit, NoDft) as error:
-            return SweepPoint(name, settings, machine.clock_hz, reason=in_one_line(error), next_step=error.next_step)
-    total = run_rows(timed)[-1]
-    return SweepPoint(
-        machine=name,
-        settings=settings,
-        clock_hz=machine.clock_hz,
-        cycles=timed.cycles,
-        seconds=timed.timing.makespan_ps / 1e12,
-        mfu_utilisation=total.mfu_utilisation if total.mfu_busy else None,
-        bound=total.bound,
-        compile_s=compile_s,
-        timing_s=time.perf_counter() - start - compile_s,
+def _faster_smaller(points: Sequence[SweepPoint], larger: int) -> tuple[int, int, str] | None:
+    """Return the fastest machine that has less of one parameter, `larger` and the parameter, if it is slower."""
+    point, found, least = points[larger], None, 0.0
+    if point.seconds is None:
+        return None
+    least = point.seconds / (1 + SLOWER)
+    for at, other in enumerate(points):
+        if other.machine != point.machine or other.seconds is None or other.seconds >= least:
+            continue
+        differing = [key for key, value in point.settings.items() if other.settings[key] != value]
+        if len(differing) != 1 or differing[0] not in _MORE_IS_BETTER:
+            continue
+        (key,) = differing
+        if float(other.settings[key]) < float(point.settings[key]):
+            found, least = (at, larger, key), other.seconds
+    return found
+
+
+def _compared(smaller: SweepPoint, larger: SweepPoint, key: str, found: tuple[float, float]) -> SweepPoint:
+    cycles, seconds = found
+    own_s, other_s = larger.seconds or 0.0, smaller.seconds or 0.0
+    because: Literal["compiler", "machine"] = "compiler" if seconds < own_s else "machine"
+    slower = SlowerThan(key, smaller.settings[key], own_s / other_s - 1, cycles, seconds, because)
+    return replace(larger, slower_than=slower)
+
+
+def pareto(points: Sequence[SweepPoint]) -> tuple[int, ...]:
+    """Return the points than which none is both as small and as fast, and better in one, ascending by area.
+
+    If all machines have one area there is no choice, and the result is empty.
+    """
+    known = [(each.area_mm2, each.seconds, at) for at, each in enumerate(points) if each.area_mm2 and each.seconds]
+    if len({area for area, _, _ in known}) < 2:
+        return ()
+    return tuple(
+        at
+        for area, seconds, at in sorted(known)
+        if not any(
+            area_2 <= area and seconds_2 <= seconds and (area_2, seconds_2) != (area, seconds)
+            for area_2, seconds_2, _ in known
+        )
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from harness.npu.sweep.axis import SweepAxis, shown
 from harness.npu.sweep.knee import knee
-from harness.npu.sweep.points import Sweep, SweepPoint
+from harness.npu.sweep.points import Sweep, SweepPoint, pareto
 from harness.npu.tables import Facts, Part, Table
 from harness.report.line_plot import Mark, PlotAxis, PlotSeries, line_plot
 from harness.text import milliseconds, printable
@@ -17,6 +17,7 @@ Metric = Literal["cycles", "milliseconds"]
 
 _BAR = 24
 _MOST_REASONS = 10
+_MOST_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def json_fields(sweep: Sweep) -> dict[str, Any]:
         "parameters": [{"key": axis.key, "values": list(axis.values), "scale": axis.scale} for axis in sweep.axes],
         "metric": metric(sweep),
         "one_buffer": list(sweep.one_buffer),
-        "points": [_fields(point, is_knee) for point, is_knee in _marked(found)],
+        "tied": {key: list(names) for key, names in sweep.tied.items()},
+        "points": [_fields(sweep, point, is_knee) for point, is_knee in _marked(found)],
         "knees": [
             {
                 "line": line.name,
@@ -103,18 +105,25 @@ def _marked(found: Sequence[SweepLine]) -> Iterator[tuple[SweepPoint, bool]]:
             yield point, at == line.knee
 
 
-def _fields(point: SweepPoint, is_knee: bool) -> dict[str, Any]:
+def _front(sweep: Sweep) -> tuple[SweepPoint, ...]:
+    return tuple(sweep.points[at] for at in pareto(sweep.points))
+
+
+def _fields(sweep: Sweep, point: SweepPoint, is_knee: bool) -> dict[str, Any]:
     return {
         "machine": point.machine,
         "settings": dict(point.settings),
+        "area_mm2": point.area_mm2,
         "cycles": point.cycles,
         "seconds": point.seconds,
         "mfu_utilisation": point.mfu_utilisation,
         "bound": point.bound,
         "knee": is_knee,
+        "pareto": any(point is each for each in _front(sweep)),
         "compile_s": point.compile_s,
         "timing_s": point.timing_s,
         "reason": point.reason or None,
+        "slower_than": asdict(point.slower_than) if point.slower_than else None,
     }
 
 
@@ -122,8 +131,10 @@ def point_rows(sweep: Sweep) -> list[dict[str, Any]]:
     """Return the rows of the CSV file: one for every point, with a column for every parameter."""
     rows = []
     for point, is_knee in _marked(lines(sweep)):
-        fields = _fields(point, is_knee)
+        fields = _fields(sweep, point, is_knee)
         settings = fields.pop("settings")
+        slower = fields.pop("slower_than") or {}
+        fields |= {"slower_by": slower.get("slower_by"), "slower_because": slower.get("because")}
         rows.append({"machine": fields.pop("machine"), **settings, **fields})
     return rows
 
@@ -133,25 +144,30 @@ def sweep_tables(sweep: Sweep) -> list[Part]:
     found, several = lines(sweep), len(sweep.machines) > 1
     varying = [axis for axis in sweep.axes if len(axis.values) > 1]
     largest = max(value for point in sweep.points if (value := _value(sweep, point)) is not None)
-    rows = []
+    front, rows = _front(sweep), []
     for point, is_knee in _marked(found):
         head = (printable(point.machine, 40),) * several
         head += tuple(shown(axis.key, point.settings[axis.key]) for axis in varying)
-        rows.append((*head, *_cells(point), _bar((_value(sweep, point) or 0.0) / largest, is_knee)))
+        marks = ["knee"] * is_knee + ["Pareto"] * any(point is each for each in front)
+        rows.append((*head, *_cells(point), _bar((_value(sweep, point) or 0.0) / largest, marks)))
     header = ("machine",) * several + tuple(axis.key for axis in varying)
-    header += ("cycles", "ms", "MFU", "bound by", metric(sweep))
+    header += ("mm2", "cycles", "ms", "MFU", "bound by", metric(sweep))
     return [Table(header, rows, left=int(several), bars=True), Facts(tuple(_summary(sweep, found)))]
 
 
 def _cells(point: SweepPoint) -> tuple[str, ...]:
     if point.cycles is None or point.seconds is None:
-        return "", "", "", "cannot run"
+        return _area(point), "", "", "", "cannot run"
     used = "" if point.mfu_utilisation is None else f"{point.mfu_utilisation:.1%}"
-    return f"{point.cycles:,.0f}", milliseconds(point.seconds), used, point.bound or ""
+    return _area(point), f"{point.cycles:,.0f}", milliseconds(point.seconds), used, point.bound or ""
 
 
-def _bar(part: float, is_knee: bool) -> str:
-    return "█" * round(part * _BAR) + (" ◀ knee" if is_knee else "")
+def _area(point: SweepPoint) -> str:
+    return "" if point.area_mm2 is None else f"{point.area_mm2:.4g}"
+
+
+def _bar(part: float, marks: Sequence[str]) -> str:
+    return "█" * round(part * _BAR) + (f" ◀ {', '.join(marks)}" if marks else "")
 
 
 def _summary(sweep: Sweep, found: Sequence[SweepLine]) -> Iterator[tuple[str, str]]:
@@ -159,18 +175,17 @@ def _summary(sweep: Sweep, found: Sequence[SweepLine]) -> Iterator[tuple[str, st
     fixed = [f"{axis.key}={shown(axis.key, axis.values[0])}" for axis in sweep.axes if len(axis.values) == 1]
     with_fixed = f" with {', '.join(fixed)}" if fixed else ""
     yield "network", f"{sweep.network} on {', '.join(sweep.machines)}{with_fixed}"
-    for line in found:
-        if across is not None and across.scale != "names":
-            where = f"{line.name}: " if line.name else ""
-            yield "knee", where + _knee_text(sweep, line, across.key)
+    if across is not None and across.scale != "names":
+        for text in _knee_texts(sweep, found, across.key):
+            yield "knee", text
+    yield from _pareto_facts(sweep)
+    yield from _slower_facts(sweep)
     cannot = [point for point in sweep.points if point.reason]
     for point in cannot[:_MOST_REASONS]:
-        settings = ", ".join(f"{key}={shown(key, value)}" for key, value in point.settings.items())
-        yield "cannot run", f"{settings or point.machine}: {point.reason}"
+        yield "cannot run", f"{_settings(sweep, point)}: {point.reason}"
     if len(cannot) > _MOST_REASONS:
         yield "", f"and {len(cannot) - _MOST_REASONS} more; --json and --csv have the reasons"
-    if sweep.one_buffer:
-        yield "one buffer", f"nb_bytes and sb_bytes are set together on {', '.join(sweep.one_buffer)} (shared_buffer)"
+    yield from _tied_facts(sweep)
     compile_s, timing_s = (
         sum(getattr(point, name) or 0.0 for point in sweep.points) for name in ("compile_s", "timing_s")
     )
@@ -178,17 +193,86 @@ def _summary(sweep: Sweep, found: Sequence[SweepLine]) -> Iterator[tuple[str, st
     yield "took", f"{sweep.took_s:.2f} s for {len(sweep.points)} machines: {parts}"
 
 
-def _knee_text(sweep: Sweep, line: SweepLine, key: str) -> str:
-    known = [(value, point) for point in line.points if (value := _value(sweep, point)) is not None]
+def _settings(sweep: Sweep, point: SweepPoint) -> str:
+    settings = [f"{key}={shown(key, value)}" for key, value in point.settings.items()]
+    return ", ".join([point.machine] * (len(sweep.machines) > 1 or not settings) + settings)
+
+
+def _pareto_facts(sweep: Sweep) -> Iterator[tuple[str, str]]:
+    front = _front(sweep)
+    for at, point in enumerate(front[:_MOST_REASONS]):
+        text = f"{_settings(sweep, point)}: {_area(point)} mm2, {milliseconds(point.seconds or 0.0)} ms"
+        yield "" if at else "Pareto", text
+    if len(front) > _MOST_REASONS:
+        yield "", f"and {len(front) - _MOST_REASONS} more, marked in the table"
+
+
+def _slower_facts(sweep: Sweep) -> Iterator[tuple[str, str]]:
+    slower = [(point, point.slower_than) for point in sweep.points if point.slower_than]
+    for point, than in slower[:_MOST_REASONS]:
+        smaller = f"{than.key}={shown(than.key, than.value)}"
+        text = f"{_settings(sweep, point)} takes {than.slower_by:.1%} more than {smaller}"
+        there = f"the program for {smaller} takes {than.cycles:,.0f} cycles there"
+        yield "slower", f"{text}; the {than.because} is to blame: {there}"
+    if len(slower) > _MOST_REASONS:
+        yield "", f"and {len(slower) - _MOST_REASONS} more; --json and --csv have them"
+
+
+def _tied_facts(sweep: Sweep) -> Iterator[tuple[str, str]]:
+    if sweep.one_buffer:
+        yield "one buffer", f"nb_bytes and sb_bytes are set together on {', '.join(sweep.one_buffer)} (shared_buffer)"
+    if "halo_bytes" in sweep.tied:
+        yield "together", f"halo_bytes keeps its share of nb_bytes on {', '.join(sweep.tied['halo_bytes'])}"
+    if "llc.bytes_per_s" in sweep.tied:
+        yield "together", "llc.bytes=0 leaves out the last-level cache with its other keys"
+
+
+def _knee_texts(sweep: Sweep, found: Sequence[SweepLine], key: str) -> Iterator[str]:
+    """Yield a sentence per place of a knee; lines that share it are counted, and named if they are few."""
+    groups: dict[str, list[SweepLine]] = {}
+    for line in found:
+        groups.setdefault(_knee_place(sweep, line, key), []).append(line)
+    for place, group in groups.items():
+        if len(group) == 1:
+            (line,) = group
+            yield (f"{line.name}: " if line.name else "") + _knee_text(sweep, line, key)
+            continue
+        if len(group) == len(found):
+            where = f"all {len(found)} lines"
+        else:
+            names = [line.name for line in group[:_MOST_NAMES]] + ["…"] * (len(group) > _MOST_NAMES)
+            where = f"{len(group)} of {len(found)} lines ({'; '.join(names)})"
+        gains = [_gain(sweep, line) for line in group if line.knee is not None]
+        rest = f"; other values take at most {max(gains):.1%} less" if gains else ""
+        yield f"{place} for {where}{rest}"
+
+
+def _known(sweep: Sweep, line: SweepLine) -> list[tuple[float, SweepPoint]]:
+    return [(value, point) for point in line.points if (value := _value(sweep, point)) is not None]
+
+
+def _gain(sweep: Sweep, line: SweepLine) -> float:
+    """Return which part less than the knee's value the best of the line takes."""
+    now = _value(sweep, line.points[line.knee or 0]) or 0.0
+    return 1 - min(value for value, _ in _known(sweep, line)) / now if now else 0.0
+
+
+def _knee_place(sweep: Sweep, line: SweepLine, key: str) -> str:
+    known = _known(sweep, line)
     if len(known) > 1 and len({value for value, _ in known}) == 1:
         return f"none, {key} changes nothing"
+    return "none" if line.knee is None else f"{key}={shown(key, line.points[line.knee].settings[key])}"
+
+
+def _knee_text(sweep: Sweep, line: SweepLine, key: str) -> str:
+    place = _knee_place(sweep, line, key)
     if line.knee is None:
-        return "none"
-    point = line.points[line.knee]
-    now, (best, best_point) = _value(sweep, point) or 0.0, min(known, key=lambda pair: pair[0])
+        return place
+    now = _value(sweep, line.points[line.knee]) or 0.0
+    best, best_point = min(_known(sweep, line), key=lambda pair: pair[0])
     least = f"the best, {shown(key, best_point.settings[key])}, takes {1 - best / now:.1%} less" if now else ""
     ms_or_cycles = milliseconds(now / 1e3) + " ms" if metric(sweep) == "milliseconds" else f"{now:,.0f} cycles"
-    return f"{key}={shown(key, point.settings[key])}, {ms_or_cycles}; {'the best of all' if best == now else least}"
+    return f"{place}, {ms_or_cycles}; {'the best of all' if best == now else least}"
 
 
 def sweep_plot(sweep: Sweep) -> tuple[str, str]:
