@@ -5,7 +5,8 @@ machine file overrides each figure in its table `area`. Without it, the figures 
 
 - Arithmetic: W. Dally, High-performance hardware for machine learning (NIPS 2015 tutorial), units synthesised for TSMC
   45 nm: multipliers of int8 282, float16 1640, float32 7700 um2; adders of int32 137, float32 4184 um2. A multiplier of
-  8 bits adds in int32, the others in float32. These figures have not been checked against the slides again. A lane of the vector unit has one multiplier and one adder.
+  8 bits adds in int32, the others in float32. These figures have not been checked against the slides again.
+  A lane of the vector unit has one multiplier and one adder.
 - SRAM: a cell of 0.25 um2 a bit (UMC, 45 nm, 2006). Choice: cells take 70 % of a macro.
 """
 
