@@ -2,8 +2,9 @@
 
 The track `layers` shows the binding path, so its events sum to the makespan. Events have the names of ONNX Runtime's
 profiler (`<node>_kernel_time`, `op_name` in the arguments). Only those of `layers` have its category `Node`, so tools
-that sum nodes count nothing twice. Arrows lead from each POST to the WAIT that took its unit. Times are microseconds in
-steps of a nanosecond, Perfetto's resolution; `args` holds the exact picoseconds.
+that sum nodes count nothing twice. A POST is an instant. Arrows lead from the command before a POST to the WAIT that
+took its unit, if that had to wait. Times are microseconds in steps of a nanosecond, Perfetto's resolution; `args` holds
+the exact picoseconds. What begins and ends in one nanosecond has no slice.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _PID = 1
 _LAYERS, _CU, _IO, _CP, _MFU, _VFU = range(1, 7)
 _TRACKS = {_LAYERS: "layers", _CU: "CU", _IO: "IO queue", _CP: "CP queue", _MFU: "MFU", _VFU: "VFU"}
 _QUEUE_TRACK = {Queue.IO: _IO, Queue.CP: _CP}
-_ORDER_AT_A_TIME = {"M": 0, "X": 1, "s": 2, "f": 3, "C": 4}
+_ORDER_AT_A_TIME = {"M": 0, "X": 1, "i": 2, "s": 3, "f": 4, "C": 5}
+_NS = 1000
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def chrome_trace(
 ) -> dict[str, Any]:
     """Return the run as an object of the Trace Event Format, for `json.dump`; events are in order of time."""
     costs = costs or CostModel(machine)
-    events = [
+    found = [
         *_layer_events(timing, labels),
         *_control_events(timing),
         *_command_events(timing, labels, costs),
@@ -52,6 +54,7 @@ def chrome_trace(
         *_bandwidth_counters(timing, machine, costs),
         *_occupancy_counters(timing),
     ]
+    events = [event for event in found if event["ph"] != "X" or event["dur"] > 0]
     # An arrow binds to the slice that is open at its place in the file, so slices come first. A longer slice comes
     # before those that it encloses.
     events.sort(key=lambda event: (event["ts"], _ORDER_AT_A_TIME[event["ph"]], -event.get("dur", 0)))
@@ -125,16 +128,19 @@ def _control_events(timing: Timing) -> Iterator[Event]:
         yield _slice(_CU, "issue", "CU", (begin, until), {})
 
 
+def _command_track(command: Command) -> int:
+    if command.queue is Queue.IO:
+        return _IO
+    return _MFU if command.function is Function.CONVOLVE else _VFU
+
+
 def _command_events(timing: Timing, labels: Sequence[LayerLabel], costs: CostModel) -> Iterator[Event]:
     schedule = timing.schedule
     for index, step in enumerate(schedule.steps):
         command = step.item
         if not isinstance(command, Command):
             continue
-        if command.queue is Queue.IO:
-            track = _IO
-        else:
-            track = _MFU if command.function is Function.CONVOLVE else _VFU
+        track = _command_track(command)
         label, cost = _label(labels, command.layer), costs.cost(command)
         args: Event = {**_node_args(label, command.layer, command.function.name), "pc": step.pc}
         for space, read, written in cost.traffic:
@@ -146,28 +152,44 @@ def _command_events(timing: Timing, labels: Sequence[LayerLabel], costs: CostMod
 
 
 def _synchronisation_events(timing: Timing) -> Iterator[Event]:
-    """Yield every WAIT from reaching the head of its queue, every POST, and an arrow between them."""
-    schedule = timing.schedule
+    """Yield every WAIT from reaching the head of its queue, every POST, and arrows to the WAITs that had to wait."""
+    schedule, steps = timing.schedule, timing.schedule.steps
+    sources = _arrow_sources(timing)
     for queue in Queue:
         track, free = _QUEUE_TRACK[queue], 0
         for index in schedule.entries[queue]:
-            item, served = schedule.steps[index].item, schedule.served_ps[index]
-            if isinstance(item, (Wait, Post)):
-                at_head = max(free, schedule.issued_ps[index]) if isinstance(item, Wait) else served
-                name = f"{type(item).__name__.upper()} {item.semaphore}"
-                args = {"pc": schedule.steps[index].pc, "semaphore": item.semaphore, "count": item.count}
-                yield _slice(track, name, "sync", (at_head, served), args)
+            item, served = steps[index].item, schedule.served_ps[index]
+            if isinstance(item, Post):
+                args = {"pc": steps[index].pc, "semaphore": item.semaphore, "count": item.count, "start_ps": served}
+                yield _event("i", track, f"POST {item.semaphore}", _us(served), cat="sync", s="t", args=args)
             if isinstance(item, Wait):
-                post = schedule.released_by[index]
-                poster = schedule.steps[post].item
-                if isinstance(poster, Post):
-                    yield _arrow("s", _QUEUE_TRACK[poster.queue], schedule.served_ps[post], index, item.semaphore)
+                at_head = max(free, schedule.issued_ps[index])
+                args = {"pc": steps[index].pc, "semaphore": item.semaphore, "count": item.count}
+                yield _slice(track, f"WAIT {item.semaphore}", "sync", (at_head, served), args)
+                source = sources.get(schedule.released_by[index])
+                if source is not None and _us(at_head) < _us(served):
+                    yield _arrow("s", *source, index, item.semaphore)
                     yield _arrow("f", track, served, index, item.semaphore)
             free = schedule.finished_ps[index]
 
 
-def _arrow(phase: str, track: int, at_ps: int, number: int, semaphore: int) -> Event:
-    event = _event(phase, track, f"semaphore {semaphore}", _us(at_ps), cat="sync", id=number)
+def _arrow_sources(timing: Timing) -> dict[int, tuple[int, int]]:
+    """Return track and end of the last command that has a slice before each POST, on its queue."""
+    schedule, sources = timing.schedule, {}
+    for queue in Queue:
+        last: tuple[int, int] | None = None
+        for index in schedule.entries[queue]:
+            item, end = schedule.steps[index].item, schedule.finished_ps[index]
+            if isinstance(item, Post) and last is not None:
+                sources[index] = last
+            if isinstance(item, Command) and _us(schedule.served_ps[index]) < _us(end):
+                last = _command_track(item), end
+    return sources
+
+
+def _arrow(phase: str, track: int, end_ps: int, number: int, semaphore: int) -> Event:
+    """Return one end of an arrow, in the last nanosecond of a slice that ends at a time: at its end it is closed."""
+    event = _event(phase, track, f"semaphore {semaphore}", _us(end_ps - _NS), cat="sync", id=number)
     return {**event, "bp": "e"} if phase == "f" else event
 
 

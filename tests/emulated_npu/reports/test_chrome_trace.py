@@ -41,6 +41,7 @@ _REQUIRED = {
     "X": {"name", "cat", "pid", "tid", "ts", "dur", "args"},
     "s": {"name", "cat", "id", "pid", "tid", "ts"},
     "f": {"name", "cat", "id", "pid", "tid", "ts", "bp"},
+    "i": {"name", "cat", "pid", "tid", "ts", "s", "args"},
     "C": {"name", "pid", "ts", "args"},
     "M": {"name", "pid", "args"},
 }
@@ -75,7 +76,7 @@ def _check_rules(trace: dict[str, Any]) -> None:
     for event in events:
         assert _REQUIRED[event["ph"]] <= event.keys()
         assert event.get("ts", 0) >= 0
-        assert event.get("dur", 0) >= 0
+        assert event.get("dur", 1) > 0, "no slice is empty"
         if event["ph"] == "s":
             assert event["id"] not in open_arrows
             open_arrows[event["id"]] = event["ts"]
@@ -164,21 +165,30 @@ def test_the_events_of_nodes_sum_to_the_layers() -> None:
 
 
 def test_an_arrow_leads_from_each_post_to_the_wait_that_it_releases() -> None:
-    """Each of six waits has an arrow from a slice on the poster's queue to a slice on the waiter's."""
+    """Each of six waits has an arrow from inside the slice of the command before the POST to inside its own slice."""
     trace = _trace(_pipeline())
     starts = {event["id"]: event for event in _events(trace, "s")}
     ends = {event["id"]: event for event in _events(trace, "f")}
     assert len(starts) == 6
+    assert sorted(event["name"] for event in _events(trace, "i")) == ["POST 0"] * 3 + ["POST 1"] * 3
     slices = _events(trace, "X")
     for number, start in starts.items():
         end = ends[number]
-        assert {start["tid"], end["tid"]} == {3, 4}
-        for arrow, kind in ((start, "POST"), (end, "WAIT")):
+        assert (start["tid"], end["tid"]) in {(3, 4), (6, 3)}, "from the IO queue or the VFU"
+        for arrow, kind in ((start, ("copied", "conv1", "add", "pool")), (end, ("WAIT",))):
             assert any(
-                each["tid"] == arrow["tid"] and each["ts"] <= arrow["ts"] <= each["ts"] + each["dur"]
+                each["tid"] == arrow["tid"] and each["ts"] <= arrow["ts"] < each["ts"] + each["dur"]
                 for each in slices
                 if each["name"].startswith(kind)
             )
+
+
+def test_every_arrow_is_inside_slices() -> None:
+    """Queues that never wait have no arrows, and a POST without work before it has none."""
+    idle = _trace(steps_of(load(100), Post(IO, 0), compute(5000, layer=1), Wait(CP, 0)))
+    assert _events(idle, "s") == [] and [event["name"] for event in _events(idle, "i")] == ["POST 0"]
+    early = _trace([IssuedStep(0, Wait(CP, 0), 0), IssuedStep(1, Post(IO, 0), 0)], machine(issue_cycles=500))
+    assert _events(early, "s") == [] and [event["name"] for event in _events(early, "X", "CP queue")] == ["WAIT 0"]
 
 
 def test_a_blocked_queue_shows_its_wait() -> None:
