@@ -212,3 +212,12 @@ def parse_runs(text: str) -> int | None:
     if not _NUMBER.match(text) or not 1 <= int(text) <= 100_000:
         raise UsageError(f"--runs {text[:40]} is neither `auto` nor a number from 1 to 100000")
     return int(text)
+
+
+def html_only(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Return the path of an option that names a page; raises UsageError if it does not end in .html."""
+    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+        option = parameter.opts[0]
+        why = "The plot is an HTML page"
+        raise UsageError(f"{option} {path} does not end in .html", why=why, next_step=f"Write {option} FILE.html")
+    return path

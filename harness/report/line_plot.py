@@ -32,11 +32,15 @@ class Mark:
 
 @dataclass(frozen=True)
 class PlotSeries:
-    """A line through (x, y) in the given order; a y of None leaves a gap."""
+    """A line through (x, y) in the given order; a y of None leaves a gap.
+
+    With `names`, one for each point, there is no line.
+    """
 
     name: str
     points: tuple[tuple[float, float | None], ...]
     mark: Mark | None = None
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,14 +93,21 @@ def _draw(plot: plotting.figure, series: PlotSeries, number: int, texts: dict[fl
     xs = [at for at, _ in series.points]
     ys = [math.nan if value is None else value for _, value in series.points]
     said = [f"{texts.get(at) or significant(at)}, {significant(value)}" for at, value in zip(xs, ys, strict=True)]
-    columns = {"x": xs, "y": ys, "name": [display(series.name)] * len(xs), "text": said}
+    columns = {
+        "x": xs,
+        "y": ys,
+        "name": [display(name) for name in series.names or [series.name] * len(xs)],
+        "text": said,
+    }
     source = ColumnDataSource(columns)
-    line = plot.line("x", "y", source=source, line_color=colour, line_width=2, line_join="round")
+    drawn: list[GlyphRenderer[Any]] = []
+    if not series.names:
+        drawn.append(plot.line("x", "y", source=source, line_color=colour, line_width=2, line_join="round"))
     points = plot.scatter("x", "y", source=source, marker=marker, size=8, line_color=None, fill_color=colour)
     hover(plot, points, "mouse")
     if series.mark is not None:
         _ring(plot, xs[series.mark.place], ys[series.mark.place], series.mark.label, colour)
-    return [line, points]
+    return [*drawn, points]
 
 
 def _ring(plot: plotting.figure, x: float, y: float, label: str, colour: str) -> None:

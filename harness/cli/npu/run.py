@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from harness.cli import arguments
 from harness.cli.npu.limited import limited
 from harness.cli.option_groups import spread
-from harness.cli.output import note, print_json, print_report, write_csv
+from harness.cli.output import check_folder, note, print_json, print_report, write_csv
 from harness.errors import UsageError
 from harness.npu.npu_options import MachineChoice, Options, RunOptions
 
@@ -37,6 +38,12 @@ def run_command(
     machine: MachineChoice,
     wanted: RunOptions,
     csv: arguments.CsvFile = None,
+    roofline: Annotated[
+        Path | None,
+        typer.Option(
+            "--roofline", metavar="FILE.html", help="Write a roofline plot of the layers.", callback=arguments.html_only
+        ),
+    ] = None,
     *,
     compiler: Options,
     refused: CoreGroupOptions,  # noqa: ARG001
@@ -58,9 +65,16 @@ def run_command(
     from harness.npu.run_tables import run_tables
 
     wanted.check(compiler)
+    if roofline is not None:
+        check_folder(roofline)
     run = run_on_one_core(load(model, machine, compiler, arguments.parse_dims(dim)), wanted, note)
     if csv is not None:
         write_csv(csv, layer_rows(run))
+    if roofline is not None:
+        from harness.npu.roofline import roofline_plot
+        from harness.report.html import write_figure
+
+        write_figure(roofline, *roofline_plot(run))
     if json:
         print_json(**json_fields(run))
     else:

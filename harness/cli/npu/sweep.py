@@ -12,15 +12,7 @@ from harness.cli import arguments
 from harness.cli.npu.limited import limited
 from harness.cli.option_groups import Only, spread
 from harness.cli.output import check_folder, print_json, print_report, progress_note, write_csv
-from harness.errors import UsageError
 from harness.npu.npu_options import Options, RunOptions
-
-
-def _html_only(path: Path | None) -> Path | None:
-    if path is not None and path.suffix.lower() not in (".html", ".htm"):
-        why = "The plot is an HTML page"
-        raise UsageError(f"--plot {path} does not end in .html", why=why, next_step="Write --plot FILE.html")
-    return path
 
 
 @dataclass(frozen=True)
@@ -59,7 +51,7 @@ def sweep_command(
     csv: arguments.CsvFile = None,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE.html", help="Write a plot to this HTML page.", callback=_html_only),
+        typer.Option("--plot", metavar="FILE.html", help="Write a plot to this page.", callback=arguments.html_only),
     ] = None,
     *,
     compiler: Options,
