@@ -77,13 +77,13 @@ def load(reference: str, machine: MachineChoice, options: Options, dims: Mapping
 
     Raises UsageError for compiler options that contradict each other or that are given with a program file.
     """
-    if not _is_program(reference):
+    if not is_program(reference):
         source = load_network(reference, machine, options, dims)
         return LoadedProgram(source.model.name, source.compiled.program, source.compiled.machine, source, reference)
     if options != DEFAULT or dims:
         why = "A program file is already compiled"
         raise UsageError("Compiler options and --dim need a network", why=why, next_step="Name an ONNX file")
-    program = _read_program(Path(reference))
+    program = read_program(Path(reference))
     if machine == MachineChoice() and program.machine not in preset_names():
         what = f"The program was compiled for {program.machine}, which is not a built-in machine"
         raise InputError(what, next_step="Give the file of that machine with --machine")
@@ -150,7 +150,7 @@ def _tensor_names(network: Network, assembled: AssembledModel, constants: Iterab
     return found
 
 
-def _is_program(reference: str) -> bool:
+def is_program(reference: str) -> bool:
     """Return whether the reference names a file that begins as programs of the emulated NPU do."""
     if reference.startswith(BUILTIN_PREFIX):
         return False
@@ -163,7 +163,8 @@ def _is_program(reference: str) -> bool:
         raise _unreadable(reference, error) from error
 
 
-def _read_program(path: Path) -> Program:
+def read_program(path: Path) -> Program:
+    """Read a program file; raises InputError if it cannot be read or is no sound program."""
     try:
         content = read_file(path, _MAX_PROGRAM_BYTES)
     except OSError as error:

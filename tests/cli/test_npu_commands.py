@@ -216,6 +216,30 @@ def test_listing_assembles_to_the_program(npu: Npu, network: Path, tmp_path: Pat
     assert listed["layers"] == ["stem", "body", "pool"]
 
 
+def test_edited_listing_is_a_program(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """An unchanged listing gives the same file; added instructions take time and belong to the layer above them."""
+    program, listing, made = tmp_path / "p", tmp_path / "l.txt", tmp_path / "q"
+    npu("compile", network, "-o", program)
+    text = npu("disassemble", program).stdout
+    npu_inputs.save(text, listing)
+    npu("assemble", listing, "--base", program, "-o", made)
+    assert made.read_bytes() == program.read_bytes()
+    npu_inputs.save(text.replace("\n# body\n", "\n# body\n" + "    add_immediate r255, r255, 0\n" * 5000, 1), listing)
+    added = npu("assemble", listing, "--base", program, "-o", made, "--json").data
+    before, after = Program.from_bytes(program.read_bytes()), Program.from_bytes(made.read_bytes())
+    assert added["instructions"] == len(after.layer_of) == len(before.layer_of) + 5000
+    assert after.layer_of.count(1) >= 5000 and after.layers == before.layers
+    assert npu("run", made, "--json").data["cycles"] > npu("run", program, "--json").data["cycles"]
+
+
+def test_listing_that_does_not_assemble_is_refused(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """A wrong line is named; a base that is no program is refused."""
+    program, listing = tmp_path / "p", npu_inputs.save("    halt\n    jmup L0\n", tmp_path / "l.txt")
+    npu("compile", network, "-o", program)
+    npu.refuses(3, "assemble", listing, "--base", program, "-o", tmp_path / "q", mentions=("line 2", "jmup"))
+    npu.refuses(2, "assemble", listing, "--base", network, "-o", tmp_path / "q", mentions=("--base",))
+
+
 def test_program_of_ones_own_machine_needs_that_machine(npu: Npu, network: Path, tmp_path: Path) -> None:
     """A program for a machine that is no preset runs with its file and is refused without."""
     own = npu_inputs.save(npu_inputs.machine_text(columns="16"), tmp_path / "narrow.toml")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from harness.cli.npu import assemble, disassemble, pipeline, run, split, sweep, trace
 from harness.cli.npu import compile as compile_module
-from harness.cli.npu import disassemble, pipeline, run, split, sweep, trace
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -16,6 +16,7 @@ app.command("compile")(compile_module.compile_command)
 app.command("run")(run.run_command)
 app.command("pipeline")(pipeline.pipeline_command)
 app.command("disassemble")(disassemble.disassemble_command)
+app.command("assemble")(assemble.assemble_command)
 app.command("trace")(trace.trace_command)
 app.command("split")(split.split_command)
 app.command("sweep")(sweep.sweep_command)
