@@ -48,7 +48,7 @@ def write_outputs(folder: Path, outputs: Mapping[str, Array]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, values in outputs.items():
-            np.save(folder / f"{_UNSAFE.sub('_', name)}.npy", values, allow_pickle=False)
+            np.save(folder / f"{_UNSAFE.sub('_', name)}.npy", values)
     except OSError as error:
         raise InputError(f"Outputs cannot be written to {folder}", why=reason_of(error)) from error
 
@@ -79,7 +79,7 @@ def _inputs(model: NetworkModel, files: Mapping[str, Path]) -> dict[str, Array]:
 
 def _read_array(file: Path, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
     try:
-        values = np.load(file, allow_pickle=False)
+        values = np.load(file)  # which loads no pickles
     except OSError as error:
         raise InputError(f"{file} cannot be read", why=reason_of(error)) from error
     except (ValueError, EOFError) as error:
