@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ from harness.network.fusion_rules import FusionRule
 from harness.probe.batches import Visits
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import LayerProbes
+from harness.samples import Sample
 from harness.settings import DEFAULT_DEVICE
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
 
@@ -103,7 +105,8 @@ def read_campaign(journal: Journal, campaign: Campaign) -> tuple[CampaignData, O
 
 def _read(journal: Journal, campaign: Campaign) -> tuple[CampaignData, Overhead, Overhead | IllConditionedDesign]:
     """Return a campaign's measurements, and its overhead with all terms and by the plain fit of S1.4."""
-    probes, samples = journal.probes(campaign.id), journal.samples(campaign.id)
+    probes, batched = journal.probes(campaign.id), journal.batched_samples(campaign.id)
+    samples = {name: [sample for _, sample in taken] for name, taken in batched.items()}
     roles = {name: probe.role for name, probe in probes.items()}
     terms = {name: probe.terms for name, probe in probes.items()}
     nulls = {name: taken for name, taken in samples.items() if roles[name] == "calibration"}
@@ -123,22 +126,30 @@ def _read(journal: Journal, campaign: Campaign) -> tuple[CampaignData, Overhead,
             terms,
             visits,
             summaries,
-            _by_batch(journal, campaign, visits),
+            _by_batch(batched, summaries, visits, campaign.clock),
         ),
         overhead,
         plain,
     )
 
 
-def _by_batch(journal: Journal, campaign: Campaign, visits: Mapping[str, Visits]) -> dict[str, dict[int, Measurement]]:
-    """Summarise each batch of the probes that were visited in several, where latency depends on the caches."""
-    if all(policy == "cold" for policy in visits.values()):
-        return {}
-    return {
-        probe: {batch: summarise(taken, campaign.clock) for batch, taken in batches.items()}
-        for probe, batches in journal.samples_by_batch(campaign.id).items()
-        if visits[probe] != "cold"
-    }
+def _by_batch(
+    batched: Mapping[str, Sequence[tuple[int, Sample]]],
+    summaries: Mapping[str, Measurement],
+    visits: Mapping[str, Visits],
+    clock: str,
+) -> dict[str, dict[int, Measurement]]:
+    """Summarise each batch of the probes whose latency depends on the caches."""
+    found: dict[str, dict[int, Measurement]] = {}
+    for probe, taken in batched.items():
+        if visits[probe] == "cold":
+            continue
+        batches: dict[int, list[Sample]] = defaultdict(list)
+        for batch, sample in taken:
+            batches[batch].append(sample)
+        several = len(batches) > 1
+        found[probe] = {batch: summarise(own, clock) if several else summaries[probe] for batch, own in batches.items()}
+    return found
 
 
 def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str], None]) -> list[Campaign]:

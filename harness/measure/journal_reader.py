@@ -181,17 +181,17 @@ class JournalReader(DurableFile):
                 found.setdefault(probe, []).append(Sample(*values))
         return found
 
-    def samples_by_batch(self, campaign: int) -> dict[str, dict[int, list[Sample]]]:
-        """Return the samples of a campaign by probe and batch; raises as `samples` does."""
+    def batched_samples(self, campaign: int) -> dict[str, list[tuple[int, Sample]]]:
+        """Return the samples of a campaign, each with the number of its batch; otherwise as `samples` does."""
         self.require_unaltered([campaign])
         query = (
             "SELECT probe, batch, wall_ns, cpu_ns, device_ns, preemptions FROM samples"
             " JOIN series ON series.id=samples.series WHERE campaign=? ORDER BY series.id, ordinal"
         )
-        found: dict[str, dict[int, list[Sample]]] = {}
+        found: dict[str, list[tuple[int, Sample]]] = {}
         with self._reading():
             for probe, batch, *values in self._db.execute(query, (campaign,)):
-                found.setdefault(probe, {}).setdefault(batch, []).append(Sample(*values))
+                found.setdefault(probe, []).append((batch, Sample(*values)))
         return found
 
     def samples_of(self, campaign: int, probe: str) -> list[Sample]:

@@ -66,11 +66,11 @@ def check_values(source: CompiledModel, note: Note, data: NetworkData | None = N
     with errors_of_compiler():
         outputs = compute_values(source.compiled, weights, inputs)
     functional_s = time.perf_counter() - start
-    gc.collect()  # frames of the run still hold the machine's memories, and the reference needs as much again
     expected = _onnxruntime(source.model, weights, inputs)
     error = _largest_error(outputs, expected)
     compared = tuple(expected)
-    in_front = _in_front(source.model, [name for name, values in expected.items() if _is_saturated(values)])
+    saturated = [name for name, values in expected.items() if _is_saturated(values)]
+    in_front = _in_front(source.model, saturated) if saturated else ()
     if in_front:
         whole = compile_network(_ending_at(source.model, in_front), source.compiled.machine, source.compiled.options)
         with errors_of_compiler():
@@ -86,7 +86,6 @@ def system_error(model: NetworkModel, system: CompiledSystem, note: Note) -> flo
     weights, inputs = _arrays(model)
     with errors_of_compiler():
         outputs = run_system(system, weights, inputs).outputs[0]
-    gc.collect()
     error = _largest_error(outputs, _onnxruntime(model, weights, inputs))
     _note_error(error, note)
     return error
@@ -142,6 +141,7 @@ def _ending_at(model: NetworkModel, tensors: Sequence[str]) -> NetworkModel:
 
 def _onnxruntime(model: NetworkModel, weights: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Return ONNX Runtime's outputs; raises InputError if it cannot run the network, which then is not checked."""
+    gc.collect()  # frames of the run still hold the machine's memories, and the reference needs as much again
     options = session_options()
     options.add_session_config_entry("session.disable_prepacking", "1")  # it doubles the memory, for one run
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hypothesis import given
 from hypothesis import strategies as st
 from test_estimators_disagree import (
@@ -24,24 +26,30 @@ from harness.measure.summary import Measurement
 SLOWER_S = st.lists(st.floats(0, 1e-3), min_size=2, max_size=5)
 
 
+OWN_S = {name: overhead_s(TERMS[name]) + held_s for name, held_s in contents_s().items()}
+
+
+def solved(own: Mapping[str, Measurement], batches: Mapping[str, Mapping[int, Measurement]]) -> LayerLatencies:
+    """Return the layer from these totals over all batches, and of each batch."""
+    probes, totals, overhead = calibration()
+    roles = {**dict.fromkeys(probes, "calibration"), **ROLES}
+    terms = {**{name: probe.terms for name, probe in probes.items()}, **TERMS}
+    return estimate_layers(CampaignData([LAYER], [], roles, terms, {}, {**totals, **own}, batches), "joint", overhead)
+
+
 def estimated(nulls_s: list[float], contexts: range) -> LayerLatencies:
     """Return the layer from batches that are slower by `nulls_s`, of which `contexts` have the layer itself.
 
     Totals over all batches are means, as if samples of all batches were thrown together.
     """
-    probes, totals, overhead = calibration()
-    roles = {**dict.fromkeys(probes, "calibration"), **ROLES}
-    terms = {**{name: probe.terms for name, probe in probes.items()}, **TERMS}
-    own_s = {name: overhead_s(TERMS[name]) + held_s for name, held_s in contents_s().items()}
     batches = {
-        "without": {at: measured(own_s["without"] + slower_s) for at, slower_s in enumerate(nulls_s)},
-        "within": {at: measured(own_s["within"] + nulls_s[at]) for at in contexts},
+        "without": {at: measured(OWN_S["without"] + slower_s) for at, slower_s in enumerate(nulls_s)},
+        "within": {at: measured(OWN_S["within"] + nulls_s[at]) for at in contexts},
     }
-    own: dict[str, Measurement] = {name: measured(total_s) for name, total_s in own_s.items()}
+    own = {name: measured(total_s) for name, total_s in OWN_S.items()}
     for name, taken in batches.items():
         own[name] = measured(sum(one.latency_s for one in taken.values()) / len(taken))
-    data = CampaignData([LAYER], [], roles, terms, {}, {**totals, **own}, batches)
-    return estimate_layers(data, "joint", overhead)
+    return solved(own, batches)
 
 
 @given(SLOWER_S)
@@ -61,12 +69,6 @@ def test_all_batches_with_the_layer_count(nulls_s: list[float]) -> None:
 
 def test_without_a_common_batch_all_samples_count() -> None:
     """A layer whose null probe is in other batches only is estimated from the totals over all batches."""
-    probes, totals, overhead = calibration()
-    roles = {**dict.fromkeys(probes, "calibration"), **ROLES}
-    terms = {**{name: probe.terms for name, probe in probes.items()}, **TERMS}
-    own = {name: measured(overhead_s(TERMS[name]) + held_s) for name, held_s in contents_s().items()}
-    elsewhere = {"without": {0: measured(PRODUCER_S)}, "within": {1: own["within"]}}
-    found = estimate_layers(
-        CampaignData([LAYER], [], roles, terms, {}, {**totals, **own}, elsewhere), "joint", overhead
-    )
+    own = {name: measured(total_s) for name, total_s in OWN_S.items()}
+    found = solved(own, {"without": {0: measured(PRODUCER_S)}, "within": {1: own["within"]}})
     assert abs(found.latencies[PLACE].remainder_s - LAYER_S) < 1e-3 * LAYER_S

@@ -101,22 +101,21 @@ class ChainSearch:
             with contextlib.nullcontext() if not parts else contextlib.suppress(DoesNotFit, NotTileable):
                 found += map(self._estimated, self._coarsest(chain, room, _effort(chain)))
         if parts:
-            ends = [self._best(replace(chain, layers=(part,)), room) for part in (parts[0], parts[-1])]
-            first_ps, last_ps = (self._predicted_ps(end) for end in ends)
-            total_ps = (len(parts) - 1) * first_ps + last_ps  # all but the last are equal
-            nb_bytes, halo_bytes = max(end.nb_bytes for end in ends), max(end.halo_bytes for end in ends)
+            first, last = (self._fastest(replace(chain, layers=(part,)), room)[1] for part in (parts[0], parts[-1]))
+            total_ps = (len(parts) - 1) * first.predicted_ps + last.predicted_ps  # all but the last are equal
+            nb_bytes, halo_bytes = max(first.nb_bytes, last.nb_bytes), max(first.halo_bytes, last.halo_bytes)
             found.append(ChainEstimate(total_ps, nb_bytes, halo_bytes))
         return min(found, key=lambda estimate: estimate.predicted_ps)
 
     def choices(self, chain: Chain, room: Room) -> Iterator[Choice]:
         """Yield all choices around the coarsest cut that fits; raises DoesNotFit, or NotTileable, if there is none."""
-        sweeps: tuple[ChainPlan, ...] = ()
+        sweeps: list[tuple[ChainPlan, ChainEstimate]] = []
         with contextlib.suppress(DoesNotFit, NotTileable):
             parts = self._sweep_parts(chain, room)
-            sweeps = tuple(self._best(replace(chain, layers=(part,)), room) for part in parts)
+            sweeps = [self._fastest(replace(chain, layers=(part,)), room) for part in parts]
         if sweeps:
-            total_ps = sum(map(self._predicted_ps, sweeps))
-            yield Choice(f"weights resident in {len(sweeps)} sweeps", sweeps, total_ps)
+            total_ps = sum(estimate.predicted_ps for _, estimate in sweeps)
+            yield Choice(f"weights resident in {len(sweeps)} sweeps", tuple(plan for plan, _ in sweeps), total_ps)
             if self._residency(chain.layers[0]) == "weights":
                 return
         try:
@@ -146,8 +145,9 @@ class ChainSearch:
         parts = slice_outputs(layer, self._machine, room.sb_bytes // 2)
         return parts if len(parts) > 1 else ()
 
-    def _best(self, chain: Chain, room: Room) -> ChainPlan:
-        return min(self._coarsest(chain, room, _effort(chain)), key=self._predicted_ps)
+    def _fastest(self, chain: Chain, room: Room) -> tuple[ChainPlan, ChainEstimate]:
+        plans = self._coarsest(chain, room, _effort(chain))
+        return min(zip(plans, map(self._estimated, plans), strict=True), key=lambda each: each[1].predicted_ps)
 
     def _estimated(self, plan: ChainPlan) -> ChainEstimate:
         return ChainEstimate(self._predicted_ps(plan), plan.nb_bytes, plan.halo_bytes)
