@@ -83,7 +83,10 @@ class Slab:
 
 @dataclass(frozen=True)
 class ChainPlan:
-    """A chain with everything decided. `buffers` has the addresses in NB by value: two if passes alternate."""
+    """A chain with everything decided.
+
+    `buffers` has the addresses in NB by value: two where a pass loads its part while the pass before it computes.
+    """
 
     geometry: Geometry
     extents: Mapping[str, tuple[int, ...]]
@@ -105,11 +108,23 @@ class ChainPlan:
         """The number of passes."""
         return math.prod(self.geometry.counts)
 
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether a pass loads its part of every input while the pass before it computes."""
+        changing = (
+            name for name in self.geometry.loaded if name in self.buffers and not self.geometry.is_resident(name)
+        )
+        return self.passes == 1 or all(len(self.buffers[name]) > 1 for name in changing)
+
 
 def plan_chain(
-    chain: Chain, values: Mapping[str, Value], cuts: Sequence[Cut], machine: Machine, room: Room
+    chain: Chain, values: Mapping[str, Value], cuts: Sequence[Cut], machine: Machine, room: Room, *, turns: int = 2
 ) -> ChainPlan:
-    """Decide buffers and weights for these cuts; raises NotTileable, or DoesNotFit with demand and limit."""
+    """Decide buffers and weights for these cuts; raises NotTileable, or DoesNotFit with demand and limit.
+
+    Passes use `turns` buffers in turn for what they load and store. With one, they compute larger tiles, and a pass
+    loads after the one before it has computed.
+    """
     layers = chain.layers
     passes = count_tiles(layers[-1], cuts)
     if passes > MAX_PASSES:
@@ -118,7 +133,7 @@ def plan_chain(
     extents = {name: _extents(geometry, name) for name in geometry.regions}
     slabs, halo_bytes = _slabs(geometry, values, machine)
     _demand(layers, "halo buffer", halo_bytes, room.halo_bytes, "halo_bytes")
-    buffers, constants, nb_bytes = _buffers(geometry, values, extents, machine)
+    buffers, constants, nb_bytes = _buffers(geometry, values, extents, machine, turns)
     _demand(layers, "NB", nb_bytes, room.nb_bytes - max(halo_bytes, room.reserved_bytes), "nb_bytes")
     weights, sb_bytes = _weights(geometry, machine, room.sb_bytes)
     _demand(layers, "SB", sb_bytes, room.sb_bytes, "sb_bytes")
@@ -194,9 +209,13 @@ def _slabs(
 
 
 def _buffers(
-    geometry: Geometry, values: Mapping[str, Value], extents: Mapping[str, tuple[int, ...]], machine: Machine
+    geometry: Geometry,
+    values: Mapping[str, Value],
+    extents: Mapping[str, tuple[int, ...]],
+    machine: Machine,
+    turns: int,
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, int], int]:
-    """Return the addresses in NB of values (one or two each) and of constants of depthwise layers, and the end."""
+    """Return the addresses in NB of values (up to `turns` each) and of constants of depthwise layers, and the end."""
     passes = math.prod(geometry.counts)
     end = len(geometry.layers)
     items: list[Lifetime] = []
@@ -206,7 +225,7 @@ def _buffers(
             continue
         size = math.prod(extents[name]) * element_type(values[name], machine).bytes
         first, last = _life(geometry, name, passes)
-        slots[name] = 2 if passes > 1 and (first, last) == (0, end) and not geometry.is_resident(name) else 1
+        slots[name] = turns if passes > 1 and (first, last) == (0, end) and not geometry.is_resident(name) else 1
         items.extend(Lifetime(f"{name}#{slot}", size, first, last) for slot in range(slots[name]))
     for layer in geometry.layers:
         items.extend(Lifetime(key, size, 0, end) for key, size in depthwise_bytes(layer, machine).items())

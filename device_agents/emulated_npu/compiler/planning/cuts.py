@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
-from device_agents.emulated_npu.compiler.graph.regions import can_cut, cut_axis, is_windowed
+from device_agents.emulated_npu.compiler.graph.regions import can_cut, cut_axis, is_windowed, read_axis
 from device_agents.emulated_npu.compiler.planning.tiling import Cut
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.unit_commands import Function
 
 Cuts = tuple[Cut, ...]
+_CHANNELS = 1
 _FIRST_SPATIAL = 2
 
 
@@ -20,8 +21,9 @@ def candidate_cuts(
 ) -> Iterator[tuple[list[Cuts], ...]]:
     """Yield stages of cuts, one more axis in each, each with groups of cuts from coarse to fine.
 
-    The groups of a stage are alternatives: rows, and tiles that are about square, which have less halo. With a forced
-    `tile`, its height and width along the last two spatial axes are the only cut.
+    The groups of a stage are alternatives: rows, tiles that are about square, which have less halo, and parts of the
+    channels, which have none; or parts that lie together in the output, and in the input. With a forced `tile`, its
+    height and width along the last two spatial axes are the only cut.
     """
     axes = [axis for axis in _cut_axes(layer) if _is_plain(layer, axis)]
     if tile is not None and is_windowed(layer):
@@ -32,12 +34,18 @@ def candidate_cuts(
         order = values[layer.output.value].order
         axes.sort(key=lambda axis: order.index(layer.output.base(axis)))  # parts that lie together in memory
     yield ([()],)
+    read_together = None if is_windowed(layer) else _outermost_read(layer, axes, values)
     spatial = [axis for axis in axes if axis >= _FIRST_SPATIAL] if is_windowed(layer) else []
     for place, axis in enumerate(axes):
         outer = tuple(Cut(before, 1) for before in axes[:place])
         groups = [[(*outer, Cut(axis, size)) for size in _tile_sizes(layer.output.axes[axis].size)]]
         if axis in spatial[-2:-1]:
             groups.append([(*outer, *square) for square in _squares(layer, *spatial[-2:])])
+        if axis in spatial[:1] and _computes_channels_alone(layer):
+            channels = layer.output.axes[_CHANNELS].size
+            groups.append([(*outer, Cut(_CHANNELS, size)) for size in _tile_sizes(channels)])
+        if place == 0 and read_together not in (None, axis):
+            groups.append([(Cut(read_together, size),) for size in _tile_sizes(layer.output.axes[read_together].size)])
         yield tuple(groups)
 
 
@@ -63,6 +71,26 @@ def _cut_axes(layer: HardwareLayer) -> list[int]:
         if layer.function not in (Function.CONVOLVE, Function.GATHER):
             axes.append(len(shape) - 1)
     return [axis for axis in axes if shape[axis] > 1 and can_cut(layer, axis)]
+
+
+def _computes_channels_alone(layer: HardwareLayer) -> bool:
+    """Return whether each channel of a map needs one channel of the input alone: parts of channels have no halo."""
+    return layer.function is not Function.CONVOLVE and can_cut(layer, _CHANNELS) and _is_plain(layer, _CHANNELS)
+
+
+def _outermost_read(layer: HardwareLayer, axes: Sequence[int], values: Mapping[str, Value]) -> int | None:
+    """Return the axis whose parts lie together in the memory of what the layer reads first; None if none does."""
+    if not layer.reads:
+        return None
+    view = layer.reads[0]
+    order = values[view.value].order
+    found: dict[tuple[int, int], int] = {}
+    for axis in axes:
+        target = read_axis(layer, 0, axis)
+        walked = None if target is None else view.axes[target]
+        if walked is not None and walked.base is not None:
+            found[order.index(walked.base), -abs(walked.step)] = axis
+    return found[min(found)] if found else None
 
 
 def _is_plain(layer: HardwareLayer, axis: int) -> bool:

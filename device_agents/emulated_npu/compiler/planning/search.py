@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
-from device_agents.emulated_npu.compiler.graph.regions import is_windowed, size_of
+from device_agents.emulated_npu.compiler.graph.regions import is_windowed
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
 from device_agents.emulated_npu.compiler.planning.chain import (
     MAX_PASSES,
@@ -21,24 +21,20 @@ from device_agents.emulated_npu.compiler.planning.chain import (
     packed_bytes,
     plan_chain,
 )
-from device_agents.emulated_npu.compiler.planning.chain_commands import ChainWriter, ComputeStep, Externals
+from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chain_times import ChainTimes, in_sequence
 from device_agents.emulated_npu.compiler.planning.cuts import Cuts, candidate_cuts, first_guess, first_that_fits
 from device_agents.emulated_npu.compiler.planning.tiling import (
     DividesParts,
-    Geometry,
     HaloMode,
     NotTileable,
-    Tile,
     count_tiles,
     cut_chain,
 )
 from device_agents.emulated_npu.compiler.planning.weights import slice_outputs, uses_weight_buffer
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.unit_commands import Function, Queue
 
-_LEAVING = (Function.STORE, Function.SEND)
 _MANY_PASSES = 32
 """With fewer passes, their shape matters little."""
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
@@ -70,12 +66,16 @@ class ChainEstimate:
 
 @dataclass(frozen=True)
 class _Effort:
-    """The limits of a search: stages of cuts, tiles of a chain, plans per cut, cuts finer than the first that fits."""
+    """The limits of a search: stages of cuts, tiles of a chain, plans per cut, cuts finer than the first that fits.
+
+    `turns` is the number of buffers that passes use in turn.
+    """
 
     stages: int
     tiles: int
     plans: int
     finer: int
+    turns: int = 2
 
 
 _QUICK = _Effort(stages=3, tiles=32, plans=1, finer=0)
@@ -90,41 +90,60 @@ class ChainSearch:
 
     def __init__(self, values: Mapping[str, Value], machine: Machine, options: Options, externals: Externals) -> None:
         self._values, self._machine, self._options, self._externals = values, machine, options, externals
-        self._costs = CostModel(machine)
-        self._computing: dict[object, tuple[int, int]] = {}
+        self._times = ChainTimes(values, machine, externals)
 
     def estimate(self, chain: Chain, room: Room) -> ChainEstimate:
         """Return a quick estimate of a good choice; raises as `choices`."""
-        parts = self._sweep_parts(chain, room)
+        sweeps = self._sweeps(chain, room)
         found: list[ChainEstimate] = []
-        if not parts or self._residency(chain.layers[0]) != "weights":
-            with contextlib.nullcontext() if not parts else contextlib.suppress(DoesNotFit, NotTileable):
+        problem: DoesNotFit | NotTileable | None = None
+        for parts in sweeps:
+            try:
+                found.append(self._swept(parts, chain, room))
+            except (DoesNotFit, NotTileable) as error:
+                problem = error
+        if not sweeps or self._residency(chain.layers[0]) != "weights":
+            try:
                 found += map(self._estimated, self._coarsest(chain, room, _effort(chain)))
-        if parts:
-            first, last = (self._fastest(replace(chain, layers=(part,)), room)[1] for part in (parts[0], parts[-1]))
-            total_ps = (len(parts) - 1) * first.predicted_ps + last.predicted_ps  # all but the last are equal
-            nb_bytes, halo_bytes = max(first.nb_bytes, last.nb_bytes), max(first.halo_bytes, last.halo_bytes)
-            found.append(ChainEstimate(total_ps, nb_bytes, halo_bytes))
+            except (DoesNotFit, NotTileable) as error:
+                problem = error
+        if problem is not None and not found:
+            raise problem
         return min(found, key=lambda estimate: estimate.predicted_ps)
+
+    def _swept(self, parts: tuple[HardwareLayer, ...], chain: Chain, room: Room) -> ChainEstimate:
+        """Return the estimate of a layer in parts, one after the other; parts of equal size take the same time."""
+        alike = {part.output.shape: part for part in parts}
+        each = {shape: self._fastest(replace(chain, layers=(part,)), room) for shape, part in alike.items()}
+        plans = [each[part.output.shape] for part in parts]
+        nb_bytes, halo_bytes = max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)
+        return ChainEstimate(self._sequence_ps(plans, room), nb_bytes, halo_bytes)
+
+    def _sequence_ps(self, plans: Sequence[ChainPlan], room: Room) -> int:
+        """Return the time of chains in sequence; where both fit SB, the weights of one arrive during the one before."""
+        times = [self._times.of(plan) for plan in plans]
+        if all(one.sb_bytes + other.sb_bytes <= room.sb_bytes for one, other in itertools.pairwise(plans)):
+            return in_sequence(times).together_ps
+        return sum(each.together_ps for each in times)
 
     def choices(self, chain: Chain, room: Room) -> Iterator[Choice]:
         """Yield all choices around the coarsest cut that fits; raises DoesNotFit, or NotTileable, if there is none."""
-        sweeps: list[tuple[ChainPlan, ChainEstimate]] = []
-        with contextlib.suppress(DoesNotFit, NotTileable):
-            parts = self._sweep_parts(chain, room)
-            sweeps = [self._fastest(replace(chain, layers=(part,)), room) for part in parts]
-        if sweeps:
-            total_ps = sum(estimate.predicted_ps for _, estimate in sweeps)
-            yield Choice(f"weights resident in {len(sweeps)} sweeps", tuple(plan for plan, _ in sweeps), total_ps)
-            if self._residency(chain.layers[0]) == "weights":
-                return
+        swept = False
+        for parts in self._sweeps(chain, room):
+            with contextlib.suppress(DoesNotFit, NotTileable):
+                plans = [self._fastest(replace(chain, layers=(part,)), room) for part in parts]
+                label = f"weights resident in {len(plans)} sweeps"
+                yield Choice(label, tuple(plans), self._sequence_ps(plans, room))
+                swept = True
+        if swept and self._residency(chain.layers[0]) == "weights":
+            return
         try:
-            plans = self._coarsest(chain, room, _THOROUGH)
+            whole = self._coarsest(chain, room, _THOROUGH)
         except (DoesNotFit, NotTileable):
-            if not sweeps:
+            if not swept:
                 raise
             return
-        for plan in plans:
+        for plan in whole:
             yield Choice(_label(plan), (plan,), self._predicted_ps(plan))
 
     def _residency(self, layer: HardwareLayer) -> ResidencyChoice:
@@ -135,19 +154,24 @@ class ChainSearch:
         features = math.prod(view.shape) * element_type(self._values[view.value], self._machine).bytes
         return "features" if features < packed_bytes(layer, self._machine) else "weights"
 
-    def _sweep_parts(self, chain: Chain, room: Room) -> tuple[HardwareLayer, ...]:
-        """Return a single layer divided so that the weights of each part stay in SB; () if that is no choice."""
+    def _sweeps(self, chain: Chain, room: Room) -> list[tuple[HardwareLayer, ...]]:
+        """Return the ways to divide a single layer so that the weights of each part stay in SB, few parts last.
+
+        Parts of half of SB leave the other half to the weights of the next part.
+        """
         layer = chain.layers[0]
         if len(chain.layers) > 1 or not uses_weight_buffer(layer) or layer.weights is None:
-            return ()
+            return []
         if self._residency(layer) == "features":
-            return ()
-        parts = slice_outputs(layer, self._machine, room.sb_bytes // 2)
-        return parts if len(parts) > 1 else ()
+            return []
+        ways = (slice_outputs(layer, self._machine, room.sb_bytes // divisor) for divisor in (2, 1))
+        return [parts for parts in ways if len(parts) > 1]
 
-    def _fastest(self, chain: Chain, room: Room) -> tuple[ChainPlan, ChainEstimate]:
-        plans = self._coarsest(chain, room, _effort(chain))
-        return min(zip(plans, map(self._estimated, plans), strict=True), key=lambda each: each[1].predicted_ps)
+    def _fastest(self, chain: Chain, room: Room) -> ChainPlan:
+        return min(self._coarsest(chain, room, _effort(chain)), key=self._predicted_ps)
+
+    def _predicted_ps(self, plan: ChainPlan) -> int:
+        return self._times.of(plan).together_ps
 
     def _estimated(self, plan: ChainPlan) -> ChainEstimate:
         return ChainEstimate(self._predicted_ps(plan), plan.nb_bytes, plan.halo_bytes)
@@ -174,7 +198,7 @@ class ChainSearch:
                     problems.append(error)
                 except NotTileable:
                     continue
-                if found and found[0].passes < _MANY_PASSES:
+                if len(chain.layers) > 1 and found and found[0].passes < _MANY_PASSES:
                     break
             if found:
                 return found
@@ -199,6 +223,17 @@ class ChainSearch:
     def _coarsest_of(
         self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: _Effort
     ) -> list[ChainPlan]:
+        guess = first_guess(chain.layers[-1], candidates, wanted)
+        first, found = self._fitting(candidates, guess, chain, room, effort)
+        if len(chain.layers) == 1 and is_windowed(chain.layers[0]) and found[0].passes >= _MANY_PASSES:
+            with contextlib.suppress(DoesNotFit):  # larger tiles, loaded between computations, fetch less halo
+                found += self._fitting(candidates[: first + 1], first, chain, room, replace(effort, turns=1))[1]
+        return found
+
+    def _fitting(
+        self, candidates: list[Cuts], guess: int, chain: Chain, room: Room, effort: _Effort
+    ) -> tuple[int, list[ChainPlan]]:
+        """Return the place of the first candidate that fits, and the plans of it and of some behind it."""
         tried: dict[int, list[ChainPlan]] = {}
 
         def plans(place: int) -> list[ChainPlan]:
@@ -206,12 +241,12 @@ class ChainSearch:
                 tried[place] = self._variants(chain, candidates[place], room, effort)
             return tried[place]
 
-        first = first_that_fits(len(candidates), first_guess(chain.layers[-1], candidates, wanted), plans)
+        first = first_that_fits(len(candidates), guess, plans)
         found = list(plans(first))
         for place in range(first + 1, min(first + effort.finer, len(candidates) - 1) + 1):
             with contextlib.suppress(DoesNotFit):  # a finer cut may keep more halo than there is room for
                 found.extend(plans(place))
-        return found
+        return first, found
 
     def _variants(self, chain: Chain, cuts: Cuts, room: Room, effort: _Effort) -> list[ChainPlan]:
         """Return plans of a chain cut in one way, one for each halo mode that fits; raises DoesNotFit."""
@@ -220,7 +255,7 @@ class ChainSearch:
         for modes in self._halo_modes(len(cuts)):
             cut = tuple(replace(item, mode=mode) for item, mode in zip(cuts, modes, strict=True))
             try:
-                found.append(plan_chain(chain, self._values, cut, self._machine, room))
+                found.append(plan_chain(chain, self._values, cut, self._machine, room, turns=effort.turns))
             except DoesNotFit as error:
                 problem = error
                 if error.memory == "NB" and error.demand_bytes > room.nb_bytes:  # does not fit without a halo either
@@ -243,45 +278,6 @@ class ChainSearch:
             yield _RECOMPUTE * cuts
         if choice == "retain-columns":
             yield ()
-
-    def _predicted_ps(self, plan: ChainPlan) -> int:
-        """Return the time of a chain from the commands of representative passes.
-
-        That is the time of the loads of the first pass, then of the busier queue, then of the last store.
-        """
-        writer = ChainWriter(plan, self._values, self._machine, self._externals)
-        io_ps = cp_ps = fill_ps = drain_ps = 0
-        for tile, count in _representatives(plan.geometry):
-            filling = not any(tile)
-            for step in writer.steps(tile):
-                if isinstance(step, ComputeStep):
-                    io, cp = self._computing_ps(plan, writer, step)
-                    filling = False
-                else:
-                    duration = self._costs.duration_ps(step)
-                    io, cp = (duration, 0) if step.queue is Queue.IO else (0, duration)
-                    drain_ps = duration if step.function in _LEAVING else drain_ps
-                    fill_ps += io if filling else 0
-                io_ps += io * count
-                cp_ps += cp * count
-        return fill_ps + max(cp_ps, io_ps - fill_ps - drain_ps) + drain_ps
-
-    def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[int, int]:
-        """Return the time on both queues; it depends only on shapes, so that equal steps share it."""
-        layer = step.layer
-        weights = plan.weights.get(layer.index)
-        sizes = tuple(map(size_of, step.region))
-        key = (layer.index, layer.output.start, sizes, weights and (weights.resident, weights.loads))
-        known = self._computing.get(key)
-        if known is None:
-            io_ps = cp_ps = 0
-            for command in writer.compute(step):
-                if command.queue is Queue.IO:
-                    io_ps += self._costs.duration_ps(command)
-                else:
-                    cp_ps += self._costs.duration_ps(command)
-            known = self._computing[key] = (io_ps, cp_ps)
-        return known
 
 
 def _effort(chain: Chain) -> _Effort:
@@ -308,16 +304,3 @@ def _label(plan: ChainPlan) -> str:
     elif plan.weights and plan.passes > 1:
         parts.append("weights resident")
     return ", ".join(parts)
-
-
-def _representatives(geometry: Geometry) -> Iterator[tuple[Tile, int]]:
-    """Yield passes that differ from each other, with the number of equal passes; the first pass comes first."""
-    columns = []
-    for place, count in enumerate(geometry.counts):
-        groups: dict[object, list[int]] = {}
-        sizes = [track.sizes for tracks in geometry.tracks.values() if (track := tracks[place]) is not None]
-        for tile, shape in enumerate(zip(*sizes, strict=True) if sizes else itertools.repeat((), count)):
-            groups.setdefault((tile == 0, shape), []).append(tile)
-        columns.append([(tiles[0], len(tiles)) for tiles in groups.values()])
-    for combination in itertools.product(*columns):
-        yield tuple(first for first, _ in combination), math.prod(number for _, number in combination)

@@ -216,6 +216,10 @@ class _Cutter:
         columns = [self._along(cut, count) for cut, count in zip(self._cuts, self._counts, strict=True)]
         regions = self._regions()
         tracks = {name: tuple(column.get(name) for column in columns) for name in regions}
+        for name, found in tracks.items():
+            axes = [track.axis for track in found if track is not None]
+            if len(set(axes)) < len(axes):
+                raise NotTileable(f"two cuts divide the same axis of {name}")
         loaded = tuple(name for name in regions if name not in self._made)
         return Geometry(
             self._layers, self._cuts, self._counts, tracks, regions, loaded, self._stored & frozenset(self._made)

@@ -108,17 +108,26 @@ def cut_weights(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tu
 
 
 def slice_outputs(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tuple[HardwareLayer, ...]:
-    """Return the layer in parts of at most `budget_bytes` of weights each; the layer itself if it cannot be divided."""
-    if layer.weights is None or layer.groups != 1:
+    """Return the layer in parts of at most `budget_bytes` of weights each; the layer itself if it cannot be divided.
+
+    A part of a grouped convolution is whole groups, or lies inside one.
+    """
+    if layer.weights is None:
         return (layer,)
     column_bytes = stored_taps(layer, machine) * reduced_channels(layer) * machine.data_type.bytes + 8
-    columns = machine.mfu.columns
-    count = budget_bytes // column_bytes // columns * columns
-    channels = output_channels(layer)
+    channels, columns = output_channels(layer), machine.mfu.columns
+    per_group = channels // layer.groups
+    count = budget_bytes // column_bytes
+    unit, stop = (columns, per_group) if count < per_group or layer.groups == 1 else (per_group, channels)
+    count = count // unit * unit
     if count == 0 or count >= channels:
         return (layer,)
     axis = channel_axis(layer)
-    return tuple(part_of(layer, axis, low, min(low + count, channels)) for low in range(0, channels, count))
+    return tuple(
+        part_of(layer, axis, low, min(low + count, first + stop))
+        for first in range(0, channels, stop)
+        for low in range(first, first + stop, count)
+    )
 
 
 def _part_of_channels(layer: HardwareLayer, machine: Machine, budget_bytes: int, columns: int) -> tuple[int, int]:

@@ -262,7 +262,7 @@ def test_slices_are_cut_into_tiles_along_the_axis_that_is_split() -> None:
     network = network_of([node("MatMul", "x w", "y")], {"x": values((256, 64), 3)}, _w(64, 64), ["y"])
     graph = import_model(network.model)
     split = _with(graph, graph.layers[0], split_layer(graph.layers[0], graph.values, "rows", 2))
-    compiled = compile_graph(split, small_machine(20 << 10, 20 << 10), Options(chains="layers"))
+    compiled = compile_graph(split, small_machine(20 << 10, 20 << 10), Options(chains="layers", residency="features"))
     assert [len(plan.layers) for plan in compiled.plans] == [1, 1]
     assert all(plan.passes > 1 for plan in compiled.plans)
     assert relative_error(execute(compiled, network), network.expected) <= 1e-6

@@ -1,0 +1,100 @@
+"""The predicted time of a chain, from the commands of passes that stand for all of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
+from device_agents.emulated_npu.compiler.graph.regions import size_of
+from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
+from device_agents.emulated_npu.compiler.planning.chain_commands import ChainWriter, ComputeStep, Externals
+from device_agents.emulated_npu.compiler.planning.tiling import Geometry, Tile
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.unit_commands import Function, Queue
+
+_LEAVING = (Function.STORE, Function.SEND)
+
+
+@dataclass(frozen=True)
+class QueueTimes:
+    """Time of a chain on each queue; of that on the IO queue, `fill_ps` before and `drain_ps` after all computation."""
+
+    io_ps: int
+    cp_ps: int
+    fill_ps: int
+    drain_ps: int
+
+    @property
+    def together_ps(self) -> int:
+        """Time of the chain: the loads of the first pass, then the busier queue, then the last store."""
+        return self.fill_ps + max(self.cp_ps, self.io_ps - self.fill_ps - self.drain_ps) + self.drain_ps
+
+
+def in_sequence(times: Sequence[QueueTimes]) -> QueueTimes:
+    """Return the times of chains of which each loads while the one before it computes."""
+    io_ps, cp_ps = sum(each.io_ps for each in times), sum(each.cp_ps for each in times)
+    return QueueTimes(io_ps, cp_ps, times[0].fill_ps, times[-1].drain_ps)
+
+
+class ChainTimes:
+    """Predicts the times of chains on a machine."""
+
+    def __init__(self, values: Mapping[str, Value], machine: Machine, externals: Externals) -> None:
+        self._values, self._machine, self._externals = values, machine, externals
+        self._costs = CostModel(machine)
+        self._computing: dict[object, tuple[int, int]] = {}
+
+    def of(self, plan: ChainPlan) -> QueueTimes:
+        """Return the predicted times of a chain."""
+        writer = ChainWriter(plan, self._values, self._machine, self._externals)
+        io_ps = cp_ps = fill_ps = drain_ps = 0
+        for tile, count in _representatives(plan.geometry):
+            filling = not any(tile)
+            for step in writer.steps(tile):
+                if isinstance(step, ComputeStep):
+                    io, cp = self._computing_ps(plan, writer, step)
+                    filling = False
+                else:
+                    duration = self._costs.duration_ps(step)
+                    io, cp = (duration, 0) if step.queue is Queue.IO else (0, duration)
+                    drain_ps = duration if step.function in _LEAVING else drain_ps
+                    fill_ps += io if filling else 0
+                io_ps += io * count
+                cp_ps += cp * count
+        if not plan.loads_ahead:
+            fill_ps = io_ps - drain_ps
+        return QueueTimes(io_ps, cp_ps, fill_ps, drain_ps)
+
+    def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[int, int]:
+        """Return the time on both queues; it depends only on shapes, so that equal steps share it."""
+        layer = step.layer
+        weights = plan.weights.get(layer.index)
+        sizes = tuple(map(size_of, step.region))
+        key = (layer.index, layer.output.start, sizes, weights and (weights.resident, weights.loads))
+        known = self._computing.get(key)
+        if known is None:
+            io_ps = cp_ps = 0
+            for command in writer.compute(step):
+                if command.queue is Queue.IO:
+                    io_ps += self._costs.duration_ps(command)
+                else:
+                    cp_ps += self._costs.duration_ps(command)
+            known = self._computing[key] = (io_ps, cp_ps)
+        return known
+
+
+def _representatives(geometry: Geometry) -> Iterator[tuple[Tile, int]]:
+    """Yield passes that differ from each other, with the number of equal passes; the first pass comes first."""
+    columns = []
+    for place, count in enumerate(geometry.counts):
+        groups: dict[object, list[int]] = {}
+        sizes = [track.sizes for tracks in geometry.tracks.values() if (track := tracks[place]) is not None]
+        for tile, shape in enumerate(zip(*sizes, strict=True) if sizes else itertools.repeat((), count)):
+            groups.setdefault((tile == 0, shape), []).append(tile)
+        columns.append([(tiles[0], len(tiles)) for tiles in groups.values()])
+    for combination in itertools.product(*columns):
+        yield tuple(first for first, _ in combination), math.prod(number for _, number in combination)
