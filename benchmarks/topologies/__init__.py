@@ -40,6 +40,9 @@ FAMILIES: Final[dict[str, tuple[str, ...]]] = {
         "pp_lcnet",
         "squeezenext",
     ),
+    "dense_prediction": ("tiny_yolov3", "blazeface", "fsrcnn", "espcn", "unet", "deeplabv3", "hrnet"),
+    "transformers": ("segformer_b0", "deit_tiny", "bert_tiny", "mixer_s16", "whisper_tiny"),
+    "one_dimensional": ("tcn", "wavenet", "res8", "crnn_conv", "pointnet", "autoencoder"),
 }
 NAMES: Final = tuple(name for names in FAMILIES.values() for name in names)
 

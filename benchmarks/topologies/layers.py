@@ -86,8 +86,13 @@ class Topology(GraphBuilder):
         return output
 
     def value(self, value: float | Sequence[int]) -> str:
-        """Append a Constant."""
+        """Append a Constant: a float32 scalar, or integers."""
         return self.constant(self.label("Constant"), value)
+
+    def floats(self, *values: float) -> str:
+        """Append a Constant of float32 numbers along one axis."""
+        tensor = helper.make_tensor("", TensorProto.FLOAT, [len(values)], values)
+        return self.node("Constant", self.label("Constant"), value=tensor)
 
     def add(self, x: str, y: str) -> str:
         """Append the sum of two tensors."""
@@ -222,11 +227,7 @@ class Topology(GraphBuilder):
 
     def upsampled(self, x: str, factor: float, mode: Literal["nearest", "linear"] = "nearest") -> str:
         """Append the Resize that exporters write for an upsampling by a factor."""
-        scales = self.node(
-            "Constant",
-            self.label("Constant"),
-            value=helper.make_tensor("", TensorProto.FLOAT, [4], [1, 1, factor, factor]),
-        )
+        scales = self.floats(1.0, 1.0, factor, factor)
         if mode == "nearest":
             return self.op(
                 "Resize",
