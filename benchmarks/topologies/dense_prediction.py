@@ -176,7 +176,7 @@ def build_deeplabv3(seed: int) -> ModelProto:
 
 
 def build_hrnet(seed: int) -> ModelProto:
-    """Build a small HRNet at 256x192 with heat maps of 17 joints: four resolutions in parallel, exchanged after every stage.
+    """Build a small HRNet at 256x192 with heat maps of 17 joints: parallel resolutions, exchanged after every stage.
 
     Sun et al. 2019, "Deep High-Resolution Representation Learning for Human Pose Estimation" (arXiv 1902.09212),
     with the widths and the single module per stage of the published HRNet-W18-Small-v1.
