@@ -1,6 +1,7 @@
 """Benchmarks, one folder for each page of docs/ that they write; run them from the root of the repository.
 
 `python -m benchmarks.accuracy`, `python -m benchmarks.emulator.speed`, …
+`benchmarks.topologies` writes no page; it writes networks to measure.
 """
 
 import sys
