@@ -34,6 +34,19 @@ class QueueTimes:
         return self.fill_ps + max(self.cp_ps, self.io_ps - self.fill_ps - self.drain_ps) + self.drain_ps
 
 
+@dataclass(frozen=True)
+class TimedPlan:
+    """A plan of a chain with its predicted times."""
+
+    plan: ChainPlan
+    times: QueueTimes
+
+    @property
+    def predicted_ps(self) -> int:
+        """Predicted time of the chain alone."""
+        return self.times.together_ps
+
+
 def in_sequence(times: Sequence[QueueTimes]) -> QueueTimes:
     """Return the times of chains of which each loads while the one before it computes."""
     io_ps, cp_ps = sum(each.io_ps for each in times), sum(each.cp_ps for each in times)
@@ -48,8 +61,8 @@ class ChainTimes:
         self._costs = CostModel(machine)
         self._computing: dict[object, tuple[int, int]] = {}
 
-    def of(self, plan: ChainPlan) -> QueueTimes:
-        """Return the predicted times of a chain."""
+    def timed(self, plan: ChainPlan) -> TimedPlan:
+        """Return a plan with its predicted times."""
         writer = ChainWriter(plan, self._values, self._machine, self._externals)
         io_ps = cp_ps = fill_ps = drain_ps = 0
         for tile, count in _representatives(plan.geometry):
@@ -67,7 +80,7 @@ class ChainTimes:
                 cp_ps += cp * count
         if not plan.loads_ahead:
             fill_ps = io_ps - drain_ps
-        return QueueTimes(io_ps, cp_ps, fill_ps, drain_ps)
+        return TimedPlan(plan, QueueTimes(io_ps, cp_ps, fill_ps, drain_ps))
 
     def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[int, int]:
         """Return the time on both queues; it depends only on shapes, so that equal steps share it."""

@@ -22,7 +22,7 @@ from device_agents.emulated_npu.compiler.planning.chain import (
     plan_chain,
 )
 from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
-from device_agents.emulated_npu.compiler.planning.chain_times import ChainTimes, in_sequence
+from device_agents.emulated_npu.compiler.planning.chain_times import ChainTimes, QueueTimes, TimedPlan, in_sequence
 from device_agents.emulated_npu.compiler.planning.cuts import Cuts, candidate_cuts, first_guess, first_that_fits
 from device_agents.emulated_npu.compiler.planning.tiling import (
     DividesParts,
@@ -37,6 +37,10 @@ from device_agents.emulated_npu.machine import Machine
 
 _MANY_PASSES = 32
 """With fewer passes, their shape matters little."""
+_FEW_PASSES = (2, 4)
+_HARDLY_MORE = 1.03
+_DOUBT = 1.15
+"""How much faster a chain in several passes must be predicted, where one pass would do."""
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
 _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
 
@@ -104,7 +108,7 @@ class ChainSearch:
                 problem = error
         if not sweeps or self._residency(chain.layers[0]) != "weights":
             try:
-                found += map(self._estimated, self._coarsest(chain, room, _effort(chain)))
+                found.append(_estimate_of([self._fastest(chain, room)], room))
             except (DoesNotFit, NotTileable) as error:
                 problem = error
         if problem is not None and not found:
@@ -115,25 +119,16 @@ class ChainSearch:
         """Return the estimate of a layer in parts, one after the other; parts of equal size take the same time."""
         alike = {part.output.shape: part for part in parts}
         each = {shape: self._fastest(replace(chain, layers=(part,)), room) for shape, part in alike.items()}
-        plans = [each[part.output.shape] for part in parts]
-        nb_bytes, halo_bytes = max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)
-        return ChainEstimate(self._sequence_ps(plans, room), nb_bytes, halo_bytes)
-
-    def _sequence_ps(self, plans: Sequence[ChainPlan], room: Room) -> int:
-        """Return the time of chains in sequence; where both fit SB, the weights of one arrive during the one before."""
-        times = [self._times.of(plan) for plan in plans]
-        if all(one.sb_bytes + other.sb_bytes <= room.sb_bytes for one, other in itertools.pairwise(plans)):
-            return in_sequence(times).together_ps
-        return sum(each.together_ps for each in times)
+        return _estimate_of([each[part.output.shape] for part in parts], room)
 
     def choices(self, chain: Chain, room: Room) -> Iterator[Choice]:
         """Yield all choices around the coarsest cut that fits; raises DoesNotFit, or NotTileable, if there is none."""
         swept = False
         for parts in self._sweeps(chain, room):
             with contextlib.suppress(DoesNotFit, NotTileable):
-                plans = [self._fastest(replace(chain, layers=(part,)), room) for part in parts]
-                label = f"weights resident in {len(plans)} sweeps"
-                yield Choice(label, tuple(plans), self._sequence_ps(plans, room))
+                timed = [self._fastest(replace(chain, layers=(part,)), room) for part in parts]
+                label = f"weights resident in {len(timed)} sweeps"
+                yield Choice(label, tuple(each.plan for each in timed), _estimate_of(timed, room).predicted_ps)
                 swept = True
         if swept and self._residency(chain.layers[0]) == "weights":
             return
@@ -143,8 +138,8 @@ class ChainSearch:
             if not swept:
                 raise
             return
-        for plan in whole:
-            yield Choice(_label(plan), (plan,), self._predicted_ps(plan))
+        for each in whole:
+            yield Choice(_label(each.plan), (each.plan,), each.predicted_ps)
 
     def _residency(self, layer: HardwareLayer) -> ResidencyChoice:
         """Return what stays on chip, "auto" for whichever is faster."""
@@ -167,16 +162,10 @@ class ChainSearch:
         ways = (slice_outputs(layer, self._machine, room.sb_bytes // divisor) for divisor in (2, 1))
         return [parts for parts in ways if len(parts) > 1]
 
-    def _fastest(self, chain: Chain, room: Room) -> ChainPlan:
-        return min(self._coarsest(chain, room, _effort(chain)), key=self._predicted_ps)
+    def _fastest(self, chain: Chain, room: Room) -> TimedPlan:
+        return min(self._coarsest(chain, room, _effort(chain)), key=lambda timed: timed.predicted_ps)
 
-    def _predicted_ps(self, plan: ChainPlan) -> int:
-        return self._times.of(plan).together_ps
-
-    def _estimated(self, plan: ChainPlan) -> ChainEstimate:
-        return ChainEstimate(self._predicted_ps(plan), plan.nb_bytes, plan.halo_bytes)
-
-    def _coarsest(self, chain: Chain, room: Room, effort: _Effort) -> list[ChainPlan]:
+    def _coarsest(self, chain: Chain, room: Room, effort: _Effort) -> list[TimedPlan]:
         """Return plans for the coarsest cuts that fit, and finer ones; raises DoesNotFit, or NotTileable."""
         problems: list[DoesNotFit] = []
         refused: DoesNotFit | None = None
@@ -201,12 +190,32 @@ class ChainSearch:
                 if len(chain.layers) > 1 and found and found[0].passes < _MANY_PASSES:
                     break
             if found:
-                return found
+                timed = list(map(self._times.timed, found))
+                return timed + self._in_parts(timed[0], chain, room, effort)
         if not problems and refused is not None:
             raise refused
         if not problems:
             raise NotTileable(f"{chain.layers[-1].name} cannot be cut along any axis")
         raise min(problems, key=lambda problem: problem.demand_bytes)
+
+    def _in_parts(self, whole: TimedPlan, chain: Chain, room: Room, effort: _Effort) -> list[TimedPlan]:
+        """Return plans in a few passes for a chain that fits in one, if they are faster beyond doubt.
+
+        Later passes load, and earlier ones store, while others compute. A chain in one pass may do so beside the chains
+        around it, which its prediction does not know.
+        """
+        last, times = chain.layers[-1], whole.times
+        if whole.plan.passes > 1 or self._options.chains != "auto" or not is_windowed(last):
+            return []
+        if _DOUBT * max(times.io_ps, times.cp_ps) >= times.together_ps:
+            return []
+        found: list[ChainPlan] = []
+        _, *stages = itertools.islice(candidate_cuts(last, self._options.tile, self._values), 2)
+        for rows, *_ in stages:
+            for cuts in (cuts for cuts in rows if count_tiles(last, cuts) in _FEW_PASSES):
+                with contextlib.suppress(DoesNotFit, NotTileable):
+                    found += self._variants(chain, cuts, room, effort)
+        return [timed for timed in map(self._times.timed, found) if _is_faster(timed.times, times)]
 
     def _coarsest_whole(
         self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: _Effort
@@ -278,6 +287,25 @@ class ChainSearch:
             yield _RECOMPUTE * cuts
         if choice == "retain-columns":
             yield ()
+
+
+def _estimate_of(chains: Sequence[TimedPlan], room: Room) -> ChainEstimate:
+    """Return the estimate of chains in sequence; where two fit SB, the weights of one arrive during the one before."""
+    plans = [each.plan for each in chains]
+    times = [each.times for each in chains]
+    if all(one.sb_bytes + other.sb_bytes <= room.sb_bytes for one, other in itertools.pairwise(plans)):
+        times = [in_sequence(times)]
+    return ChainEstimate(
+        sum(each.together_ps for each in times),
+        max(plan.nb_bytes for plan in plans),
+        max(plan.halo_bytes for plan in plans),
+    )
+
+
+def _is_faster(parts: QueueTimes, whole: QueueTimes) -> bool:
+    """Return whether a chain in several passes is faster beyond doubt, and hardly busier beside its neighbours."""
+    busy = parts.io_ps <= _HARDLY_MORE * whole.io_ps and parts.cp_ps <= _HARDLY_MORE * whole.cp_ps
+    return busy and _DOUBT * parts.together_ps < whole.together_ps
 
 
 def _effort(chain: Chain) -> _Effort:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from networks_on_npu import network_of
@@ -12,7 +13,7 @@ from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.inference import time_program
-from device_agents.emulated_npu.machine import find_machine
+from device_agents.emulated_npu.machine import Machine, find_machine
 
 EDGE = find_machine("edge")
 SLACK = 1.005
@@ -26,9 +27,9 @@ FORCED = (
 )
 
 
-def cycles(model: bytes, options: Options = DEFAULT) -> float:
+def cycles(model: bytes, options: Options = DEFAULT, machine: Machine = EDGE) -> float:
     """Return the cycles of one run."""
-    return time_program(compile_model(model, EDGE, options).program, EDGE).cycles
+    return time_program(compile_model(model, machine, options).program, machine).cycles
 
 
 def convolutions(size: tuple[int, int], channels: tuple[int, ...], kernel: int) -> bytes:
@@ -100,3 +101,34 @@ def _transposition(shape: tuple[int, ...], order: tuple[int, ...]) -> bytes:
 def test_a_layer_fetches_little_more_than_it_must(model: bytes, least_bytes: int) -> None:
     """Channels, groups or parts that lie together are cut before tiles with much halo: at most 3.5 times the least."""
     assert cycles(model) / EDGE.clock_hz <= 3.5 * least_bytes / EDGE.ddr.bytes_per_s
+
+
+def _dense_block(channels: int, growth: int, layers: int, size: int) -> bytes:
+    """Return convolutions that each read the results of all before them."""
+    nodes, constants, parts = [], {}, ["x"]
+    for at in range(layers):
+        constants[f"w{at}"] = values((growth, channels + at * growth, 3, 3), at)
+        nodes += [
+            node("Concat", " ".join(parts), f"j{at}", axis=1),
+            node("Conv", f"j{at} w{at}", f"c{at}", pads=[1] * 4),
+            node("Relu", f"c{at}", f"r{at}"),
+        ]
+        parts.append(f"r{at}")
+    return network_of(nodes, {"x": values((1, channels, size, size))}, constants, [parts[-1]]).model
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(_dense_block(48, 16, 4, 56), id="dense block"),
+        pytest.param(convolutions((56, 56), (64, 96, 48, 128), 3), id="convolutions"),
+    ],
+)
+def test_a_larger_buffer_is_hardly_slower(model: bytes) -> None:
+    """Where a chain fits in one pass, it is still cut if that is faster: doubling NB costs at most 1 %."""
+    before = cycles(model, machine=EDGE)
+    for doublings in (1, 2, 3):
+        larger = replace(EDGE, nb_bytes=EDGE.nb_bytes << doublings, halo_bytes=EDGE.halo_bytes << doublings)
+        after = cycles(model, machine=larger)
+        assert after <= 1.01 * before
+        before = min(before, after)

@@ -14,6 +14,7 @@ from device_agents.emulated_npu.compiler.graph.drafts import Handler
 
 _FAMILIES = (
     "convolution",
+    "transposed_convolution",
     "pooling",
     "matrix",
     "elementwise",

@@ -1,0 +1,166 @@
+"""How well the compiler chooses: tables of docs/emulator.md in Markdown.
+
+    python -m benchmarks.emulator.mapper [--jobs N] [NAME ...]
+
+Networks are the built-in ones and those of benchmarks.topologies. For each, the first table compares the automatic
+choice with every forced one, and with a bound that no program can be below: all multiply-adds at the peak of the matrix
+unit, or inputs, outputs and constants moved once at the bandwidth of DDR, whichever is longer. The second table doubles
+one resource of the machine at a time: a larger machine should not be slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+
+from benchmarks import topologies
+from device_agents.emulated_npu.arithmetic import ceil_div
+from device_agents.emulated_npu.compiler.compiled import Compiled
+from device_agents.emulated_npu.compiler.options import DEFAULT, Options
+from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.emulator_errors import EmulatorError
+from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.reports.accounting import useful_macs
+from device_agents.emulated_npu.timing.simulation import simulate_program
+from harness.network.model_references import BUILTIN_NAMES, BUILTIN_PREFIX
+from harness.npu.loading import load_model
+
+EDGE = find_machine("edge")
+FORCED: Mapping[str, Options] = {
+    "whole": Options(chains="whole"),
+    "layers": Options(chains="layers"),
+    "retain": Options(halo="retain"),
+    "recompute": Options(halo="recompute"),
+    "refetch": Options(halo="refetch"),
+    "weights": Options(residency="weights"),
+    "features": Options(residency="features"),
+    "direct": Options(conv_algorithm="direct"),
+}
+LARGER: Mapping[str, Machine] = {
+    "NB": replace(EDGE, nb_bytes=2 * EDGE.nb_bytes),
+    "SB": replace(EDGE, sb_bytes=2 * EDGE.sb_bytes),
+    "halo buffer": replace(EDGE, halo_bytes=2 * EDGE.halo_bytes),
+    "LLC": replace(EDGE, llc=replace(EDGE.llc, bytes=2 * EDGE.llc.bytes)),
+    "DDR bandwidth": replace(EDGE, ddr=replace(EDGE.ddr, bytes_per_s=2 * EDGE.ddr.bytes_per_s)),
+    "queues": replace(EDGE, io_queue_depth=2 * EDGE.io_queue_depth, cp_queue_depth=2 * EDGE.cp_queue_depth),
+    "matrix unit": replace(EDGE, mfu=replace(EDGE.mfu, columns=2 * EDGE.mfu.columns)),
+    "vector unit": replace(EDGE, vfu=replace(EDGE.vfu, lanes=2 * EDGE.vfu.lanes)),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """Cycles of a network: chosen by the compiler, by forced choice, on larger machines, and the bound."""
+
+    name: str
+    cycles: float
+    bound_cycles: float
+    forced: Mapping[str, float]
+    larger: Mapping[str, float]
+
+    @property
+    def best(self) -> str:
+        """The fastest forced choice."""
+        return min(self.forced, key=lambda name: self.forced[name])
+
+    @property
+    def loss(self) -> float:
+        """How much slower the automatic choice is than the fastest forced one; negative where it is faster."""
+        return self.cycles / self.forced[self.best] - 1
+
+    @property
+    def distance(self) -> float:
+        """Cycles over the bound."""
+        return self.cycles / self.bound_cycles
+
+
+def measure(name: str) -> Found:
+    """Compile a network in all ways and time the programs."""
+    model = _model(name)
+    compiled = compile_model(model, EDGE)
+    return Found(
+        name,
+        _cycles_of(compiled),
+        _bound_cycles(compiled),
+        _tried(model, {way: (EDGE, options) for way, options in FORCED.items()}),
+        _tried(model, {resource: (machine, DEFAULT) for resource, machine in LARGER.items()}),
+    )
+
+
+def _model(name: str) -> bytes:
+    if name in topologies.NAMES:
+        content: bytes = topologies.build(name).SerializeToString()
+        return content
+    return load_model(BUILTIN_PREFIX + name, {}).content
+
+
+def _tried(model: bytes, ways: Mapping[str, tuple[Machine, Options]]) -> dict[str, float]:
+    """Return the cycles by way; a way that does not fit the machine is absent."""
+    found = {}
+    for name, (machine, options) in ways.items():
+        try:
+            found[name] = _cycles_of(compile_model(model, machine, options))
+        except EmulatorError:
+            continue
+    return found
+
+
+def _cycles_of(compiled: Compiled) -> float:
+    machine = compiled.machine
+    return simulate_program(compiled.program, machine).makespan_ps * machine.clock_hz / 1e12
+
+
+def _bound_cycles(compiled: Compiled) -> float:
+    """Return the cycles that no program of this network can be below."""
+    graph, machine = compiled.graph, compiled.machine
+    values = [graph.values[name] for name in (*graph.inputs, *graph.outputs)]
+    elements = sum(math.prod(value.shape) for value in values)
+    constants = {
+        each.name: math.prod(each.shape)
+        for layer in graph.layers
+        for each in (layer.weights, layer.scale_shift)
+        if each is not None
+    }
+    moved_bytes = (elements + sum(constants.values())) * machine.data_type.bytes
+    macs = sum(useful_macs(compiled).values())
+    peak = machine.mfu.rows * machine.mfu.columns
+    return max(ceil_div(macs, peak), moved_bytes / machine.ddr.bytes_per_s * machine.clock_hz)
+
+
+def main() -> None:
+    """Measure the networks and print both tables with their summaries."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="networks; default: all")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    given = parser.parse_args()
+    found = []
+    print("| network | M cycles | over the bound | fastest forced choice | automatic against it |")
+    print("|---|---|---|---|---|")
+    with ProcessPoolExecutor(given.jobs) as pool:
+        for one in pool.map(measure, given.names or (*BUILTIN_NAMES, *topologies.NAMES)):
+            found.append(one)
+            print(
+                f"| {one.name} | {one.cycles / 1e6:.3f} | {one.distance:.2f} | {one.best} | {one.loss:+.2%} |",
+                flush=True,
+            )
+    distances = [one.distance for one in found]
+    late = sum(one.loss > 0.005 for one in found)
+    print(f"\nover the bound: median {statistics.median(distances):.2f}, worst {max(distances):.2f}")
+    print(f"slower than a forced choice by more than 0.5 %: {late} of {len(found)}\n")
+    print("| doubled | median | worst | networks that are slower by more than 1 % |")
+    print("|---|---|---|---|")
+    for resource in LARGER:
+        changes = {one.name: one.larger[resource] / one.cycles - 1 for one in found if resource in one.larger}
+        slower = [f"{name} {change:+.1%}" for name, change in changes.items() if change > 0.01]
+        print(
+            f"| {resource} | {statistics.median(changes.values()):+.2%} | {max(changes.values()):+.2%} "
+            f"| {', '.join(slower) or 'none'} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Transposed convolutions, over one to three spatial axes.
+
+The matrix unit has no transposed convolution. Outputs at distances of the stride read the same inputs with other taps,
+so the taps are divided into one kernel for each phase, a convolution of stride 1 computes all phases as channels, and a
+copy brings the phases together, as DepthToSpace does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_agents.emulated_npu.arithmetic import ceil_div
+from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.constants import ChannelStep, derived
+from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
+from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, View
+from device_agents.emulated_npu.compiler.graph.operators.padding import pad_by_zeros
+from device_agents.emulated_npu.compiler.graph.operators.window_attributes import Window, read_window
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.numpy_types import Array
+from device_agents.emulated_npu.unit_commands import MAX_RANK, Function
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One spatial axis: output o sums the inputs `q // stride - j`, q = o + pad, by the taps `q % stride + stride * j`.
+
+    `inputs`, `outputs`, `stride`, `dilation` and `kernel` are those of the node, `pad` is its leading padding.
+    """
+
+    inputs: int
+    outputs: int
+    kernel: int
+    stride: int
+    dilation: int
+    pad: int
+
+    @property
+    def taps(self) -> int:
+        """Taps of each phase, absent ones included."""
+        return ceil_div((self.kernel - 1) * self.dilation + 1, self.stride)
+
+    @property
+    def first(self) -> int:
+        """The group of `stride` positions with the first output."""
+        return self.pad // self.stride
+
+    @property
+    def groups(self) -> int:
+        """How many groups of `stride` positions have outputs."""
+        return (self.pad + self.outputs - 1) // self.stride - self.first + 1
+
+    @property
+    def start(self) -> int:
+        """The first input that the first group reads; negative on the padding."""
+        return self.first - self.taps + 1
+
+
+def transposed_convolution(build: Builder, node: OnnxNode) -> None:
+    """Add a ConvTranspose as a convolution that computes the phases of the stride, and a copy that joins them."""
+    source = build.view(node.inputs[0])
+    weights = build.parameter(node.inputs[1], "weight")
+    groups = node.attribute("group", 1)
+    _check_shapes(node, source, weights, groups)
+    axes = _axes(build, node, source, weights)
+    read, window = _read(build, source, axes)
+    phases = math.prod(axis.stride for axis in axes)
+    batch, channels = source.shape[0], weights.shape[1] * groups
+    counts = [axis.groups for axis in axes]
+    if phases == 1:
+        computed = build.result()
+    else:
+        computed = build.temporary("phases", (batch, phases * channels, *counts), build.dtype(source))
+    function = Function.DEPTHWISE if groups > 1 and groups == source.shape[1] else Function.CONVOLVE
+    kernels = _kernels(weights, groups, axes)
+    draft = build.layer(function, [read], computed, window.settings(), weights=kernels, groups=groups)
+    if node.input(2):
+        bias = build.parameter(node.inputs[2], "bias")
+
+        def add(scale: Array, shift: Array, values: Array) -> tuple[Array, Array]:
+            spread = np.broadcast_to(values.reshape(groups, 1, -1), (groups, phases, channels // groups))
+            return scale, shift + spread.reshape(-1)
+
+        draft.steps.append(ChannelStep((bias,), add))
+    if phases > 1:
+        _join(build, node, computed, groups, axes)
+
+
+def _axes(build: Builder, node: OnnxNode, source: View, weights: LazyConstant) -> tuple[_Axis, ...]:
+    """Return the spatial axes; raises UnsupportedOperator for attributes that no output can have."""
+    sizes, outputs, kernel = source.shape[2:], build.type(node.outputs[0]).shape[2:], weights.shape[2:]
+    window = read_window(node, kernel, sizes)
+    automatic = (node.attribute("auto_pad") or b"NOTSET").decode()
+    before: Sequence[int] = window.before
+    if node.attribute("output_shape") or automatic.startswith("SAME"):
+        more = node.attribute("output_padding", [0] * len(sizes))
+        rows = zip(sizes, window.stride, window.reach, outputs, more, strict=True)
+        totals = [max(0, stride * (size - 1) + extra + reach - out) for size, stride, reach, out, extra in rows]
+        before = [total // 2 if automatic == "SAME_UPPER" else total - total // 2 for total in totals]
+    columns = (sizes, outputs, kernel, window.stride, window.dilation, before)
+    found = tuple(_Axis(*column) for column in zip(*columns, strict=True))
+    if any(axis.outputs < 1 or axis.start >= axis.inputs for axis in found):
+        raise unsupported(node, "Its padding leaves out all that its input contributes to")
+    return found
+
+
+def _read(build: Builder, source: View, axes: Sequence[_Axis]) -> tuple[View, Window]:
+    """Return the map from the first input that is read, and the window of all phases over it."""
+    for place, axis in enumerate(axes, 2):
+        if axis.start > 0:
+            source = views.sliced(source, place, axis.start, axis.inputs - axis.start)
+    ones = (1,) * len(axes)
+    before = tuple(max(0, -axis.start) for axis in axes)
+    counts = [axis.groups for axis in axes]
+    kernel = tuple(axis.taps for axis in axes)
+    ends = zip(counts, kernel, before, source.shape[2:], strict=True)
+    after = tuple(max(0, count + taps - 1 - pad - size) for count, taps, pad, size in ends)
+    window = Window(kernel, ones, ones, before, after)
+    if window.lies_outside(source.shape[2:], counts):
+        return pad_by_zeros(build, source, before, after), window.without_padding()
+    return source, window
+
+
+def _kernels(weights: LazyConstant, groups: int, axes: Sequence[_Axis]) -> LazyConstant:
+    """Return weights (C, M / groups, kernel...) as (groups * phases * M / groups, C / groups, taps...)."""
+    phases = math.prod(axis.stride for axis in axes)
+    read, made = weights.shape[0] // groups, weights.shape[1]
+    count = len(axes)
+
+    def divided(array: Array) -> Array:
+        spread = np.zeros((*array.shape[:2], *(axis.taps * axis.stride for axis in axes)), array.dtype)
+        places = tuple(slice(0, axis.kernel * axis.dilation, axis.dilation) for axis in axes)
+        spread[(slice(None), slice(None), *places)] = array
+        shape = [size for axis in axes for size in (axis.taps, axis.stride)]
+        parts = spread.reshape(groups, read, made, *shape)  # tap q % stride + stride * j at (j, q % stride)
+        taps, own = [3 + 2 * place for place in range(count)], [4 + 2 * place for place in range(count)]
+        return np.flip(parts.transpose(0, *own, 2, 1, *taps), axis=tuple(range(-count, 0)))
+
+    name = f"{weights.name}.phases{'x'.join(str(axis.stride) for axis in axes)}/{groups}"
+    name += "".join(f",{axis.dilation}" for axis in axes)
+    shape = (groups * phases * made, read, *(axis.taps for axis in axes))
+    return derived(name, shape, weights.dtype, (weights,), divided)
+
+
+def _join(build: Builder, node: OnnxNode, computed: View, groups: int, axes: Sequence[_Axis]) -> None:
+    """Copy the phases to their places, and bind the output to the part of them that the padding leaves."""
+    count, batch = len(axes), computed.shape[0]
+    strides = [axis.stride for axis in axes]
+    made = computed.shape[1] // groups // math.prod(strides)
+    sizes = [axis.groups * axis.stride for axis in axes]
+    cuts = [axis.pad - axis.first * axis.stride for axis in axes]
+    whole = not any(cuts) and sizes == [axis.outputs for axis in axes]
+    spaced = (
+        build.result() if whole else build.temporary("spaced", (batch, groups * made, *sizes), build.dtype(computed))
+    )
+    phases = views.divided(computed, (batch, groups, *strides, made, *(axis.groups for axis in axes)))
+    pairs = [place for at in range(count) for place in (3 + count + at, 2 + at)]
+    phases = views.permuted(phases, (0, 1, 2 + count, *pairs))
+    _copy_phases(build, phases, views.divided(spaced, phases.shape))
+    if not whole:
+        for place, (axis, cut) in enumerate(zip(axes, cuts, strict=True), 2):
+            spaced = views.sliced(spaced, place, cut, axis.outputs)
+        build.bind(node.outputs[0], spaced)
+
+
+def _copy_phases(build: Builder, phases: View, target: View) -> None:
+    """Copy a view with a stride in every second axis from the fifth; one by one where a command has too few axes."""
+    for place in range(4, len(phases.axes), 2):
+        if sum(size > 1 for size in phases.shape) <= MAX_RANK:
+            break
+        if phases.shape[place] > 1:
+            for index in range(phases.shape[place]):
+                _copy_phases(build, *(views.sliced(view, place, index, 1) for view in (phases, target)))
+            return
+    build.copy(phases, target)
+
+
+def _check_shapes(node: OnnxNode, source: View, weights: LazyConstant, groups: int) -> None:
+    """Raise UnsupportedOperator if groups, channels and kernel contradict each other."""
+    if groups < 1:
+        raise unsupported(node, f"Its group is {groups}")
+    if len(weights.shape) != len(source.axes) or len(source.axes) < 3:
+        raise unsupported(node, f"Its weights have {len(weights.shape)} axes and its input {len(source.axes)}")
+    channels = source.shape[1]
+    if weights.shape[0] != channels or channels % groups:
+        raise unsupported(
+            node, f"Weights of shape {list(weights.shape)} do not fit {channels} channels in {groups} groups"
+        )
+    kernel = node.attribute("kernel_shape")
+    if kernel is not None and list(kernel) != list(weights.shape[2:]):
+        raise unsupported(
+            node, f"Its kernel_shape is {list(kernel)}, and that of its weights {list(weights.shape[2:])}"
+        )
+
+
+HANDLERS: Mapping[str, Handler] = {"ConvTranspose": transposed_convolution}

@@ -1,0 +1,98 @@
+"""Transposed convolutions become convolutions that compute phases, and copies that join them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from networks_on_npu import execute, network_of, relative_error
+from small_models import functions, imported, model, node, values
+
+from device_agents.emulated_npu.compiler.graph.importer import import_model
+from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
+from device_agents.emulated_npu.machine import find_machine
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]:
+    """Return attributes, and the shapes of input and weights."""
+    count, groups = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2, 3]))
+    read, made = groups * draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    sizes, kernel, stride, dilation = (tuple(draw(st.integers(1, most)) for _ in range(count)) for most in (5, 5, 4, 2))
+    more = tuple(draw(st.integers(0, step - 1)) for step in stride)
+    pads = [
+        draw(st.integers(0, apart * (size - 1))) for _ in range(2) for size, apart in zip(kernel, dilation, strict=True)
+    ]
+    attributes: dict[str, Any] = {
+        "group": groups,
+        "strides": stride,
+        "dilations": dilation,
+        "pads": pads,
+        "output_padding": more,
+    }
+    rows = zip(sizes, kernel, stride, dilation, more, pads[:count], pads[count:], strict=True)
+    outputs = [
+        step * (size - 1) + extra + (taps - 1) * apart + 1 - first - last
+        for size, taps, step, apart, extra, first, last in rows
+    ]
+    assume(min(outputs) > 0)
+    return attributes, (draw(st.integers(1, 2)), read, *sizes), (read, made, *kernel)
+
+
+@given(_cases(), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_transposed_convolutions(case: tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]], bias: bool) -> None:
+    """Any stride, dilation, padding, output padding and group, over one to three axes, gives the runtime's values."""
+    attributes, read, kernel = case
+    constants = {"w": values(kernel, 1), "b": values((kernel[1] * attributes["group"],), 2)}
+    made = node("ConvTranspose", "x w b" if bias else "x w", "y", **attributes)
+    proto = model([made], {"x": values(read)}, constants if bias else {"w": constants["w"]})
+    try:
+        import_model(proto.SerializeToString())
+    except UnsupportedOperator as error:
+        assert "leaves out all" in str(error)
+        return
+    imported(proto, {"x": values(read)})
+
+
+@pytest.mark.parametrize("automatic", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize(("stride", "kernel"), [(2, 3), (3, 2), (2, 4), (1, 3)])
+def test_automatic_padding(automatic: str, stride: int, kernel: int) -> None:
+    """Padding that follows from the size of the output is divided as the runtime does."""
+    made = node("ConvTranspose", "x w", "y", auto_pad=automatic, strides=[stride] * 2)
+    x = values((1, 2, 5, 4))
+    imported(model([made], {"x": x}, {"w": values((2, 3, kernel, kernel), 1)}), {"x": x})
+
+
+@pytest.mark.parametrize("size", [(9, 8), (10, 7), (11, 9)])
+def test_a_stated_size_of_the_output(size: tuple[int, int]) -> None:
+    """`output_shape` takes the place of the padding."""
+    made = node("ConvTranspose", "x w", "y", output_shape=size, strides=[2, 2])
+    x = values((1, 2, 5, 4))
+    imported(model([made], {"x": x}, {"w": values((2, 3, 3, 3), 1)}), {"x": x})
+
+
+def test_a_stride_of_one_needs_no_copy() -> None:
+    """With one phase, the convolution writes the result."""
+    x = values((1, 3, 6, 6))
+    made = node("ConvTranspose", "x w", "y", pads=[1, 1, 1, 1])
+    graph = imported(model([made], {"x": x}, {"w": values((3, 4, 3, 3), 1)}), {"x": x})
+    assert functions(graph) == ["CONVOLVE"]
+
+
+def test_a_network_that_enlarges_its_map_runs() -> None:
+    """A decoder of two transposed convolutions computes the runtime's values on the emulated NPU, in several passes."""
+    constants = {"a": values((24, 16, 4, 4), 1), "s": values((16,), 2), "b": values((16, 3, 9, 9), 3)}
+    nodes = [
+        node("ConvTranspose", "x a s", "p", strides=[2, 2], pads=[1] * 4),
+        node("Relu", "p", "r"),
+        node("ConvTranspose", "r b", "y", strides=[2, 2], pads=[4] * 4, output_padding=[1, 1]),
+    ]
+    network = network_of(nodes, {"x": values((1, 24, 72, 64))}, constants, ["y"])
+    compiled = compile_model(network.model, find_machine("edge"))
+    assert max(plan.passes for plan in compiled.plans) > 1
+    assert relative_error(execute(compiled, network), network.expected) <= 1e-5
+    assert network.expected["y"].shape == (1, 3, 288, 256)
