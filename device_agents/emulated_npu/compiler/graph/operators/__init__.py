@@ -17,6 +17,7 @@ _FAMILIES = (
     "transposed_convolution",
     "pooling",
     "matrix",
+    "einsum",
     "elementwise",
     "normalisation",
     "reduction",
