@@ -14,13 +14,13 @@ from harness.device.session import open_session
 from harness.device.time_limit import TimeLimit
 from harness.errors import DeviceError, DeviceTooSlow
 from harness.fleet.connections import ConnectGate
-from harness.fleet.health import measure_reference
 from harness.measure.campaign_noise import PROCESS, process_job
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal import Journal
 from harness.measure.journal_records import Campaign
 from harness.measure.machine_noise import busy_before
 from harness.measure.progress import Observer, notes_of
+from harness.measure.reference import measure_reference
 
 FURTHER_PROCESSES = 2
 LEAST_CAMPAIGN_S = 10.0

@@ -22,16 +22,10 @@ from harness.errors import (
 )
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import OUT_OF_SERVICE, Band, FleetStore, now
-from harness.measure.campaign import CampaignRun
 from harness.measure.campaign_noise import GOLDEN
 from harness.measure.device_run import DeviceRun
-from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import ignore
+from harness.measure.reference import measure_reference
 from harness.measure.summary import summarise
-from harness.probe.auxiliary import DEFAULT_AUXILIARY
-from harness.probe.batches import Batch
-from harness.probe.probe import reference_probe
-from harness.probe.probe_plan import ProbePlan
 
 TOLERANCE: Mapping[str, float] = {"device": 0.05, "cpu": 0.25, "wall": 0.5}
 """How far the golden probe may be from the median of its first sessions, as a fraction by clock.
@@ -39,23 +33,10 @@ TOLERANCE: Mapping[str, float] = {"device": 0.05, "cpu": 0.25, "wall": 0.5}
 A virtual or hardware clock repeats within a percent; processors change their frequency and share their caches.
 """
 SESSIONS_TO_LEARN = 3
-GOLDEN_POLICY = RepeatPolicy(runs=5)
-_RUNS_PER_VISIT = 4
 CONFIGURED = "configured"
 _SPREADS = 3.0
 _PROVISIONAL = 2.0
 """How much wider the band is until enough sessions have been seen."""
-
-
-def measure_reference(run: DeviceRun, purpose: str = GOLDEN, seed: int = 0, job: str = "") -> float | None:
-    """Measure the golden probe in a new campaign and return its latency; None if the device refuses it."""
-    probe = reference_probe()
-    batch = Batch((probe.id,), "warm", _RUNS_PER_VISIT)
-    plan = ProbePlan({probe.id: probe}, (), (batch,), probe.id, (), DEFAULT_AUXILIARY)
-    campaign = run.begin(plan, GOLDEN_POLICY.settings(purpose, seed, job))
-    CampaignRun(replace(run, observe=ignore), campaign, plan, GOLDEN_POLICY).run()
-    taken = run.journal.samples(campaign.id).get(probe.id)
-    return summarise(taken, campaign.clock).latency_s if taken else None
 
 
 @dataclass(frozen=True)
@@ -80,7 +61,7 @@ def check_golden(run: DeviceRun, store: FleetStore, configured: Band | None = No
 
     Raises DeviceQuarantined if the latency is outside the band, and leaves recording the health to the caller.
     """
-    latency_s = measure_reference(run)
+    latency_s = _golden_s(run)
     if latency_s is None:
         store.measured(run.device, "unknown", "it refuses the golden probe, so its state cannot be checked")
         return GoldenCheck(None, None)
@@ -100,9 +81,14 @@ def check_golden_again(run: DeviceRun, before: GoldenCheck) -> None:
     if before.band is None:
         return
     # A campaign that used up the time of its job still counts if the device is as it was. The session has an end.
-    latency_s = measure_reference(replace(run, time_limit=TimeLimit()))
+    latency_s = _golden_s(replace(run, time_limit=TimeLimit()))
     if latency_s is not None and not before.band.holds(latency_s):
         raise _quarantined(run.device, latency_s, before.band)
+
+
+def _golden_s(run: DeviceRun) -> float | None:
+    taken = measure_reference(run, GOLDEN)
+    return summarise(taken, run.session.hello.clock).latency_s if taken else None
 
 
 def configured_band(device: Device) -> Band | None:

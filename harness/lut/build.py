@@ -25,7 +25,7 @@ from harness.lut.error_correlations import pack
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import publish
-from harness.measure.campaign_noise import judge_campaign, repeatability_of
+from harness.measure.campaign_noise import judge_campaign, reference_s, repeatability_of
 from harness.measure.journal import Journal
 from harness.measure.journal_records import PENDING, Campaign
 from harness.measure.summary import Measurement, summarise
@@ -69,6 +69,7 @@ def build_lut(
         sources = [_Source.read(journal, campaign, method) for campaign in used]
         machine = judge_campaign(journal, campaigns[-1])
         repeatability = repeatability_of(journal, campaigns[-1])
+        reference = reference_s(journal, campaigns[-1])
     newest = campaigns[-1]
     entries, covariance = _entries(sources, method)
     draft = Lut(
@@ -90,6 +91,7 @@ def build_lut(
         other_overhead=sources[-1].other_overhead,
         repeatability=repeatability,
         machine=machine.text,
+        reference_s=reference,
     )
     return publish(draft, workspace.lut)
 

@@ -73,14 +73,14 @@ class Lut:
     """A published table; `path` is its folder.
 
     `overhead` is what the method subtracts; `other_overhead` is the fit of the other model to the same null probes,
-    None where there is none. `repeatability` is the relative spread of a latency from process to process, and
-    `machine` the verdict on the machine while it measured, empty where nothing is known of it. `correlations` are
-    those of the entries' errors, packed by `harness.lut.error_correlations`. `predictor` is the ONNX model for
-    unmeasured layers, or empty. `chains` are those of the table's networks, none where the device reports no
-    chains. `additivity` is the robust spread in standard errors that the additive model leaves
-    unexplained, None where the method does not estimate it. `sum_error` is the relative error of sums of entries
-    beyond the errors of their layers; `network_errors` are those of the networks in which it was measured, by the
-    beginning of their files' hashes.
+    None where there is none. `repeatability` is the relative spread of a latency from process to process, and `machine`
+    the verdict on the machine while it measured, empty where nothing is known of it; `reference_s` is the latency of
+    the reference probe meanwhile, None where it was not measured. `correlations` are those of the entries' errors,
+    packed by `harness.lut.error_correlations`. `predictor` is the ONNX model for unmeasured layers, or empty. `chains`
+    are those of the table's networks, none where the device reports no chains. `additivity` is the robust spread in
+    standard errors that the additive model leaves unexplained, None where the method does not estimate it. `sum_error`
+    is the relative error of sums of entries beyond the errors of their layers; `network_errors` are those of the
+    networks in which it was measured, by the beginning of their files' hashes.
     """
 
     path: Path
@@ -101,6 +101,7 @@ class Lut:
     other_overhead: Overhead | None = None
     repeatability: float = 0.0
     machine: str = ""
+    reference_s: float | None = None
 
     @property
     def visits(self) -> str:

@@ -59,6 +59,7 @@ class _Manifest(StrictModel):
     other_overhead: Overhead | None = None
     repeatability: _Amount = 0.0
     machine: Annotated[str, Field(max_length=400)] = ""
+    reference_s: Annotated[float, Field(gt=0, le=MOST_S)] | None = None
     rules: tuple[FusionRule, ...]
     entries: int
     sha256: dict[str, str]
@@ -148,6 +149,7 @@ def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes]) -> L
         other_overhead=manifest.other_overhead,
         repeatability=manifest.repeatability,
         machine=manifest.machine,
+        reference_s=manifest.reference_s,
         rules=manifest.rules,
         entries=entries,
         additivity=manifest.additivity,
@@ -207,6 +209,7 @@ def _manifest_json(lut: Lut, files: Mapping[str, bytes]) -> bytes:
         "other_overhead": asdict(lut.other_overhead) if lut.other_overhead else None,
         "repeatability": lut.repeatability,
         "machine": lut.machine,
+        "reference_s": lut.reference_s,
         "rules": [asdict(rule) for rule in lut.rules],
         "entries": len(lut.entries),
         "sha256": _hashes(files),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from harness.measure.journal_reader import JournalReader
 from harness.measure.journal_records import Campaign
-from harness.measure.machine_noise import MachineNoise, between_processes, judge, load_of
-from harness.measure.steadiness import drift_of
+from harness.measure.machine_noise import MachineNoise, Spreads, between_processes, judge, load_of
+from harness.measure.steadiness import drift_of, scatter_of
 from harness.measure.summary import summarise
+from harness.samples import Sample
 
 GOLDEN, PROCESS = "golden", "process"
 """The purposes of campaigns of the reference probe alone: before and after each campaign, and in further processes."""
@@ -18,14 +20,20 @@ _MOST_PROCESSES = 20
 
 def judge_campaign(journal: JournalReader, campaign: Campaign) -> MachineNoise:
     """Return the verdict on the machine of a campaign, by what the journal holds of it and of processes about it."""
-    drift = drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock)
-    return judge(
-        load_of(journal.states(campaign.id), campaign.fingerprint),
-        campaign.fingerprint,
-        campaign.clock,
-        drift.judged,
-        between_processes(_latencies_s(journal, _about(journal, campaign))),
+    alone = [journal.samples_of(one.id, one.reference) for one in _about(journal, campaign)]
+    spreads = Spreads(
+        between_processes=between_processes(_latencies_s(alone, campaign.clock)),
+        drift=drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock).judged,
+        scatter=scatter_of(alone, campaign.clock),
     )
+    load = load_of(journal.states(campaign.id), campaign.fingerprint)
+    return judge(load, campaign.fingerprint, campaign.clock, spreads)
+
+
+def reference_s(journal: JournalReader, campaign: Campaign) -> float | None:
+    """Return the latency of the reference probe alone before and after a campaign, None if it was not measured."""
+    alone = [journal.samples_of(one.id, one.reference) for one in _about(journal, campaign)]
+    return statistics.median(found) if (found := _latencies_s(alone, campaign.clock)) else None
 
 
 def repeatability_of(journal: JournalReader, campaign: Campaign) -> float:
@@ -38,7 +46,9 @@ def repeatability_of(journal: JournalReader, campaign: Campaign) -> float:
         return 0.0
     alike = [one for one in _of_reference(journal, campaign) if one.fingerprint == campaign.fingerprint]
     by_session = {one.token: one for one in reversed(alike)}  # the first of each: the state in which a process begins
-    return between_processes(_latencies_s(journal, list(by_session.values())[:_MOST_PROCESSES])) or 0.0
+    newest = list(by_session.values())[:_MOST_PROCESSES]
+    taken = [journal.samples_of(one.id, one.reference) for one in newest]
+    return between_processes(_latencies_s(taken, campaign.clock)) or 0.0
 
 
 def _about(journal: JournalReader, campaign: Campaign) -> list[Campaign]:
@@ -58,6 +68,5 @@ def process_job(campaign: int, number: int) -> str:
     return f"campaign {campaign} process {number}"
 
 
-def _latencies_s(journal: JournalReader, campaigns: Sequence[Campaign]) -> list[float]:
-    taken = [(one.clock, journal.samples_of(one.id, one.reference)) for one in campaigns]
-    return [summarise(samples, clock).latency_s for clock, samples in taken if samples]
+def _latencies_s(alone: Sequence[Sequence[Sample]], clock: str) -> list[float]:
+    return [summarise(taken, clock).latency_s for taken in alone if taken]

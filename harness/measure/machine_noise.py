@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 Verdict = Literal["quiet", "noisy", "not known"]
@@ -17,7 +17,7 @@ State = Mapping[str, float]
 """Facts about a machine at one moment, as its agent reports them (`device_agents/fingerprint.py`)."""
 
 MOST_SPREAD = 0.05
-"""The largest spread between processes, and drift of the reference probe, of a quiet machine."""
+"""The largest of each of the `Spreads` of a quiet machine."""
 MOST_STEAL = 0.02
 MOST_WAITING = 0.7
 """Tasks beyond the number of cores that may want to run on average."""
@@ -63,12 +63,52 @@ class MachineLoad:
 
 
 @dataclass(frozen=True)
+class Spreads:
+    """How far latencies differ, as fractions; each is None if it was not measured.
+
+    between_processes: standard deviation of a latency between processes
+    drift: largest change of the reference probe during a campaign
+    scatter: half the distance between the quartiles of the reference probe, over its median
+    since_table: how much longer the reference probe takes than when the table was measured
+    """
+
+    between_processes: float | None = None
+    drift: float | None = None
+    scatter: float | None = None
+    since_table: float | None = None
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Those above MOST_SPREAD, in words."""
+        words = (
+            (self.between_processes, "between processes"),
+            (self.drift, "drift of the reference probe"),
+            (self.scatter, "scatter of the reference probe"),
+        )
+        found = [f"{shown(share)} {what}" for share, what in words if share is not None and share > MOST_SPREAD]
+        if self.since_table is not None and abs(self.since_table) > MOST_SPREAD:
+            way = "slower" if self.since_table > 0 else "faster"
+            found.append(f"{shown(abs(self.since_table))} {way} than when the table was measured")
+        return tuple(found)
+
+    def resolution(self, *, of_networks: bool) -> float | None:
+        """Return below which differences cannot be told apart; None if nothing is known of it.
+
+        The scatter does not count: a latency is the median of many runs.
+        """
+        around = (self.drift, self.between_processes)
+        known = [one for one in around if one is not None]
+        if of_networks and self.between_processes is not None:  # which contains the drift
+            known = [self.between_processes]
+        return max([*known, *(abs(one) for one in (self.since_table,) if one is not None)], default=None)
+
+
+@dataclass(frozen=True)
 class MachineNoise:
     """The verdict on a machine; `text` is the whole of it, as in `noisy: 34% between processes; differences …`.
 
-    `between_processes` is the standard deviation of a latency between processes, `drift` the largest change of the
-    reference probe, both as fractions, None if not measured. Differences below `resolution` cannot be told apart: the
-    larger of both, or the spread of whole networks where they were measured; None if neither is known.
+    `between_processes`, `drift`, `scatter` and `since_table` are its `Spreads`, and `resolution` is what follows from
+    them.
     """
 
     verdict: Verdict
@@ -76,18 +116,14 @@ class MachineNoise:
     reasons: tuple[str, ...]
     between_processes: float | None
     drift: float | None
+    scatter: float | None
+    since_table: float | None
     resolution: float | None
     load: MachineLoad
 
 
 def judge(
-    load: MachineLoad,
-    fingerprint: Mapping[str, str],
-    clock: str,
-    drift: float | None,
-    between: float | None,
-    *,
-    of_networks: bool = False,
+    load: MachineLoad, fingerprint: Mapping[str, str], clock: str, spreads: Spreads, *, of_networks: bool = False
 ) -> MachineNoise:
     """Return the verdict on the machine of a campaign.
 
@@ -98,25 +134,19 @@ def judge(
     """
     is_emulated = fingerprint.get("runtime") == _EMULATED
     load = MachineLoad() if clock == "device" or is_emulated else load
-    known = [one for one in (between, drift) if one is not None]
-    resolution = between if of_networks and between is not None else max(known, default=None)
-    reasons = () if is_emulated else (*_spreads(between, drift), *load.reasons)
+    resolution = spreads.resolution(of_networks=of_networks)
+    reasons = () if is_emulated else (*spreads.reasons, *load.reasons)
     verdict: Verdict = "noisy" if reasons else "quiet"
     if is_emulated:
         text = "quiet: the device is emulated"
-    elif not known and not load.is_known:
+    elif resolution is None and not load.is_known and not reasons:
         verdict, text = (
             "not known",
             "not known: the device reports no load, and the campaign is too short to show drift",
         )
     else:
         text = _noise_text(reasons, resolution) if reasons else verdict
-    return MachineNoise(verdict, text, reasons, between, drift, resolution, load)
-
-
-def _spreads(between: float | None, drift: float | None) -> tuple[str, ...]:
-    found = ((between, "between processes"), (drift, "drift of the reference probe"))
-    return tuple(f"{shown(share)} {what}" for share, what in found if share is not None and share > MOST_SPREAD)
+    return MachineNoise(verdict, text, reasons, **asdict(spreads), resolution=resolution, load=load)
 
 
 def _noise_text(reasons: Sequence[str], resolution: float | None) -> str:

@@ -5,13 +5,14 @@ A campaign of an unsteady device is complete, but its layers were measured at di
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.errors import DeviceUnsteady
 from harness.measure.journal import Journal
 from harness.measure.journal_records import Campaign
-from harness.measure.summary import summarise
+from harness.measure.summary import seconds_of, summarise
 from harness.samples import Sample
 from harness.settings import MOST_DRIFT
 
@@ -51,6 +52,16 @@ def drift_of(taken: Sequence[Sample], clock: str) -> Drift:
     medians_s = [summarise(part, clock).latency_s for part in parts]
     fastest_s, slowest_s = min(medians_s), max(medians_s)
     return Drift(slowest_s / fastest_s - 1, third, fastest_s, slowest_s)
+
+
+def scatter_of(processes: Sequence[Sequence[Sample]], clock: str) -> float | None:
+    """Return the median over processes of half the distance between quartiles over the median; None for few samples."""
+    found = []
+    for taken in processes:
+        if len(taken) >= 3 * _FEWEST_JUDGED:
+            low_s, median_s, high_s = statistics.quantiles([seconds_of(one, clock) for one in taken], n=4)
+            found += [(high_s - low_s) / 2 / median_s] if median_s > 0 else []
+    return statistics.median(found) if found else None
 
 
 def check_steady(journal: Journal, campaign: Campaign) -> None:

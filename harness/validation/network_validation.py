@@ -15,13 +15,16 @@ from harness.estimation.network_estimate import NetworkEstimate, estimate_networ
 from harness.lut.table import Lut
 from harness.lut.table_choice import open_table
 from harness.measure.cutting import refused_by_device
-from harness.measure.machine_noise import MachineNoise, judge, load_of
+from harness.measure.machine_noise import MachineNoise, Spreads, judge, load_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore, notes_of
+from harness.measure.steadiness import scatter_of
+from harness.measure.summary import summarise
 from harness.network.layers import cut
 from harness.network.model_references import ModelReference, Models, model_references, shown
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
+from harness.samples import Sample
 from harness.settings import DEFAULT_DEVICE
 from harness.validation.file_comparison import FileComparison, compare_with_file
 from harness.validation.network_case import (
@@ -167,9 +170,7 @@ def validate(
     results = [_with_file(_compare(case, measured.processes, table.clock), by_file, case) for case in left]
     oracle = _report_oracle(table, left, [process.truths for process in measured.processes if process.truths])
     found = _summary(device, table, results, first.fingerprint, oracle)
-    return replace(
-        found, refused_networks=refused, machine=judge_processes(measured.processes, table.clock, found.floor)
-    )
+    return replace(found, refused_networks=refused, machine=judge_processes(measured.processes, table, found.floor))
 
 
 def _with_file(
@@ -240,12 +241,25 @@ def _summary(
     )
 
 
-def judge_processes(processes: Sequence[ProcessSamples], clock: str, floor: float | None) -> MachineNoise:
-    """Return the verdict on the machine that measured whole networks with this floor."""
+def judge_processes(processes: Sequence[ProcessSamples], table: Lut, floor: float | None) -> MachineNoise:
+    """Return the verdict on the machine that measured whole networks with this floor, compared with the table's."""
     states = [state for process in processes for state in process.states]
-    drifts = [one.reference_drift for one in processes if one.reference_drift is not None]
+    alone = [process.reference for process in processes if process.reference]
+    spreads = Spreads(
+        between_processes=floor,
+        drift=max((one.reference_drift for one in processes if one.reference_drift is not None), default=None),
+        scatter=scatter_of(alone, table.clock),
+        since_table=_since_table(alone, table),
+    )
     facts = processes[0].fingerprint
-    return judge(load_of(states, facts), facts, clock, max(drifts, default=None), floor, of_networks=True)
+    return judge(load_of(states, facts), facts, table.clock, spreads, of_networks=True)
+
+
+def _since_table(alone: Sequence[Sequence[Sample]], table: Lut) -> float | None:
+    """Return how much longer the reference probe takes than when the table was measured, as a fraction."""
+    if table.reference_s is None or not alone:
+        return None
+    return statistics.median(summarise(taken, table.clock).latency_s for taken in alone) / table.reference_s - 1
 
 
 def _uncovered(network: Network, estimated: NetworkEstimate, table: str) -> RefusedNetwork:

@@ -24,11 +24,15 @@ from harness.measure.journal import Journal
 from harness.measure.machine_noise import State, between_processes
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer
+from harness.measure.reference import measure_reference
 from harness.measure.steadiness import drift_of
 from harness.measure.summary import STUDENT_95, summarise
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
 from harness.workspace import Workspace
+
+VALIDATE = "validate"
+"""The purpose of campaigns of whole networks, and of the reference probe before them."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +40,15 @@ class ProcessSamples:
     """All samples of one process by probe, the device's fingerprint, and the truth by probe if it reports one.
 
     `load_reports` has how each probe was loaded, `states` what the machine reported beside the samples.
-    `reference_drift` is that of the reference probe, None for few samples.
+    `reference` has the reference probe alone, before the networks, and `reference_drift` its drift among them, None for
+    few samples.
     """
 
     samples: Mapping[str, Sequence[Sample]]
     fingerprint: Mapping[str, str]
     truths: Mapping[str, Truth]
     load_reports: Mapping[str, LoadReport] = field(default_factory=dict)
+    reference: Sequence[Sample] = ()
     reference_drift: float | None = None
     states: Sequence[State] = ()
 
@@ -112,16 +118,17 @@ def measure_processes(
                     refused |= _refusals(session, plan)
                 if refused.keys() >= _wholes(wanted.plan) or (refused and wanted.strict):
                     break
-                campaign = run.begin(plan, wanted.policy.settings("validate", number))
+                reference = measure_reference(run, VALIDATE, number, "reference")
+                campaign = run.begin(plan, wanted.policy.settings(VALIDATE, number))
                 CampaignRun(run, campaign, plan, wanted.policy).run()
                 records = journal.probes(campaign.id).values()
                 refused |= {one.id: one.refused for one in records if one.refused and one.role == "network"}
                 asks = number == 0 if table.clock == "device" else wanted.layers
                 truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
                 reports = dict(session.load_reports)
-                drift = drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock)
                 taken, states = journal.samples(campaign.id), journal.states(campaign.id)
-                found.append(ProcessSamples(taken, run.fingerprint, truths, reports, drift.judged, states))
+                drift = drift_of(taken.get(campaign.reference, ()), campaign.clock).judged
+                found.append(ProcessSamples(taken, run.fingerprint, truths, reports, reference, drift, states))
     return MeasuredProcesses(tuple(found), refused)
 
 

@@ -19,6 +19,7 @@ from harness.measure.machine_noise import (
     MOST_STEAL,
     MachineLoad,
     MachineNoise,
+    Spreads,
     between_processes,
     busy_before,
     judge,
@@ -57,7 +58,7 @@ def judged(
     facts: Mapping[str, str] = FACTS,
 ) -> MachineNoise:
     """Return the verdict on a machine with these states."""
-    return judge(load_of(recorded() if states is None else states, facts), facts, clock, drift, between)
+    return judge(load_of(recorded() if states is None else states, facts), facts, clock, Spreads(between, drift))
 
 
 @given(st.floats(0.0, 0.2), st.floats(0.0, 0.99 * MOST_STEAL), st.floats(0, 0.99 * MOST_SPREAD))
@@ -102,15 +103,31 @@ def test_the_larger_spread_is_what_cannot_be_told_apart(between: float, drift: f
 @given(SHARES, SHARES)
 def test_whole_networks_in_several_processes_contain_the_drift(between: float, drift: float) -> None:
     """Where networks were measured in several processes, their spread is the resolution, and drift only a reason."""
-    found = judge(MachineLoad(), FACTS, "cpu", drift, between, of_networks=True)
+    found = judge(MachineLoad(), FACTS, "cpu", Spreads(between, drift), of_networks=True)
     assert found.resolution == between
     assert (found.verdict == "noisy") == (max(between, drift) > MOST_SPREAD)
-    assert judge(MachineLoad(), FACTS, "cpu", drift, None, of_networks=True).resolution == drift
+    assert judge(MachineLoad(), FACTS, "cpu", Spreads(None, drift), of_networks=True).resolution == drift
 
 
 def test_the_sentence_about_a_spread_alone() -> None:
     """A spread of 34 % and nothing else reads as the documentation says."""
     assert judged(between=0.34).text == "noisy: 34% between processes; differences below that cannot be told apart"
+
+
+@given(st.floats(1.02 * MOST_SPREAD, 0.9))
+def test_runs_that_scatter_are_noise(scatter: float) -> None:
+    """Runs of one process that differ are noise; a median of many is surer, so they do not widen the resolution."""
+    found = judge(MachineLoad(), FACTS, "cpu", Spreads(0.01, 0.02, scatter))
+    assert found.verdict == "noisy" and "scatter of the reference probe" in found.text
+    assert found.resolution == 0.02
+
+
+@given(st.floats(-0.9, 3.0).filter(lambda one: abs(one) > 1.02 * MOST_SPREAD), st.booleans())
+def test_a_machine_of_another_speed_than_the_tables_is_noisy(change: float, of_networks: bool) -> None:
+    """No smaller error can be told from a change of speed since the table was measured, in either direction."""
+    found = judge(MachineLoad(), FACTS, "cpu", Spreads(0.01, since_table=change), of_networks=of_networks)
+    assert found.verdict == "noisy" and found.resolution == abs(change)
+    assert ("slower" if change > 0 else "faster") + " than when the table was measured" in found.text
 
 
 @given(st.lists(st.tuples(st.integers(2, 6), st.floats(0, 3), st.floats(0, 0.5)), min_size=1, max_size=5))
@@ -193,6 +210,6 @@ def test_real_load_is_noise(burners: list[subprocess.Popen[bytes]]) -> None:
             break
         time.sleep(0.1)
     assert all(process.poll() is None for process in burners)
-    found = judge(load_of(states, hardware()), hardware(), "cpu", None, None)
+    found = judge(load_of(states, hardware()), hardware(), "cpu", Spreads())
     assert found.verdict == "noisy", found
     assert found.text.endswith("how far latencies repeat was not measured")

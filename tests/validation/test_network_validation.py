@@ -117,7 +117,7 @@ def test_a_noisy_machine_answers_no_question(bench: Bench, tmp_path: Path) -> No
     command = ("validate", bench.model, "--device", DEVICE, "--naive")
     quiet = harness(*command).assert_ok()
     assert "machine: quiet" in quiet.stdout and "cannot" not in quiet.stderr
-    bench.set_device(dataclasses.replace(bench.truth, noise=1.5))
+    bench.set_device(dataclasses.replace(bench.truth, noise=3.0))
     for json in ((), ("--json",)):
         noisy = harness(*command, *json)
         assert noisy.code == 5, noisy
@@ -146,8 +146,9 @@ def test_validation_never_feeds_a_table(bench: Bench) -> None:
     checked(bench, bench.model, processes=2)
     with Journal(bench.workspace.journal) as journal:
         purposes = [known.settings["purpose"] for known in journal.campaigns(DEVICE)]
-    assert purposes == ["profile", "validate", "validate"]
-    assert bench.build().entries == before.entries
+    assert purposes[0] == "profile" and set(purposes[1:]) == {"validate"}
+    after = bench.build()
+    assert (after.entries, after.repeatability) == (before.entries, before.repeatability)
 
 
 def test_a_network_with_unknown_layers_is_refused_before_it_is_measured(bench: Bench) -> None:

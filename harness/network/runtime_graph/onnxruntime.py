@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from harness.network.assemble import EmittedNames
@@ -26,6 +26,7 @@ _UNSIGNED_ZERO_POINT = "qdq_s8_to_u8"
 _CONVERSIONS = frozenset({"Cast", "Transpose", "ReorderInput", "ReorderOutput"})
 """Operators that the runtime inserts to convert a tensor between layouts or types."""
 _ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "PRelu"})
+_GATES = frozenset({"Sigmoid", "HardSigmoid"})
 _COMBINATIONS = frozenset({"Add", "Sum", "Mul"})
 
 
@@ -112,6 +113,9 @@ class _Executed:
         """
         while tensor not in self._network.outputs:
             readers = self._network.readers(tensor)
+            if product := self._gated(tensor, readers):
+                tensor = product
+                continue
             if len(readers) != 1 or readers[0].index in self._known:
                 break
             others = set(readers[0].inputs) - {tensor}
@@ -120,6 +124,18 @@ class _Executed:
                 break
             tensor = readers[0].outputs[0]
         return tensor
+
+    def _gated(self, tensor: str, readers: Sequence[Node]) -> str | None:
+        """Return the product of a tensor with its own sigmoid if nothing else reads either: Swish or HardSwish."""
+        gates = [one for one in readers if one.op in _GATES]
+        products = [one for one in readers if one.op == "Mul"]
+        if len(readers) != 2 or len(gates) != 1 or len(products) != 1:
+            return None
+        (gate,), (product,) = gates, products
+        alone = [one.index for one in self._network.readers(gate.outputs[0])] == [product.index]
+        if not alone or set(product.inputs) != {tensor, gate.outputs[0]} or gate.outputs[0] in self._network.outputs:
+            return None
+        return None if {gate.index, product.index} & self._known else product.outputs[0]
 
     def _blocked(self, graph: GraphProto) -> frozenset[str]:
         """Follow the runtime's own layouts from the operators that write them to those that convert them back."""
