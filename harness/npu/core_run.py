@@ -21,6 +21,7 @@ from device_agents.emulated_npu.unit_commands import Space
 from harness.errors import UsageError
 from harness.npu.error_translation import errors_of_compiler, errors_of_user
 from harness.npu.loading import CompiledModel, LoadedProgram, compile_network, load_network
+from harness.npu.memory_image import values_of_program
 from harness.npu.npu_options import MachineChoice, Options, RunOptions
 from harness.npu.own_data import read_own_data, write_outputs
 from harness.npu.value_check import Note, ValueCheck, check_values, has_values
@@ -111,26 +112,27 @@ def compile_program(
 def run_on_one_core(loaded: LoadedProgram, wanted: RunOptions, note: Note) -> CoreRun:
     """Time a program and, for a network on a float32 machine, compare its values with ONNX Runtime's.
 
-    With own data, the network has the weights of its file, and `wanted.output_dir` gets its outputs.
+    With own data, the network has the weights of its file, or a program file those of its memory image, and
+    `wanted.output_dir` gets its outputs.
     """
     source = loaded.source
-    if wanted.own_data and source is None:
-        why = "A program file has no weights"
-        raise UsageError("--input and --output-dir need a network", why=why, next_step="Name an ONNX file")
     if wanted.compare_reorder and source is None:
         why = "A program file is already compiled"
         raise UsageError("--compare-reorder needs a network", why=why, next_step="Name an ONNX file")
+    _check_image(source, wanted)
+    data = read_own_data(loaded.reference, source.model, wanted.input) if wanted.own_data and source else None
     timed, timing_s = time_loaded(loaded, wanted.cycle_budget)
     with_values = wanted.values and source is not None and has_values(loaded.machine, note)
-    if wanted.own_data and not with_values:
+    if data is not None and not with_values:
         what = f"{loaded.machine.name} computes no values"
         raise UsageError(what, next_step="Choose a machine that computes in float32, such as edge")
     checked = None
     if with_values and source is not None:
-        data = read_own_data(loaded.reference, source.model, wanted.input) if wanted.own_data else None
         checked = check_values(source, note, data)
         if wanted.output_dir is not None:
             write_outputs(wanted.output_dir, checked.outputs)
+    if wanted.image is not None and wanted.output_dir is not None:
+        write_outputs(wanted.output_dir, values_of_program(loaded, wanted.image, wanted.input))
     return CoreRun(
         name=loaded.name,
         timed=timed,
@@ -141,6 +143,19 @@ def run_on_one_core(loaded: LoadedProgram, wanted: RunOptions, note: Note) -> Co
         marginal_cycles=timed.marginal_cycles() if wanted.marginal else None,
         in_order_cycles=_in_order_cycles(source, wanted.cycle_budget) if wanted.compare_reorder and source else None,
     )
+
+
+def _check_image(source: CompiledModel | None, wanted: RunOptions) -> None:
+    """Raise UsageError where own data needs a memory image and has none, or has one and needs none."""
+    if wanted.image is None and wanted.own_data and source is None:
+        why = "A program file has no weights"
+        raise UsageError("--input and --output-dir need weights", why=why, next_step="Add --image, or name a network")
+    if wanted.image is not None and source is not None:
+        why = "A network is compiled anew, with the weights of its file"
+        raise UsageError("--image needs a program file", why=why, next_step="Omit --image")
+    if wanted.image is not None and wanted.output_dir is None:
+        why = "There is no network to compare the values with"
+        raise UsageError("--image needs --output-dir", why=why, next_step="Add --output-dir DIR")
 
 
 def time_loaded(loaded: LoadedProgram, cycle_budget: int | None = None) -> tuple[TimedProgram, float]:

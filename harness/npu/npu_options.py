@@ -78,6 +78,12 @@ class RunOptions:
         metavar="DIR",
     )
 
+    image: Path | None = option(
+        None,
+        "Constants of a program file, as `harness npu compile --image` writes them; the program then computes values.",
+        metavar="FILE.bin",
+    )
+
     @property
     def own_data(self) -> bool:
         """Whether the network runs with the weights of its file."""

@@ -27,6 +27,15 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
+class InputSpec:
+    """An input by its name, its type as numpy names it, and its shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class NetworkData:
     """The values of a network's weights, by their names in the compiled model, and of its inputs, by name."""
 
@@ -40,7 +49,20 @@ def read_own_data(reference: str, model: NetworkModel, inputs: Sequence[str]) ->
     Raises UsageError for an input that the network does not have, InputError for a file that cannot be read or that
     has another shape or type than the input, and for weights that the file does not have under their names.
     """
-    return NetworkData(_file_weights(reference, model), _inputs(model, _by_name(inputs)))
+    specs = [InputSpec(spec.name, spec.dtype, spec.shape) for spec in model.inputs]
+    given = read_inputs(specs, inputs)
+    made = {spec.name: make(spec.wire()) for spec in model.inputs if spec.name not in given}
+    return NetworkData(file_weights(reference, model), {**made, **given})
+
+
+def read_inputs(specs: Sequence[InputSpec], inputs: Sequence[str]) -> dict[str, Array]:
+    """Return the values of the inputs that are given as NAME=FILE.npy; raises as `read_own_data`."""
+    files, known = _by_name(inputs), {spec.name: spec for spec in specs}
+    unknown = next((name for name in files if name not in known), None)
+    if unknown is not None:
+        names = ", ".join(f"{printable(spec.name, 80)} {spec.dtype}{list(spec.shape)}" for spec in specs)
+        raise UsageError(f"The network has no input {printable(unknown, 80)}", why=f"Its inputs are {names}")
+    return {name: _read_array(file, known[name]) for name, file in files.items()}
 
 
 def write_outputs(folder: Path, outputs: Mapping[str, Array]) -> None:
@@ -63,21 +85,7 @@ def _by_name(given: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def _inputs(model: NetworkModel, files: Mapping[str, Path]) -> dict[str, Array]:
-    known = {spec.name for spec in model.inputs}
-    unknown = next((name for name in files if name not in known), None)
-    if unknown is not None:
-        names = ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in model.inputs)
-        raise UsageError(f"The network has no input {printable(unknown, 80)}", why=f"Its inputs are {names}")
-    return {
-        spec.name: _read_array(files[spec.name], spec.name, spec.dtype, spec.shape)
-        if spec.name in files
-        else make(spec.wire())
-        for spec in model.inputs
-    }
-
-
-def _read_array(file: Path, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
+def _read_array(file: Path, spec: InputSpec) -> Array:
     try:
         values = np.load(file)  # which loads no pickles
     except OSError as error:
@@ -87,16 +95,20 @@ def _read_array(file: Path, name: str, dtype: str, shape: tuple[int, ...]) -> Ar
         raise InputError(
             f"{file} is not a .npy file of numbers", why="It has another format", next_step=step
         ) from error
-    if not isinstance(values, np.ndarray) or values.shape != shape or values.dtype != np.dtype(dtype):
+    if not isinstance(values, np.ndarray) or values.shape != spec.shape or values.dtype != np.dtype(spec.dtype):
         found = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else "several arrays"
-        why = f"The file has {found}, the input is {dtype}{list(shape)}"
+        why = f"The file has {found}, the input is {spec.dtype}{list(spec.shape)}"
         raise InputError(
-            f"{file} does not fit input {printable(name, 80)}", why=why, next_step="Save it as the input is"
+            f"{file} does not fit input {printable(spec.name, 80)}", why=why, next_step="Save it as the input is"
         )
     return values
 
 
-def _file_weights(reference: str, model: NetworkModel) -> dict[str, Array]:
+def file_weights(reference: str, model: NetworkModel) -> dict[str, Array]:
+    """Return the weights of a network as its file has them, by their names in the compiled model.
+
+    Raises InputError for a file that cannot be read, and for weights that it does not have under their names.
+    """
     if not model.weights:
         return {}
     with model_path(reference) as path:

@@ -22,6 +22,12 @@ def compile_command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the program to this file.")
     ] = None,
+    image: Annotated[
+        Path | None,
+        typer.Option(
+            "--image", metavar="FILE.bin", help="Write the constants of the network's file, as they lie in DDR."
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show the other ways considered for each chain, with predicted times.")
     ] = False,
@@ -32,6 +38,9 @@ def compile_command(
 ) -> None:
     """Compile a network to a binary program, which does not contain the weights.
 
+    With the memory image that --image writes, `harness npu run FILE.npu --image FILE.bin` computes values, also after
+    the program was edited.
+
     Example: harness npu compile builtin:resnet50 --explain -o resnet50.npu
     """
     from harness.npu.core_run import compile_program
@@ -41,6 +50,10 @@ def compile_command(
     made = compile_program(model, machine, compiler, arguments.parse_dims(dim))
     if output is not None:
         write_result(output, made.source.compiled.program.to_bytes())
+    if image is not None:
+        from harness.npu.memory_image import image_of
+
+        write_result(image, image_of(model, made.source))
     if json:
         print_json(program=None if output is None else str(output), **compile_fields(made, explain))
     else:

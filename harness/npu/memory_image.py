@@ -1,0 +1,67 @@
+"""Memory images: the constants of a compiled network as its loader places them in DDR, from byte 0.
+
+A program file has no weights. With an image it computes values, also after it was edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
+from device_agents.emulated_npu.isa.program import Port
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
+from harness.errors import InputError, UsageError, reason_of
+from harness.files import read_file
+from harness.npu.error_translation import errors_of_user
+from harness.npu.loading import CompiledModel, LoadedProgram
+from harness.npu.own_data import InputSpec, file_weights, read_inputs
+from harness.text import printable
+
+_COMPILE = "Write it by `harness npu compile MODEL -o FILE.npu --image FILE.bin`"
+
+
+def image_of(reference: str, source: CompiledModel) -> bytes:
+    """Return the image of a network with the weights of its file; bytes that hold no constant are zero.
+
+    Raises InputError if the machine has no values, and for weights that the file does not have under their names.
+    """
+    weights = file_weights(reference, source.model)
+    with errors_of_user():
+        parts = [(address, array.tobytes()) for address, array in source.compiled.image(weights)]
+    image = bytearray(max((address + len(part) for address, part in parts), default=0))
+    for address, part in parts:
+        image[address : address + len(part)] = part
+    return bytes(image)
+
+
+def values_of_program(loaded: LoadedProgram, image: Path, inputs: Sequence[str]) -> dict[str, Array]:
+    """Return the outputs of a program file by name, with constants from an image and every input from a file.
+
+    Raises InputError for an image that cannot be read or does not fit, UsageError for an input that is missing.
+    """
+    program = loaded.program
+    given = read_inputs([_spec(port) for port in program.inputs], inputs)
+    missing = next((port for port in program.inputs if port.name not in given), None)
+    if missing is not None:
+        name = printable(missing.name, 80)
+        why = "Nothing but the shapes of inputs is known of a program file"
+        raise UsageError(f"Input {name} has no values", why=why, next_step=f"Give --input {name}=FILE.npy")
+    constants = _read_image(image, program.footprint.ddr_bytes)
+    with errors_of_user("Compile the network again, or correct the program"):
+        machine = FunctionalMachine(memories_for(loaded.machine, program.footprint))
+        return run(program, machine, [(0, constants)] if constants.size else [], given)
+
+
+def _spec(port: Port) -> InputSpec:
+    return InputSpec(port.name, NUMPY_TYPES[port.dtype].name, port.shape)
+
+
+def _read_image(path: Path, most_bytes: int) -> Array:
+    try:
+        return np.frombuffer(read_file(path, most_bytes), np.uint8)
+    except OSError as error:
+        what = f"The memory image {printable(str(path))} cannot be read"
+        raise InputError(what, why=reason_of(error), next_step=_COMPILE) from error
