@@ -92,11 +92,11 @@ def test_data_that_does_not_fit_is_refused(harness: Harness, given: tuple[str, .
 
 
 def test_a_program_file_has_no_data_of_its_own(harness: Harness, tmp_path: Path) -> None:
-    """A program file has no weights, so that it takes neither inputs nor a folder for outputs."""
+    """A program file without an image has no weights, so that it takes neither inputs nor a folder for outputs."""
     program = tmp_path / "own.npu"
     harness("npu", "compile", _save(tmp_path), "-o", program).assert_ok()
     run = harness("npu", "run", program, "--output-dir", tmp_path / "out")
-    assert run.code == 2 and "need a network" in run.stderr
+    assert run.code == 2 and "need weights" in run.stderr
 
 
 def test_a_saturated_output_is_compared_in_front_of_its_softmax(harness: Harness, tmp_path: Path) -> None:

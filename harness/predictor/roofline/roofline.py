@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.array_types import Floats, Ints
-from harness.predictor.features.layer_arrays import LayerArrays, filled_vectors
+from harness.predictor.features.layer_arrays import WIDEST, LayerArrays, filled_vectors
 from harness.predictor.features.layer_features import CODE_LEVELS, classes_of, code_of
 from harness.predictor.roofline.device_tiling import DeviceTiling
 
@@ -128,13 +128,17 @@ def forward(inputs: Inputs, tile_constants: Floats, sides: Floats, overlap: floa
 def names_of(arrays: LayerArrays) -> list[tuple[str, ...]]:
     """Return the names whose offsets each layer has: the device, its classes, its variant, and its state."""
     found = []
-    filled = filled_vectors(np.where(arrays.channelwise, arrays.groups, np.gcd(*_channels(arrays))))
+    inputs, outputs = _channels(arrays)
+    # Fewer input channels than a vector holds, as in first layers, are not what fills it.
+    few = ~arrays.channelwise & (inputs < WIDEST)
+    together = np.where(few, outputs, np.gcd(inputs, outputs))
+    filled = filled_vectors(np.where(arrays.channelwise, arrays.groups, together))
     for at, (path, variant) in enumerate(zip(arrays.paths, arrays.variants, strict=True)):
         classes = classes_of(path)
         coarse = classes[: CODE_LEVELS - 1]
         maps = [f"{name} of maps" for name in coarse[-1:] if arrays.sizes["maps"][at]]
         warm = [f"{name} warm" for name in coarse if arrays.sizes["warm"][at]]
-        vector = f"{code_of(path)} by {filled[at]:.0f}"
+        vector = f"{code_of(path)} by {filled[at]:.0f}" + (" of few" if few[at] else "")
         found.append(tuple(dict.fromkeys((DEVICE, *classes, " ".join(map(str, variant)), vector, *maps, *warm))))
     return found
 
