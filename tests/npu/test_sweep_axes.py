@@ -235,6 +235,16 @@ def test_front_is_what_nothing_beats(pairs: list[tuple[int, int | None]]) -> Non
     assert [points[at].area_mm2 for at in found] == sorted(points[at].area_mm2 or 0.0 for at in found)
 
 
+def test_front_by_energy_ignores_the_area() -> None:
+    """With energy as the cost, the front is what no machine beats in energy and time."""
+    points = [
+        SweepPoint("m", {}, 1, area, energy_uj=energy, seconds=seconds)
+        for area, energy, seconds in ((1.0, 9.0, 9.0), (9.0, 1.0, 9.0), (9.0, 9.0, 1.0), (9.0, 9.0, 9.0))
+    ]
+    assert pareto(points) == (0, 2)
+    assert pareto(points, "energy") == (1, 2)
+
+
 # --- knee --------------------------------------------------------------------------------------------------------
 
 POWERS = [2.0**power for power in range(9)]
