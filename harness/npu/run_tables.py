@@ -8,7 +8,7 @@ from typing import Any
 from harness.npu.core_run import CompiledProgram, CoreRun
 from harness.npu.run_fields import compile_fields, json_fields
 from harness.npu.tables import NAME_WIDTH, Facts, Part, Table
-from harness.text import byte_size, milliseconds, printable
+from harness.text import byte_size, four_digits, milliseconds, printable
 
 _SHOWN_WAITS = 3
 _SHOWN_CONVOLUTIONS = 8
@@ -107,7 +107,7 @@ def _shares(parts: Mapping[str, float], unit: str) -> str:
     """Return the total, and the parts above a thousandth of it in percent."""
     total = parts["total"]
     shown = [f"{name.upper()} {part / total:.1%}" for name, part in parts.items() if part > total / 1000]
-    return f"{total:.4g} {unit}: {', '.join(shown[:-1])}" if total else f"0 {unit}"
+    return f"{four_digits(total)} {unit}: {', '.join(shown[:-1])}" if total else f"0 {unit}"
 
 
 def _size_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from harness.npu.sweep.knee import knee
 from harness.npu.sweep.points import Sweep, SweepPoint, pareto
 from harness.npu.tables import Facts, Part, Table
 from harness.report.line_plot import Mark, PlotAxis, PlotSeries, line_plot
-from harness.text import milliseconds, printable
+from harness.text import four_digits, milliseconds, printable
 
 Metric = Literal["cycles", "milliseconds"]
 
@@ -166,7 +166,7 @@ def _cells(point: SweepPoint) -> tuple[str, ...]:
 
 
 def _number(cost: float | None) -> str:
-    return "" if cost is None else f"{cost:.4g}"
+    return "" if cost is None else four_digits(cost)
 
 
 def _bar(part: float, marks: Sequence[str]) -> str:
