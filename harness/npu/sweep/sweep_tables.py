@@ -153,7 +153,7 @@ def sweep_tables(sweep: Sweep) -> list[Part]:
         marks = ["knee"] * is_knee + ["Pareto"] * any(point is each for each in front)
         rows.append((*head, *_cells(point), _bar((_value(sweep, point) or 0.0) / largest, marks)))
     header = ("machine",) * several + tuple(axis.key for axis in varying)
-    header += ("mm2", "uJ", "cycles", "ms", "MFU", "bound by", metric(sweep))
+    header += ("mm2", "cycles", "ms", "uJ", "MFU", "bound by", metric(sweep))
     return [Table(header, rows, left=int(several), bars=True), Facts(tuple(_summary(sweep, found)))]
 
 
@@ -161,8 +161,8 @@ def _cells(point: SweepPoint) -> tuple[str, ...]:
     if point.cycles is None or point.seconds is None:
         return _number(point.area_mm2), "", "", "", "", "cannot run"
     used = "" if point.mfu_utilisation is None else f"{point.mfu_utilisation:.1%}"
-    costs = _number(point.area_mm2), _number(point.energy_uj)
-    return *costs, f"{point.cycles:,.0f}", milliseconds(point.seconds), used, point.bound or ""
+    times = f"{point.cycles:,.0f}", milliseconds(point.seconds)
+    return _number(point.area_mm2), *times, _number(point.energy_uj), used, point.bound or ""
 
 
 def _number(cost: float | None) -> str:
