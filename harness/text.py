@@ -98,3 +98,8 @@ def byte_size(count: float) -> str:
         if count >= size:
             return f"{count / size:.4g} {unit}"
     return f"{count:g} B" if count else "0"
+
+
+def four_digits(value: float) -> str:
+    """Return a number with four significant digits, from 1000 on as a whole number in groups of three digits."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

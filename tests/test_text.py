@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.text import byte_size, duration_s, is_safe_name, last_part, printable, safe_name
+from harness.text import byte_size, duration_s, four_digits, is_safe_name, last_part, printable, safe_name
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,12 @@ def test_shown_text_is_short_and_printable(text: str, limit: int) -> None:
     for shown, longest in ((printable(text, limit), limit), (last_part(text, limit), limit + 1)):
         assert shown.isprintable() and len(shown) <= longest
     assert last_part("x" * 9 + "end", 3) == "…end"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.012344, "0.01234"), (28.66, "28.66"), (999.4, "999.4"), (1000, "1,000"), (5e4, "50,000")],
+)
+def test_four_digits_are_never_in_powers_of_ten(value: float, text: str) -> None:
+    """Numbers have four significant digits, and large ones all digits before the point."""
+    assert four_digits(value) == text

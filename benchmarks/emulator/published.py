@@ -1,4 +1,4 @@
-"""Compare the emulator with published figures: NVDLA's sheet, SCALE-Sim's systolic arrays, DeFiNES' chains.
+"""Compare the emulator with published figures: sheets and models of machines, and measured times of chips.
 
     python -m benchmarks.emulator.published
 
@@ -11,6 +11,7 @@ import argparse
 
 import fsrcnn
 import nvdla
+from published_figures.chips import chip_figures
 from published_figures.published import comparisons
 
 from device_agents.emulated_npu.timing.simulation import simulate_program
@@ -55,6 +56,17 @@ def _row(tile: str, halo: str, compiled: fsrcnn.Compiled, machine: fsrcnn.Machin
     print("| " + " | ".join(cells) + " |", flush=True)
 
 
+def chips() -> None:
+    """Print measured times of chips beside those of the machines that describe them."""
+    print("| chip | network | published ms | ours ms | error | cause |")
+    print("|---|---|---|---|---|---|")
+    for each in chip_figures():
+        ours_ms = each.ours_ms()
+        network = each.network if each.part == "network" else f"{each.network}, {each.part}"
+        cells = (each.system, network, f"{each.published_ms:g}", f"{ours_ms:.4g}", f"{each.error(ours_ms):+.1%}")
+        print("| " + " | ".join((*cells, each.cause)) + " |", flush=True)
+
+
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     closed_forms()
@@ -62,3 +74,5 @@ if __name__ == "__main__":
     nvdla_rows()
     print()
     fsrcnn_tiles()
+    print()
+    chips()

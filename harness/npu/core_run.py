@@ -16,6 +16,7 @@ from device_agents.emulated_npu.reports.accounting import (
     peak_bytes,
     useful_macs,
 )
+from device_agents.emulated_npu.reports.energy import RunEnergy, run_energy
 from device_agents.emulated_npu.reports.statistics import LayerRow, layer_rows
 from device_agents.emulated_npu.unit_commands import Space
 from harness.errors import UsageError
@@ -62,6 +63,11 @@ class CoreRun:
         return moved_by_memory(self.timed.steps, self.timed.costs)
 
     @cached_property
+    def energy(self) -> RunEnergy:
+        """The energy of the run in microjoules, by its causes."""
+        return run_energy(self.timed.steps, self.timed.costs, self.timed.timing.makespan_ps)
+
+    @cached_property
     def peak_bytes(self) -> Mapping[Space, int]:
         """High-water marks of the on-chip memories."""
         return peak_bytes(self.timed.timing.schedule)
@@ -96,7 +102,7 @@ def run_rows(timed: TimedProgram, useful: Mapping[int, int] | None = None) -> tu
     *rows, total = layer_rows(timed.timing, timed.machine, timed.program.layers, useful_macs=useful, costs=timed.costs)
     # Depthwise layers run on the vector unit, so their multiply-adds do not count as use of the matrix unit.
     macs = sum(row.macs for row in rows if row.mfu_busy_cycles)
-    possible = timed.cycles * timed.machine.mfu.rows * timed.machine.mfu.columns
+    possible = timed.cycles * timed.machine.mfu.multipliers
     return (*rows, replace(total, mfu_utilisation=macs / possible if possible else 0.0))
 
 

@@ -54,7 +54,7 @@ def _layers(name: str, rows: Sequence[LayerRow], machine: Machine, far: float) -
 
 def _peak(machine: Machine) -> float:
     """Return the multiply-adds per second of the matrix unit."""
-    return float(machine.mfu.rows * machine.mfu.columns * machine.clock_hz)
+    return float(machine.mfu.multipliers * machine.clock_hz)
 
 
 def _ddr_bytes(row: LayerRow) -> int:

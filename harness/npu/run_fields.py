@@ -9,8 +9,10 @@ from typing import Any
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import direct_convolutions
 from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
 from device_agents.emulated_npu.compiler.planning.search import Choice
+from device_agents.emulated_npu.machine import MacroAreas, macro_areas
 from device_agents.emulated_npu.reports.accounting import instruction_counts, moved_by_class
 from device_agents.emulated_npu.reports.dft_counters import dft_counters
+from device_agents.emulated_npu.reports.energy import RunEnergy
 from device_agents.emulated_npu.unit_commands import Space
 from harness.npu.core_run import CompiledProgram, CoreRun
 from harness.npu.loading import CompiledModel
@@ -49,6 +51,8 @@ def json_fields(run: CoreRun) -> dict[str, Any]:
         "llc_bytes": total.llc_read_bytes + total.llc_written_bytes,
         "memories": _memories(run),
         "tensor_classes": _tensor_classes(run),
+        "area_mm2": _parts(macro_areas(timed.machine)),
+        "energy_uj": _parts(run.energy),
         "instructions": run.instructions,
         **_graph_fields(source),
         **_convolution_fields(source),
@@ -124,6 +128,11 @@ def _tensor_classes(run: CoreRun) -> dict[str, dict[str, int]] | None:
         return None
     moved = moved_by_class(run.timed.steps, run.source.compiled, run.timed.costs)
     return {str(name): asdict(each) for name, each in moved.items()}
+
+
+def _parts(whole: MacroAreas | RunEnergy) -> dict[str, float]:
+    """Return the parts by name, and their sum as `total`."""
+    return {**asdict(whole), "total": whole.total}
 
 
 def _reorder(run: CoreRun) -> dict[str, float] | None:

@@ -8,7 +8,7 @@ from typing import Any
 from harness.npu.core_run import CompiledProgram, CoreRun
 from harness.npu.run_fields import compile_fields, json_fields
 from harness.npu.tables import NAME_WIDTH, Facts, Part, Table
-from harness.text import byte_size, milliseconds, printable
+from harness.text import byte_size, four_digits, milliseconds, printable
 
 _SHOWN_WAITS = 3
 _SHOWN_CONVOLUTIONS = 8
@@ -56,6 +56,8 @@ def _summary(run: CoreRun) -> Iterator[tuple[str, str]]:
     extra = found["redundant_macs"]
     yield "MACs", f"{found['macs']:,}" + ("" if extra is None else f", {extra:,} of them computed again")
     yield from _memory_lines(run, found["memories"], found["tensor_classes"])
+    yield "energy", _shares(found["energy_uj"], "uJ")
+    yield "area", _shares(found["area_mm2"], "mm2")
     yield from _size_lines(found)
     yield from _convolution_lines(found)
     if run.in_order_cycles is not None:
@@ -99,6 +101,13 @@ def _memory_lines(
 
 def _moved(moved: Mapping[str, int]) -> str:
     return f"{byte_size(moved['read_bytes'])} read, {byte_size(moved['written_bytes'])} written"
+
+
+def _shares(parts: Mapping[str, float], unit: str) -> str:
+    """Return the total, and the parts above a thousandth of it in percent."""
+    total = parts["total"]
+    shown = [f"{name.upper()} {part / total:.1%}" for name, part in parts.items() if part > total / 1000]
+    return f"{four_digits(total)} {unit}: {', '.join(shown[:-1])}" if total else f"0 {unit}"
 
 
 def _size_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -214,3 +214,24 @@ def test_larger_and_slower_is_explained(npu: Npu, network: Path) -> None:
     best = min(point["cycles"] for point in points)
     assert than["slower_by"] == pytest.approx(slow["cycles"] / best - 1) and than["slower_by"] > 0.005
     assert f"the {than['because']} is to blame" in npu(*command).stdout
+
+
+def test_front_by_energy(npu: Npu, network: Path) -> None:
+    """The energies of a sweep are those of single runs, and --cost energy puts the front in their order."""
+    command = ("sweep", network, "--set", "nb_bytes=64K,1M", "--set", "mfu.rows=8,32", "--cost", "energy")
+    found, text = npu(*command, "--json").data, npu(*command).stdout
+    assert found["cost"] == "energy"
+    marked = [point for point in found["points"] if point["pareto"]]
+    assert marked
+    for point in marked:
+        assert not any(
+            other["energy_uj"] <= point["energy_uj"]
+            and other["seconds"] <= point["seconds"]
+            and (other["energy_uj"], other["seconds"]) != (point["energy_uj"], point["seconds"])
+            for other in found["points"]
+        )
+    assert "uJ, " in next(line for line in text.splitlines() if line.startswith("Pareto"))
+    run = npu("run", network, "--no-values", "--json").data
+    whole = npu("sweep", network, "--set", "mfu.rows=16,32", "--json").data["points"][1]
+    assert whole["energy_uj"] == pytest.approx(run["energy_uj"]["total"])
+    assert sum(part for name, part in run["area_mm2"].items() if name != "total") == pytest.approx(whole["area_mm2"])

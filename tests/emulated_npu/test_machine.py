@@ -75,8 +75,10 @@ def _refusal(text: str) -> InvalidMachine:
 
 
 def test_all_documented_presets_are_valid() -> None:
-    """The edge machine, chiplets, seven rows of NVDLA and two systolic arrays load under their own names."""
+    """Machines of the emulator, of models and of published chips load under their own names."""
     names = {"edge", "chiplets-64", "systolic-32", "systolic-128", *(f"nvdla-{macs}" for macs in PRIMER)}
+    names |= {"nvdla-256-halo", "nvdla-2048-halo", "nvdla-small", "dpu-b4096", "edge-tpu", "eyeriss", "zhang-2015"}
+    names |= {*(f"ethos-u55-{macs}" for macs in (32, 64, 128, 256)), "ethos-u65-256"}
     assert set(preset_names()) == names
     for name in names:
         assert load_preset(name).name == name
@@ -207,6 +209,66 @@ def test_digest_follows_every_number(table: str, key: str) -> None:
     assert parse_machine(_changed(EDGE, table, key, repr(value)), "edge").digest != load_preset("edge").digest
 
 
+@pytest.mark.parametrize("macs", [32, 64, 128, 256])
+def test_an_ethos_preset_has_its_multipliers(macs: int) -> None:
+    """Reduction, channels and pixels of an Ethos-U55 multiply to its name."""
+    machine = load_preset(f"ethos-u55-{macs}")
+    assert machine.mfu.multipliers == macs
+    assert (machine.data_type, machine.nb_port_bytes, machine.mfu.depthwise) == (DataType.INT8, 8, "mfu")
+
+
+@pytest.mark.parametrize("macs", [256, 2048])
+def test_an_nvdla_with_a_halo_buffer_differs_in_nothing_else(macs: int) -> None:
+    """The halo buffer is the only difference from the row of the table."""
+    plain, halo = load_preset(f"nvdla-{macs}"), load_preset(f"nvdla-{macs}-halo")
+    assert halo.halo_bytes > 0 == plain.halo_bytes
+    assert dataclasses.replace(halo, name=plain.name, halo_bytes=0) == plain
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [
+        ("", "io_outstanding", "4"),
+        ("", "nb_port_bytes", "16"),
+        ("", "sb_port_bytes", "16"),
+        ("mfu", "pixel_rows", "2"),
+        ("mfu", "pixel_columns", "2"),
+        ("mfu", "depthwise", '"mfu"'),
+        ("mfu", "output_lanes", "0.5"),
+        ("mfu", "residual_lanes", "8"),
+        ("mfu", "held_columns", "128"),
+        ("llc", "weight_compression", "1.5"),
+        ("ddr", "weight_compression", "2"),
+    ],
+)
+def test_an_optional_key_is_read_and_changes_the_digest(table: str, key: str, value: str) -> None:
+    """A file may have the key or not; with it, the machine is another one."""
+    machine = parse_machine(_changed(EDGE, table, key, value), "edge")
+    place = machine if not table else getattr(machine, table)
+    assert getattr(place, key) == tomllib.loads(f"v = {value}")["v"]
+    assert machine.digest != load_preset("edge").digest
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [
+        ("", "io_outstanding", "0"),
+        ("", "nb_port_bytes", "-1"),
+        ("mfu", "pixel_rows", "0"),
+        ("mfu", "step_cycles", "0.5"),
+        ("mfu", "preloads_weights", "1"),
+        ("mfu", "depthwise", '"cpu"'),
+        ("mfu", "output_lanes", "nan"),
+        ("ddr", "weight_compression", "0.5"),
+        ("energy", "mac_pj", "-1"),
+        ("energy", "mac_nj", "1"),
+    ],
+)
+def test_a_wrong_value_of_an_optional_key_is_refused(table: str, key: str, value: str) -> None:
+    """The message names the key."""
+    assert f"{table}.{key}".strip(".") in _refusal(_changed(EDGE, table, key, value)).what
+
+
 # --- Refusals ---------------------------------------------------------------------------------------------------
 
 
@@ -306,6 +368,20 @@ def test_an_unknown_choice_is_refused(table: str, key: str, value: str, meant: s
         ([("llc", "burst_bytes", "0")], "llc.burst_bytes"),
         ([("llc", "bytes", "32")], "llc.burst_bytes"),
         ([("ddr", "bytes", "32")], "ddr.burst_bytes"),
+        (
+            [("mfu", "packing", '"none"'), ("mfu", "dataflow", '"weight-stationary"'), ("mfu", "pixel_rows", "2")],
+            "mfu.pix",
+        ),
+        ([("mfu", "step_cycles", "4")], "mfu.step_cycles"),
+        ([("mfu", "preloads_weights", "true")], "mfu.preloads_weights"),
+        (
+            [
+                ("mfu", "packing", '"none"'),
+                ("mfu", "dataflow", '"output-stationary"'),
+                ("mfu", "preloads_weights", "true"),
+            ],
+            "mfu.preloads_weights",
+        ),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(changes: list[tuple[str, str, str]], named: str) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from device_agents.emulated_npu.emulator_errors import ContradictoryMachine, InvalidMachine
 from device_agents.emulated_npu.machine import Area, area_mm2, load_preset, parse_machine, preset_names, preset_text
+from device_agents.emulated_npu.machine.description import OPTIONAL_KEYS
 from harness.npu.sweep.axis import InvalidSweep, parse_axis, scale_of, shown
 from harness.npu.sweep.knee import knee
 from harness.npu.sweep.machine_parameters import changed, parameters
@@ -118,8 +119,17 @@ def test_scale_of_values(values: tuple[int, ...], scale: str) -> None:
 
 
 def test_parameters_are_the_keys_of_the_file() -> None:
-    """Every key of a machine's file, however deep, is a parameter, and nothing else is."""
-    assert set(parameters()) == set(_keys(tomllib.loads(preset_text("edge"))))
+    """Every key of a machine's file, however deep, optional or not, is a parameter, and nothing else is."""
+    optional = {key for key in OPTIONAL_KEYS if key not in ("area", "energy")}
+    assert set(parameters()) == set(_keys(tomllib.loads(preset_text("edge")))) | optional
+
+
+def test_an_optional_key_can_be_swept() -> None:
+    """A key that the file leaves out has its default, and takes other values like any key."""
+    edge = load_preset("edge")
+    found = changed(edge, {"mfu.pixel_rows": 2, "ddr.weight_compression": 1.5, "energy.static_mw": 3})
+    assert (found.mfu.pixel_rows, found.ddr.weight_compression, found.energy.static_mw) == (2, 1.5, 3.0)
+    assert changed(found, {"mfu.pixel_rows": 1, "ddr.weight_compression": 1}).digest == edge.digest
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -233,6 +243,16 @@ def test_front_is_what_nothing_beats(pairs: list[tuple[int, int | None]]) -> Non
     found = pareto(points)
     assert sorted(found) == (expected if len({area for area, _ in known}) > 1 else [])
     assert [points[at].area_mm2 for at in found] == sorted(points[at].area_mm2 or 0.0 for at in found)
+
+
+def test_front_by_energy_ignores_the_area() -> None:
+    """With energy as the cost, the front is what no machine beats in energy and time."""
+    points = [
+        SweepPoint("m", {}, 1, area, energy_uj=energy, seconds=seconds)
+        for area, energy, seconds in ((1.0, 9.0, 9.0), (9.0, 1.0, 9.0), (9.0, 9.0, 1.0), (9.0, 9.0, 9.0))
+    ]
+    assert pareto(points) == (0, 2)
+    assert pareto(points, "energy") == (1, 2)
 
 
 # --- knee --------------------------------------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from device_agents.emulated_npu.machine.area import area_mm2
+from device_agents.emulated_npu.machine.area import MacroAreas, area_mm2, macro_areas
 from device_agents.emulated_npu.machine.consistency import check_machine
 from device_agents.emulated_npu.machine.description import (
     Area,
     Cores,
     Dataflow,
+    Energy,
     Host,
     Interconnect,
     Machine,
@@ -17,6 +18,7 @@ from device_agents.emulated_npu.machine.description import (
     Packing,
     Vfu,
 )
+from device_agents.emulated_npu.machine.energy import energy_figures
 from device_agents.emulated_npu.machine.machine_file import (
     find_machine,
     load_preset,
@@ -30,9 +32,11 @@ __all__ = [
     "Area",
     "Cores",
     "Dataflow",
+    "Energy",
     "Host",
     "Interconnect",
     "Machine",
+    "MacroAreas",
     "Memory",
     "Mfu",
     "Noise",
@@ -40,8 +44,10 @@ __all__ = [
     "Vfu",
     "area_mm2",
     "check_machine",
+    "energy_figures",
     "find_machine",
     "load_preset",
+    "macro_areas",
     "parse_machine",
     "preset_names",
     "preset_text",

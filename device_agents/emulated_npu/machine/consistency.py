@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from device_agents.emulated_npu.emulator_errors import ContradictoryMachine
-from device_agents.emulated_npu.machine.description import MAX_CORES, Cores, Machine
+from device_agents.emulated_npu.machine.description import MAX_CORES, Cores, Machine, Mfu
 
 _Contradiction = tuple[str, str, str]
 """What happened, why, and the next step."""
@@ -23,6 +23,7 @@ def _contradictions(machine: Machine) -> Iterator[_Contradiction]:
     if mfu.dataflow != "dot-product" and mfu.packing != "none":
         what = f"mfu.packing {mfu.packing} contradicts mfu.dataflow {mfu.dataflow}"
         yield what, "A systolic array takes a matrix product as it is", 'Set mfu.packing = "none"'
+    yield from _contradictions_of_mfu(mfu)
     if machine.shared_buffer and machine.sb_bytes != machine.nb_bytes:
         what = f"sb_bytes {machine.sb_bytes} differs from nb_bytes {machine.nb_bytes} in spite of shared_buffer"
         yield what, "They are one memory, divided by the compiler", "Set both to its size, or shared_buffer = false"
@@ -31,6 +32,19 @@ def _contradictions(machine: Machine) -> Iterator[_Contradiction]:
         yield what, "The halo buffer is carved out of NB", "Lower halo_bytes"
     yield from _contradictions_of_memories(machine)
     yield from _contradictions_of_cores(machine.cores)
+
+
+def _contradictions_of_mfu(mfu: Mfu) -> Iterator[_Contradiction]:
+    if mfu.dataflow != "dot-product" and mfu.pixels > 1:
+        what = f"mfu.pixel_rows {mfu.pixel_rows} x mfu.pixel_columns {mfu.pixel_columns} need mfu.dataflow dot-product"
+        why = f"A {mfu.dataflow} array takes one vector after another"
+        yield what, why, "Set both to 1, or add rows or columns"
+    if mfu.step_cycles > 1 and (mfu.dataflow != "dot-product" or mfu.packing != "none"):
+        what = f"mfu.step_cycles {mfu.step_cycles} needs mfu.dataflow dot-product and mfu.packing none"
+        yield what, "A step holds input channels of one or of several positions of the window", "Set step_cycles = 1"
+    if mfu.preloads_weights and mfu.dataflow not in ("weight-stationary", "input-stationary"):
+        what = f"mfu.preloads_weights contradicts mfu.dataflow {mfu.dataflow}"
+        yield what, "Only arrays that hold weights or inputs load them before", "Set preloads_weights = false"
 
 
 def _contradictions_of_memories(machine: Machine) -> Iterator[_Contradiction]:

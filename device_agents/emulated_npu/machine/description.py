@@ -1,7 +1,8 @@
 """The description of a machine: units, memories, queues and the host that drives it.
 
 The fields below are the keys of a machine file, the nested dataclasses its tables. Each number has a `ValueRange`,
-which catches a wrong unit and keeps sums of picoseconds and addresses within 64 bits.
+which catches a wrong unit and keeps sums of picoseconds and addresses within 64 bits. `OPTIONAL_KEYS` may be missing
+from a file; what they mean by default is what the other keys describe alone.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from device_agents.emulated_npu.unit_commands import DataType
 
 Dataflow = Literal["dot-product", "weight-stationary", "output-stationary", "input-stationary"]
 Packing = Literal["none", "row", "stride"]
+DepthwiseUnit = Literal["vfu", "mfu"]
 
 
 class ValueRange(NamedTuple):
@@ -35,15 +37,38 @@ _BytesPerS = Annotated[float, ValueRange(0, 1e18)]
 _LatencyNs = Annotated[float, ValueRange(0, 1e6)]
 _UpToAnHour = Annotated[float, ValueRange(0, 3_600)]
 _Fraction = Annotated[float, ValueRange(0, 1)]
+_Lanes = Annotated[float, ValueRange(0, 2**24)]
+_Columns = Annotated[int, ValueRange(0, 2**24)]
+_PortBytes = Annotated[int, ValueRange(0, 2**24)]
+_Um2 = Annotated[float, ValueRange(0, 1e9)]
+_Pj = Annotated[float, ValueRange(0, 1e9)]
 
 
 @dataclass(frozen=True)
 class Mfu:
-    """The matrix unit: a `rows` x `columns` array that does one multiply-add per element and cycle.
+    """The matrix unit: an array that does one multiply-add per element and cycle.
 
-    Rows reduce, columns are output channels. The dot-product `dataflow` has no fill time; the stationary ones follow
-    SCALE-Sim's closed forms. `packing` (dot-product only) selects what fills the rows: input channels ("none"), a row
-    of the window ("row": kernel width x channels), or channels x strides ("stride", as in NVDLA's sheet).
+    The array has `rows` x `columns` elements for each of `pixel_rows` x `pixel_columns` output pixels. Rows reduce,
+    columns are output channels. The dot-product `dataflow` has no fill time; the stationary ones follow SCALE-Sim's
+    closed forms. `packing` (dot-product only) selects what fills the rows: input channels ("none"), a row of the window
+    ("row": kernel width x channels), or channels x strides ("stride", as in NVDLA's sheet).
+
+    Optional, by default as without the key:
+
+    - `pixel_rows`, `pixel_columns` (dot-product only): output pixels that are computed side by side. A map is rounded
+      up to whole blocks of them; an output of one row whose kernel has one row, such as a matrix product, puts all of
+      them side by side.
+    - `step_cycles` (packing "none" only): the reduction advances in steps of so many cycles. A step takes `rows` x
+      `step_cycles` channels of one position of the window, or `rows` channels of `step_cycles` positions: whichever
+      needs fewer steps.
+    - `preloads_weights` (weight- and input-stationary): a second set of registers is loaded while the array computes,
+      so that a fold follows the one before it without loading or draining the array.
+    - `depthwise`: the unit of depthwise convolutions. On the MFU columns are channels; rows hold the window row with
+      packing "row" and one position otherwise. A stationary array computes channel by channel.
+    - `output_lanes`: elements that leave the array in a cycle; 0: as many as it computes.
+    - `residual_lanes`: elements of a residual that are added in a cycle, after the product; 0: the addition is free.
+    - `held_columns`: output channels whose sums are kept beside the array. Features are read from NB once for so many;
+      0: for `columns`.
     """
 
     rows: Annotated[int, ValueRange(1, 65_536)]
@@ -51,6 +76,24 @@ class Mfu:
     dataflow: Dataflow
     packing: Packing
     startup_cycles: _Cycles
+    pixel_rows: Annotated[int, ValueRange(1, 65_536)] = 1
+    pixel_columns: Annotated[int, ValueRange(1, 65_536)] = 1
+    step_cycles: Annotated[int, ValueRange(1, 65_536)] = 1
+    preloads_weights: bool = False
+    depthwise: DepthwiseUnit = "vfu"
+    output_lanes: _Lanes = 0.0
+    residual_lanes: _Lanes = 0.0
+    held_columns: _Columns = 0
+
+    @property
+    def pixels(self) -> int:
+        """Output pixels that are computed side by side."""
+        return self.pixel_rows * self.pixel_columns
+
+    @property
+    def multipliers(self) -> int:
+        """Multiply-adds in a cycle."""
+        return self.rows * self.columns * self.pixels
 
 
 @dataclass(frozen=True)
@@ -67,12 +110,16 @@ class Vfu:
 
 @dataclass(frozen=True)
 class Memory:
-    """A memory off the core: DDR or the last-level cache (LLC). An LLC of 0 bytes is absent."""
+    """A memory off the core: DDR or the last-level cache (LLC). An LLC of 0 bytes is absent.
+
+    `weight_compression` (optional): bytes of weights per byte that is read for them, on the way to SB.
+    """
 
     bytes: _BytesOrNone
     bytes_per_s: _BytesPerS
     latency_ns: _LatencyNs
     burst_bytes: Annotated[int, ValueRange(0, 65_536)]
+    weight_compression: Annotated[float, ValueRange(1, 1_000)] = 1.0
 
 
 @dataclass(frozen=True)
@@ -138,12 +185,35 @@ class Host:
 class Area:
     """Area of a multiply-add, of a lane of the vector unit and of a byte of SRAM; 0: the figure of `area.py`.
 
-    The table may be missing from a machine file. It changes neither programs nor times.
+    `nb_um2_per_byte`, `sb_um2_per_byte` and `llc_um2_per_byte` (optional; 0: `sram_um2_per_byte`) are those of the
+    macros of one memory. `control_um2` (optional) is the rest of a core. The table may be missing from a machine file.
+    It changes neither programs nor times.
     """
 
-    mac_um2: Annotated[float, ValueRange(0, 1e9)] = 0.0
-    lane_um2: Annotated[float, ValueRange(0, 1e9)] = 0.0
-    sram_um2_per_byte: Annotated[float, ValueRange(0, 1e9)] = 0.0
+    mac_um2: _Um2 = 0.0
+    lane_um2: _Um2 = 0.0
+    sram_um2_per_byte: _Um2 = 0.0
+    nb_um2_per_byte: _Um2 = 0.0
+    sb_um2_per_byte: _Um2 = 0.0
+    llc_um2_per_byte: _Um2 = 0.0
+    control_um2: _Um2 = 0.0
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Energy of a multiply-add, of an operation of a lane, and of a byte of each memory; 0: the figure of `energy.py`.
+
+    `static_mw` is the power of the core and its memories whatever they do. The table and each of its keys may be
+    missing from a machine file. It changes neither programs nor times.
+    """
+
+    mac_pj: _Pj = 0.0
+    lane_pj: _Pj = 0.0
+    nb_pj_per_byte: _Pj = 0.0
+    sb_pj_per_byte: _Pj = 0.0
+    llc_pj_per_byte: _Pj = 0.0
+    ddr_pj_per_byte: _Pj = 0.0
+    static_mw: Annotated[float, ValueRange(0, 1e9)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -153,6 +223,13 @@ class Machine:
     With `shared_buffer`, NB and SB are one SRAM of `nb_bytes` that the compiler divides. The compiler carves the halo
     buffer out of NB; `halo_bytes` is its largest size. Each core has its own buffers, units and queues; the cores of a
     chip share `llc` and `ddr`.
+
+    Optional, by default as without the key:
+
+    - `io_outstanding`: transfers of the IO queue in flight. The latency of a transfer passes while those before it
+      move their data; 1: it begins when the transfer before it has ended.
+    - `nb_port_bytes`, `sb_port_bytes`: bytes that the units read from and write to NB, and read from SB, in a cycle;
+      0: as many as they need.
     """
 
     name: str
@@ -172,11 +249,49 @@ class Machine:
     cores: Cores
     host: Host
     area: Area = Area()
+    energy: Energy = Energy()
+    io_outstanding: Annotated[int, ValueRange(1, 1_024)] = 1
+    nb_port_bytes: _PortBytes = 0
+    sb_port_bytes: _PortBytes = 0
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hexadecimal) of all fields except name and area; independent of how the file is written."""
+        """SHA-256 (hexadecimal) of all fields except name, area and energy; independent of how the file is written.
+
+        A key that is missing and one with its default have the same digest.
+        """
         canonical = dataclasses.asdict(self)
-        del canonical["name"], canonical["area"]
+        for name in ("name", "area", "energy"):
+            del canonical[name]
+        for key, default in _TIMED_DEFAULTS.items():
+            _drop_default(canonical, key, default)
         canonical["data_type"] = self.data_type.name.lower()
         return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()
+
+
+def _defaults(kind: Any, prefix: str) -> dict[str, Any]:
+    """Return the defaults of a table's optional keys, by their dotted names."""
+    fields = dataclasses.fields(kind)
+    return {prefix + each.name: each.default for each in fields if each.default is not dataclasses.MISSING}
+
+
+_TIMED_DEFAULTS: Final = {
+    **_defaults(Mfu, "mfu."),
+    **_defaults(Memory, "llc."),
+    **_defaults(Memory, "ddr."),
+    **{key: value for key, value in _defaults(Machine, "").items() if key not in ("area", "energy")},
+}
+_AREA_TOGETHER: Final = ("area.mac_um2", "area.lane_um2", "area.sram_um2_per_byte")
+OPTIONAL_KEYS: Final = frozenset(
+    {"area", "energy", *_TIMED_DEFAULTS, *_defaults(Energy, "energy."), *_defaults(Area, "area.")}
+    - set(_AREA_TOGETHER)  # a table of areas has all three
+)
+"""Keys that may be missing from a machine file, and tables that may."""
+
+
+def _drop_default(content: dict[str, Any], key: str, default: Any) -> None:
+    *tables, name = key.split(".")
+    for table in tables:
+        content = content[table]
+    if content[name] == default:
+        del content[name]

@@ -1,4 +1,4 @@
-"""Machine files: TOML with every key of the description and no others, and the presets in `presets/`."""
+"""Machine files: TOML with the keys of the description and no others, and the presets in `presets/`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin,
 
 from device_agents.emulated_npu.emulator_errors import InvalidMachine
 from device_agents.emulated_npu.machine.consistency import check_machine
-from device_agents.emulated_npu.machine.description import Machine, ValueRange
+from device_agents.emulated_npu.machine.description import OPTIONAL_KEYS, Machine, ValueRange
 from device_agents.emulated_npu.unit_commands import DataType
 
 _MAX_FILE_BYTES = 65_536
@@ -21,8 +21,6 @@ _LONGEST_INTEGER_BITS = 64
 _DATA_TYPES = {kind.name.lower(): kind for kind in (DataType.FLOAT32, DataType.FLOAT16, DataType.INT8)}
 # The last-level cache may be absent, the DDR may not.
 _NEVER_ZERO = ("ddr.bytes", "ddr.bytes_per_s", "ddr.burst_bytes")
-# Neither programs nor times depend on it.
-_MAY_BE_MISSING = ("area",)
 
 _T = TypeVar("_T")
 
@@ -113,7 +111,7 @@ def _table(kind: type[_T], content: Mapping[str, Any], prefix: str) -> _T:
             shown = key if key.isidentifier() else _shown(key)
             raise InvalidMachine(f"{prefix}{shown} is not a key of a machine", why, "Correct or remove it")
     for key in known:
-        if key not in content and prefix + key not in _MAY_BE_MISSING:
+        if key not in content and prefix + key not in OPTIONAL_KEYS:
             raise InvalidMachine(f"{prefix}{key} is missing", "", "Add it; the presets show every key with a source")
     return kind(**{key: _value(types[key], content[key], prefix + key) for key in known if key in content})
 

@@ -23,7 +23,7 @@ def fabric_of(machine: Machine, storage_bytes: int | None = None) -> Fabric:
     That part depends on the number of cores in use on the chip, as in `group_machines`; until that is known, on all.
     """
     cores = machine.cores
-    macs_per_s = machine.mfu.rows * machine.mfu.columns * machine.clock_hz
+    macs_per_s = machine.mfu.multipliers * machine.clock_hz
     if storage_bytes is not None:
         return Fabric(cores.chips, cores.per_chip, CoreCapability(macs_per_s, storage_bytes))
     core = CoreCapability(macs_per_s, machine.ddr.bytes // cores.per_chip)

@@ -38,7 +38,7 @@ def network_nodes(graph: Graph, machine: Machine, timing: Timing) -> NetworkNode
     members = _members(graph, producers)
     place = {layer: number for number, layers in enumerate(members) for layer in layers}
     busy_ps = _busy_ps(timing, len(graph.layers))
-    slots_per_ps = machine.mfu.rows * machine.mfu.columns / timing.cycle_ps
+    slots_per_ps = machine.mfu.multipliers / timing.cycle_ps
     nodes = []
     for number, layers in enumerate(members):
         before = {place[producer] for layer in layers for producer in producers[layer]} - {number}

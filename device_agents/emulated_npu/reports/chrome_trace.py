@@ -20,7 +20,7 @@ from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.occupancy import occupancy
 from device_agents.emulated_npu.timing.simulation import Timing
 from device_agents.emulated_npu.timing.single_core import NOTHING
-from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Space, Wait
+from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue, Space, Wait
 
 Event = dict[str, Any]
 
@@ -50,7 +50,7 @@ def chrome_trace(
         *_layer_events(timing, labels),
         *_control_events(timing),
         *_command_events(timing, labels, costs),
-        *_synchronisation_events(timing),
+        *_synchronisation_events(timing, costs),
         *_bandwidth_counters(timing, machine, costs),
         *_occupancy_counters(timing),
     ]
@@ -128,10 +128,10 @@ def _control_events(timing: Timing) -> Iterator[Event]:
         yield _slice(_CU, "issue", "CU", (begin, until), {})
 
 
-def _command_track(command: Command) -> int:
+def _command_track(command: Command, costs: CostModel) -> int:
     if command.queue is Queue.IO:
         return _IO
-    return _MFU if command.function is Function.CONVOLVE else _VFU
+    return _MFU if costs.cost(command).on_mfu else _VFU
 
 
 def _command_events(timing: Timing, labels: Sequence[LayerLabel], costs: CostModel) -> Iterator[Event]:
@@ -140,7 +140,7 @@ def _command_events(timing: Timing, labels: Sequence[LayerLabel], costs: CostMod
         command = step.item
         if not isinstance(command, Command):
             continue
-        track = _command_track(command)
+        track = _command_track(command, costs)
         label, cost = _label(labels, command.layer), costs.cost(command)
         args: Event = {**_node_args(label, command.layer, command.function.name), "pc": step.pc}
         for space, read, written in cost.traffic:
@@ -151,10 +151,10 @@ def _command_events(timing: Timing, labels: Sequence[LayerLabel], costs: CostMod
         yield _slice(track, f"{label.name}_kernel_time", f"Node,{_TRACKS[track]}", span, args)
 
 
-def _synchronisation_events(timing: Timing) -> Iterator[Event]:
+def _synchronisation_events(timing: Timing, costs: CostModel) -> Iterator[Event]:
     """Yield every WAIT from reaching the head of its queue, every POST, and arrows to the WAITs that had to wait."""
     schedule, steps = timing.schedule, timing.schedule.steps
-    sources = _arrow_sources(timing)
+    sources = _arrow_sources(timing, costs)
     for queue in Queue:
         track, free = _QUEUE_TRACK[queue], 0
         for index in schedule.entries[queue]:
@@ -173,7 +173,7 @@ def _synchronisation_events(timing: Timing) -> Iterator[Event]:
             free = schedule.finished_ps[index]
 
 
-def _arrow_sources(timing: Timing) -> dict[int, tuple[int, int]]:
+def _arrow_sources(timing: Timing, costs: CostModel) -> dict[int, tuple[int, int]]:
     """Return track and end of the last command that has a slice before each POST, on its queue."""
     schedule, sources = timing.schedule, {}
     for queue in Queue:
@@ -183,7 +183,7 @@ def _arrow_sources(timing: Timing) -> dict[int, tuple[int, int]]:
             if isinstance(item, Post) and last is not None:
                 sources[index] = last
             if isinstance(item, Command) and _us(schedule.served_ps[index]) < _us(end):
-                last = _command_track(item), end
+                last = _command_track(item, costs), end
     return sources
 
 

@@ -17,7 +17,7 @@ from device_agents.emulated_npu.timing.attribution import Activity, binding_path
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.simulation import Timing
 from device_agents.emulated_npu.timing.single_core import NOTHING
-from device_agents.emulated_npu.unit_commands import Command, Function, Queue, Space
+from device_agents.emulated_npu.unit_commands import Command, Queue, Space
 
 Bound = Literal["io", "compute", "fill", "wait"]
 
@@ -106,7 +106,7 @@ def _sums(timing: Timing, costs: CostModel) -> dict[int, _LayerSums]:
         mine, cost = sums[command.layer], costs.cost(command)
         begin_ps, end_ps = schedule.served_ps[index], schedule.finished_ps[index]
         mine.begin_ps, mine.end_ps = min(mine.begin_ps, begin_ps), max(mine.end_ps, end_ps)
-        cp_unit = "mfu" if command.function is Function.CONVOLVE else "vfu"
+        cp_unit = "mfu" if cost.on_mfu else "vfu"
         mine.totals["io" if command.queue is Queue.IO else cp_unit] += end_ps - begin_ps
         mine.totals["fill"] += cost.fill_ps
         mine.totals["macs"] += cost.macs
@@ -128,7 +128,7 @@ def _row(timing: Timing, machine: Machine, layer: int, name: str, sums: _LayerSu
     path_ps = totals["path_io"] + totals["path_cp"] + totals["path_control"]
     span_ps = timing.makespan_ps if layer == NOTHING else max(0, sums.end_ps - sums.begin_ps)
     mfu_cycles = timing.cycles(max(path_ps, totals["mfu"]))
-    possible = mfu_cycles * machine.mfu.rows * machine.mfu.columns
+    possible = mfu_cycles * machine.mfu.multipliers
     return LayerRow(
         layer=layer,
         name=name,

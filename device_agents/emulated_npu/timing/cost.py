@@ -4,47 +4,47 @@ All durations come from here: the compiler predicts with them, and both engines 
 never depends on an address, so commands of equal shapes share one.
 
 - IO: the latency of the memory, then its bytes at its bandwidth, without other users (transfer_cost.py). If the command
-  uses two memories, or a link, the slower one counts.
-- MFU: the cycles of its dataflow (`_matrix_cycles`) plus the start-up. The epilogue (sum with the third operand, scale
-  and shift, activation) lies on the output path and takes no time.
+  uses two memories, or a link, the slower one counts. With several transfers in flight, the engines hide the latency
+  behind the transfers before (latency_hiding.py).
+- MFU: the cycles of its dataflow (matrix_cost.py) plus the start-up. The epilogue (sum with the third operand, scale
+  and shift, activation) lies on the output path and takes no time, unless the machine limits that path.
 - VFU: operations over lanes, rounded up to whole cycles, plus the start-up (vector_cost.py).
+- Both units: no less than the ports of NB and SB need (sram_traffic.py).
 
 The model is monotone: more bandwidth or a faster clock never makes a command slower.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S, ceil_div
-from device_agents.emulated_npu.emulator_errors import ExecutionFault
-from device_agents.emulated_npu.machine import Machine, Mfu
-from device_agents.emulated_npu.timing.systolic import systolic_cycles
-from device_agents.emulated_npu.timing.transfer_cost import Demand, Traffic, demands, dims_of, external_bytes
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.matrix_cost import matrix_cycles, matrix_shape, runs_on_mfu
+from device_agents.emulated_npu.timing.sram_traffic import port_cycles, sram_traffic
+from device_agents.emulated_npu.timing.transfer_cost import Demand, Traffic, demands, external_bytes
 from device_agents.emulated_npu.timing.vector_cost import vector_operations
-from device_agents.emulated_npu.unit_commands import Command, Function, Queue, Settings
+from device_agents.emulated_npu.unit_commands import Command, Function, Queue
 
 
 @dataclass(frozen=True)
 class CommandCost:
-    """The cost of one command; `fill_ps` is the part of its time that start-up, fill and drain take."""
+    """The cost of one command; `fill_ps` is the part of its time that start-up, fill and drain take.
+
+    `on_mfu`: the matrix unit executes it.
+    """
 
     duration_ps: int
     fill_ps: int
     macs: int
     traffic: tuple[Traffic, ...] = ()
     demands: tuple[Demand, ...] = ()
+    on_mfu: bool = False
 
 
 def macs(command: Command) -> int:
     """Return the multiply-adds of a command, including those on padding; 0 except for CONVOLVE and DEPTHWISE."""
-    if command.function is Function.CONVOLVE:
-        pixels, taps, channels, columns = _matrix_shape(command)
-        return pixels * taps * channels * columns
-    if command.function is Function.DEPTHWISE:
-        return command.target.descriptor.elements * math.prod(dims_of(command, command.second, 5)[:3])
-    return 0
+    return matrix_shape(command).macs if command.function in (Function.CONVOLVE, Function.DEPTHWISE) else 0
 
 
 class CostModel:
@@ -87,52 +87,21 @@ class CostModel:
         return cost
 
     def _computed(self, command: Command) -> CommandCost:
+        machine = self.machine
         if command.queue is Queue.IO:
-            asked = demands(self.machine, command)
+            asked = demands(machine, command)
             alone_ps = max((demand.latency_ps + demand.work_ps for demand in asked), default=0)
-            return CommandCost(alone_ps, 0, 0, external_bytes(command), asked)
-        if command.function is Function.CONVOLVE:
-            mfu = self.machine.mfu
-            cycles, streaming = _matrix_cycles(mfu, command)
-            cycles += mfu.startup_cycles
+            return CommandCost(alone_ps, 0, 0, external_bytes(command, machine), asked)
+        on_mfu = runs_on_mfu(machine.mfu, command)
+        if on_mfu:
+            cycles, streaming = matrix_cycles(machine.mfu, command)
+            startup = machine.mfu.startup_cycles
         else:
-            vfu = self.machine.vfu
-            streaming = ceil_div(vector_operations(command, vfu.special_cycles), vfu.lanes)
-            cycles = streaming + vfu.startup_cycles
-        return CommandCost(cycles * self.cycle_ps, (cycles - streaming) * self.cycle_ps, macs(command))
-
-
-def _matrix_shape(command: Command) -> tuple[int, int, int, int]:
-    """Return output pixels, kernel taps, input channels and output channels."""
-    *pixels, columns = dims_of(command, command.target, 4)
-    *taps, channels, _ = dims_of(command, command.second, 5)
-    return math.prod(pixels), math.prod(taps), channels, columns
-
-
-def _matrix_cycles(mfu: Mfu, command: Command) -> tuple[int, int]:
-    """Return the cycles of a CONVOLVE without start-up, and how many of them stream products.
-
-    A dot-product array computes `rows` products for each of `columns` outputs in every cycle: all cycles stream. The
-    stationary dataflows follow SCALE-Sim's closed forms (systolic.py).
-    """
-    pixels, taps, channels, columns = _matrix_shape(command)
-    if 0 in (pixels, taps, channels, columns):
-        return 0, 0
-    if mfu.dataflow == "dot-product":
-        cycles = _dot_product_cycles(mfu, command.settings, dims_of(command, command.second, 5), pixels)
-        return cycles, cycles
-    return systolic_cycles(mfu.dataflow, pixels, columns, taps * channels, mfu.rows, mfu.columns)
-
-
-def _dot_product_cycles(mfu: Mfu, settings: Settings, weights: tuple[int, ...], pixels: int) -> int:
-    """Return the cycles; channels, a window row or channels x strides fill the rows (`Mfu.packing`)."""
-    depth, height, width, channels, columns = weights
-    groups = pixels * ceil_div(columns, mfu.columns)
-    if mfu.packing == "row":
-        return groups * depth * height * ceil_div(width * channels, mfu.rows)
-    if mfu.packing == "stride":
-        unfolded = math.prod(settings.stride)
-        if not unfolded:
-            raise ExecutionFault("CONVOLVE has a stride of zero")
-        return ceil_div(groups * depth * height * width * ceil_div(channels * unfolded, mfu.rows), unfolded)
-    return groups * depth * height * width * ceil_div(channels, mfu.rows)
+            cycles = streaming = ceil_div(vector_operations(command, machine.vfu.special_cycles), machine.vfu.lanes)
+            startup = machine.vfu.startup_cycles
+        if machine.nb_port_bytes or machine.sb_port_bytes:
+            stalled = port_cycles(machine.nb_port_bytes, machine.sb_port_bytes, sram_traffic(machine.mfu, command))
+            cycles, streaming = max(cycles, stalled), max(streaming, stalled)
+        cycles += startup
+        fill_ps = (cycles - streaming) * self.cycle_ps
+        return CommandCost(cycles * self.cycle_ps, fill_ps, macs(command), on_mfu=on_mfu)

@@ -20,6 +20,7 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.failures import locked
+from device_agents.emulated_npu.timing.latency_hiding import TransferWindow
 from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue, Wait
 
 
@@ -87,6 +88,7 @@ class _Recurrence:
     def __init__(self, machine: Machine, costs: CostModel) -> None:
         self._costs = costs
         self._lanes = (_QueueState(machine.io_queue_depth), _QueueState(machine.cp_queue_depth))
+        self._window = TransferWindow(machine.io_outstanding) if machine.io_outstanding > 1 else None
         self._units: defaultdict[int, _Units] = defaultdict(_Units)
         self._durations: dict[int, tuple[Command, int]] = {}
         self._issue_ps = 0
@@ -130,7 +132,7 @@ class _Recurrence:
         at_ps = issue_ps if issue_ps > lane.free_ps else lane.free_ps
         duration_ps = 0
         if isinstance(item, Command):
-            duration_ps = self._duration_ps(item)
+            duration_ps = self._duration_ps(item, at_ps, issue_ps)
             lane.busy_ps += duration_ps
         elif isinstance(item, Post):
             self._units[item.semaphore].post(item.count, at_ps)
@@ -139,6 +141,8 @@ class _Recurrence:
             if there_ps is None:
                 return False
             at_ps = max(at_ps, there_ps)
+            if self._window is not None and item.queue is Queue.IO:
+                self._window.block(at_ps)
         lane.left_ps.append(at_ps)
         lane.free_ps = at_ps + duration_ps
         return True
@@ -157,7 +161,9 @@ class _Recurrence:
                     lane.pending.popleft()
                     served = True
 
-    def _duration_ps(self, command: Command) -> int:
+    def _duration_ps(self, command: Command, at_ps: int, issue_ps: int) -> int:
+        if self._window is not None and command.queue is Queue.IO:
+            return self._window.end_ps(command, at_ps, issue_ps, self._costs.demands(command)) - at_ps
         # A loop issues the same object again; the entry keeps it alive, so its id stays unique.
         known = self._durations.get(id(command))
         if known is None:

@@ -157,8 +157,9 @@ class Translation:
                     if item.queue is Queue.CP:
                         duration_ps = self._costs.duration_ps(item)
                         code.add(Queue.CP, duration_ps)
-                        code.mfu_ps += duration_ps if item.function is Function.CONVOLVE else 0
-                        code.vfu_ps += 0 if item.function is Function.CONVOLVE else duration_ps
+                        on_mfu = self._costs.cost(item).on_mfu
+                        code.mfu_ps += duration_ps if on_mfu else 0
+                        code.vfu_ps += 0 if on_mfu else duration_ps
                     elif item.function in (Function.SEND, Function.RECEIVE):
                         self._add_message(code, item, passed)
                     else:

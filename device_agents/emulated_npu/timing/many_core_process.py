@@ -14,6 +14,7 @@ from heapq import heappush
 
 from device_agents.emulated_npu.emulator_errors import Deadlock
 from device_agents.emulated_npu.timing.failures import locked, over_budget
+from device_agents.emulated_npu.timing.latency_hiding import TransferWindow
 from device_agents.emulated_npu.timing.many_core_code import (
     FENCE,
     POST,
@@ -47,6 +48,7 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
     kinds, gaps, count, limit_ps = code.kinds, code.gaps, len(code.kinds), stream.limit_ps
     io_ops, io_units, cp_ops, cp_units = code.io_ops, code.io_units, code.cp_ops, code.cp_units
     io_depth, cp_depth = stream.machine.io_queue_depth, stream.machine.cp_queue_depth
+    outstanding = stream.machine.io_outstanding
     events, index = stream.events, code.index
     for run in range(stream.inputs):
         begin_ps = yield
@@ -59,6 +61,7 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
         cp_served: list[int] = []
         io_finished: list[int] = []
         waits = _Waits()
+        window = TransferWindow(outstanding) if outstanding > 1 else None
         units = [0] * len(code.semaphores)
         io_waits = cp_waits = NEVER  # the semaphore that blocks the head of the queue
         while True:
@@ -134,6 +137,8 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
                                 io_served.append(now)
                                 io_finished.append(now)
                                 io_head += 1
+                                if window is not None:
+                                    window.block(now)
                                 if io_head < io_count:
                                     io_ready = max(io_issued[io_head], now)
                         cp_free = now
@@ -149,9 +154,12 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
                     break
                 op, now = io_ops[io_head], io_ready
                 if op >= 0:
-                    heappush(events, (now << TICKET_BITS) + op)
+                    asked = now if window is None else window.asked_ps(io_issued[io_head])
+                    heappush(events, (now << TICKET_BITS) + op if asked == now else _joining(asked, now, op))
                     io_free = yield
                     io_ps += io_free - now
+                    if window is not None:
+                        window.end(io_free)
                 elif op >= POST:
                     semaphore, needed = io_units[io_head]
                     if op == WAIT:
@@ -159,6 +167,8 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
                             io_waits, io_ready = semaphore, _FAR
                             continue
                         units[semaphore] -= needed
+                        if window is not None:
+                            window.block(now)
                     else:
                         units[semaphore] += needed
                         if cp_waits == semaphore and units[semaphore] >= cp_units[cp_head][1]:
@@ -171,7 +181,12 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
                                 cp_ready = max(cp_issued[cp_head], now)
                     io_free = now
                 else:
-                    now, io_free, busy_ps = yield from _exchange(stream, code, io_head, run, now, waits)
+                    asked = now if window is None else window.asked_ps(io_issued[io_head])
+                    now, io_free, busy_ps = yield from _exchange(stream, code, io_head, run, (asked, now), waits)
+                    if window is not None:
+                        window.end(io_free)
+                        if op != TRANSFERS:
+                            window.block(io_free)
                     io_ps += busy_ps
                 if io_free > limit_ps:
                     raise over_budget(code.step_of(Queue.IO, io_head), limit_ps, code.source.core)
@@ -208,22 +223,34 @@ def _locked(code: CoreCode, position: int, io: tuple[int, int], cp: tuple[int, i
     return locked(heads, stuck, lambda number: units[code.semaphores[number]], code.source.core)
 
 
+def _joining(asked_ps: int, now_ps: int, join: int) -> int:
+    """Return the event of a transfer that is asked for at `asked_ps` and moves data from `now_ps` at the earliest.
+
+    `join` holds its latency and its ticket.
+    """
+    latency_ps, ticket = join >> TICKET_BITS, join & ((1 << TICKET_BITS) - 1)
+    return (max(now_ps, asked_ps + latency_ps) << TICKET_BITS) + ticket
+
+
 def _exchange(
-    stream: StreamState, code: CoreCode, entry: int, run: int, now_ps: int, waits: _Waits
+    stream: StreamState, code: CoreCode, entry: int, run: int, times_ps: tuple[int, int], waits: _Waits
 ) -> Generator[None, int, tuple[int, int, int]]:
-    """Serve a RECEIVE, a SEND or a command with several transfers; return its start, its end and the transfer time."""
-    op = code.io_ops[entry]
+    """Serve a RECEIVE, a SEND or a command with several transfers; return its start, its end and the transfer time.
+
+    `times_ps`: when its transfers are asked for, if it waits for no other core, and when it reaches the head.
+    """
+    op, (asked_ps, now_ps) = code.io_ops[entry], times_ps
     if op == RECEIVE:
         now_ps = yield from _message(stream, code, entry, now_ps, waits)
         return now_ps, now_ps, 0
     joins = code.transfers[entry] if op == TRANSFERS else code.messages[entry].joins
     if op == SEND:
-        now_ps = yield from _slot(stream, code, entry, run, now_ps, waits)
+        asked_ps = now_ps = yield from _slot(stream, code, entry, run, now_ps, waits)
     end_ps = now_ps
     if joins:
         stream.pending[code.index] = len(joins)
         for join in joins:
-            heappush(stream.events, (now_ps << TICKET_BITS) + join)
+            heappush(stream.events, _joining(asked_ps, now_ps, join))
         end_ps = yield
     if op == SEND:
         _deliver(stream, code.messages[entry], end_ps)

@@ -27,7 +27,8 @@ from device_agents.emulated_npu.timing.attribution import WaitTime, layer_of, la
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.failures import over_budget
 from device_agents.emulated_npu.timing.single_core import NOTHING, Schedule, schedule
-from device_agents.emulated_npu.unit_commands import Command, Function, Queue
+from device_agents.emulated_npu.timing.transfer_cost import Demand
+from device_agents.emulated_npu.unit_commands import Command, Queue
 
 _NO_LIMIT_PS = 1 << 62
 
@@ -73,12 +74,13 @@ def simulate(
     limit_ps = _NO_LIMIT_PS if cycle_budget is None else cycle_budget * costs.cycle_ps
     collected = _collected(steps, machine.issue_cycles * costs.cycle_ps, limit_ps)
     durations = durations_ps(collected, costs)
-    result = schedule(collected, durations, machine, limit_ps, machine.issue_cycles * costs.cycle_ps)
-    io_ps, cp_ps = (sum(durations[index] for index in entries) for entries in result.entries)
+    issue_ps = machine.issue_cycles * costs.cycle_ps
+    result = schedule(collected, durations, machine, limit_ps, issue_ps, demands_of(collected, costs))
+    io_ps, cp_ps = (sum(result.durations_ps[index] for index in entries) for entries in result.entries)
     mfu_ps = sum(
         duration
         for step, duration in zip(result.steps, durations, strict=True)
-        if duration and isinstance(step.item, Command) and step.item.function is Function.CONVOLVE
+        if duration and isinstance(step.item, Command) and costs.cost(step.item).on_mfu
     )
     waiting = Queue.IO if io_ps >= cp_ps else Queue.CP
     layers_ps = {layer: sum(parts) for layer, parts in layer_times(result).items()}
@@ -114,7 +116,10 @@ def marginal_ps(steps: Sequence[IssuedStep], machine: Machine, layer: int, *, co
     issue_ps = machine.issue_cycles * costs.cycle_ps
     durations = durations_ps(steps, costs)
     without = [0 if layer_of(step) == layer else ps for step, ps in zip(steps, durations, strict=True)]
-    whole, rest = (schedule(steps, each, machine, _NO_LIMIT_PS, issue_ps).makespan_ps for each in (durations, without))
+    demands = demands_of(steps, costs)
+    lighter = [() if layer_of(step) == layer else each for step, each in zip(steps, demands, strict=False)]
+    whole = schedule(steps, durations, machine, _NO_LIMIT_PS, issue_ps, demands).makespan_ps
+    rest = schedule(steps, without, machine, _NO_LIMIT_PS, issue_ps, lighter).makespan_ps
     return whole - rest
 
 
@@ -135,6 +140,14 @@ def durations_ps(steps: Sequence[IssuedStep], costs: CostModel) -> list[int]:
                 raise fault.at(f"instruction {pc}") from fault
         durations.append(duration)
     return durations
+
+
+def demands_of(steps: Sequence[IssuedStep], costs: CostModel) -> list[tuple[Demand, ...]]:
+    """Return the demands of every step, for a machine with several transfers in flight; empty for any other machine."""
+    if costs.machine.io_outstanding == 1:
+        return []
+    items = (step.item for step in steps)
+    return [costs.demands(item) if isinstance(item, Command) else () for item in items]
 
 
 def _collected(steps: Iterable[IssuedStep], issue_ps: int, limit_ps: int) -> list[IssuedStep]:

@@ -28,6 +28,8 @@ from device_agents.emulated_npu.emulator_errors import Deadlock
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.failures import locked, over_budget
+from device_agents.emulated_npu.timing.latency_hiding import TransferWindow
+from device_agents.emulated_npu.timing.transfer_cost import Demand
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Wait
 
 NOTHING = -1
@@ -62,14 +64,21 @@ class Schedule:
 
 
 def schedule(
-    steps: Sequence[IssuedStep], durations_ps: Sequence[int], machine: Machine, limit_ps: int, issue_ps: int
+    steps: Sequence[IssuedStep],
+    durations_ps: Sequence[int],
+    machine: Machine,
+    limit_ps: int,
+    issue_ps: int,
+    demands: Sequence[tuple[Demand, ...]] = (),
 ) -> Schedule:
     """Run the steps; `durations_ps` holds the time of each command and 0 for other steps.
+
+    With several transfers in flight, `demands` holds those of every IO command, and they replace its time.
 
     Raises `Deadlock` if nothing can continue, naming the heads of both queues, and `BudgetExceeded` for a run
     longer than `limit_ps`.
     """
-    return _CoreEngine(steps, durations_ps, machine, limit_ps, issue_ps).run()
+    return _CoreEngine(steps, durations_ps, machine, limit_ps, issue_ps, demands).run()
 
 
 @dataclass(slots=True)
@@ -117,9 +126,17 @@ class _Server:
 
 class _CoreEngine:
     def __init__(
-        self, steps: Sequence[IssuedStep], durations: Sequence[int], machine: Machine, limit_ps: int, issue_ps: int
+        self,
+        steps: Sequence[IssuedStep],
+        durations: Sequence[int],
+        machine: Machine,
+        limit_ps: int,
+        issue_ps: int,
+        demands: Sequence[tuple[Demand, ...]],
     ) -> None:
-        self._steps, self._durations, self._limit = steps, durations, limit_ps
+        self._steps, self._durations, self._limit = steps, list(durations), limit_ps
+        self._window = TransferWindow(machine.io_outstanding) if demands else None
+        self._demands = demands
         self._kinds = [_kind(step) for step in steps]
         self._gaps = [(step.control + (step.item is not None)) * issue_ps for step in steps]
         self._servers = (_Server(Queue.IO, machine.io_queue_depth), _Server(Queue.CP, machine.cp_queue_depth))
@@ -210,6 +227,9 @@ class _CoreEngine:
             self._wake(self._servers[1 - server.queue], item.semaphore, now_ps)
 
     def _leave(self, server: _Server, index: int, now_ps: int, cause: int) -> None:
+        if self._window is not None and server.queue is Queue.IO:
+            item, demands = self._steps[index].item, self._demands[index]
+            self._durations[index] = self._window.end_ps(item, now_ps, self._issued[index], demands) - now_ps
         end = now_ps + self._durations[index]
         self._served[index], self._finished[index], self._service_cause[index] = now_ps, end, cause
         server.free_ps, server.last = end, index

@@ -1,7 +1,8 @@
 """The bytes that IO commands move, and their demands on the resources that the cores of a chip share.
 
 A view is fetched run by run in memory order, each run rounded up to whole bursts; GATHER fetches row by row. An axis of
-stride zero is fetched once and repeated on chip.
+stride zero is fetched once and repeated on chip. Packed weights on their way to SB are read with fewer bytes if the
+memory holds them compressed (`Memory.weight_compression`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from device_agents.emulated_npu.arithmetic import PS_PER_NS, PS_PER_S, ceil_div
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.resources import Resource
-from device_agents.emulated_npu.unit_commands import Command, Descriptor, Function, Operand, Queue, Space
+from device_agents.emulated_npu.unit_commands import (
+    Command,
+    DataType,
+    Descriptor,
+    Function,
+    Operand,
+    Queue,
+    Space,
+)
 
 _EXTERNAL = (Space.DDR, Space.LLC)
 
@@ -70,8 +79,8 @@ def _runs(descriptor: Descriptor, skip: int = 0) -> _Runs:
 _Transfers = dict[Space, tuple[list[_Runs], list[_Runs]]]
 
 
-def _transfers(command: Command) -> _Transfers:
-    """Return the runs that an IO command reads and writes, by external memory."""
+def _transfers(command: Command, machine: Machine | None) -> _Transfers:
+    """Return the runs that an IO command reads and writes, by external memory; without a machine uncompressed."""
     found: _Transfers = {}
     if command.queue is not Queue.IO or moves_nothing(command):
         return found
@@ -84,17 +93,31 @@ def _transfers(command: Command) -> _Transfers:
             found[index.space] = ([_runs(index)], [])
     if first.space in _EXTERNAL:
         row = _runs(first, skip)
-        found.setdefault(first.space, ([], []))[0].append(_Runs(row.number * times, row.length_bytes))
+        ratio = 1.0 if machine is None else _compression(machine, command)
+        length_bytes = row.length_bytes if ratio == 1 else math.ceil(row.length_bytes / ratio)
+        found.setdefault(first.space, ([], []))[0].append(_Runs(row.number * times, length_bytes))
     if target.space in _EXTERNAL:
         found.setdefault(target.space, ([], []))[1].append(_runs(target))
     return found
 
 
-def external_bytes(command: Command) -> tuple[Traffic, ...]:
-    """Return the bytes that an IO command reads and writes, by external memory; empty for a CP command."""
+def _compression(machine: Machine, command: Command) -> float:
+    """Return bytes per byte that is read: packed weights go to SB as one run of plain bytes, other data have a type."""
+    target, source = command.target.descriptor, present(command, command.first).descriptor
+    if command.function is not Function.LOAD or target.space is not Space.SB or target.dtype is not DataType.UINT8:
+        return 1.0
+    memory: Memory = machine.llc if source.space is Space.LLC else machine.ddr
+    return memory.weight_compression
+
+
+def external_bytes(command: Command, machine: Machine | None = None) -> tuple[Traffic, ...]:
+    """Return the bytes that an IO command reads and writes, by external memory; empty for a CP command.
+
+    Without a machine, weights count as they are in SB.
+    """
     return tuple(
         Traffic(space, *(sum(run.bytes for run in runs) for runs in sides))
-        for space, sides in _transfers(command).items()
+        for space, sides in _transfers(command, machine).items()
     )
 
 
@@ -106,7 +129,7 @@ def demands(machine: Machine, command: Command) -> tuple[Demand, ...]:
     """
     if moves_nothing(command):
         return ()
-    found = _memory_demands(machine, command, _transfers(command))
+    found = _memory_demands(machine, command, _transfers(command, machine))
     is_sent = command.function is Function.SEND
     return (*found, _link_demand(machine, command, Resource.LINK)) if is_sent else found
 
@@ -115,7 +138,7 @@ def demands_across(machine: Machine, command: Command) -> tuple[tuple[Demand, ..
     """Return the demands of a SEND to another chip on its own chip and on the other; raise as `demands`."""
     if moves_nothing(command):
         return (), ()
-    transfers = _transfers(command).items()
+    transfers = _transfers(command, machine).items()
     reading: _Transfers = {space: (reads, []) for space, (reads, _) in transfers if reads}
     writing: _Transfers = {space: ([], writes) for space, (_, writes) in transfers if writes}
     link, way_out = (_link_demand(machine, command, each) for each in (Resource.LINK, Resource.CHIP_LINK))

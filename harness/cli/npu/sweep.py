@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -48,6 +48,10 @@ class GridOptions:
 def sweep_command(
     model: arguments.Model,
     wanted: GridOptions,
+    cost: Annotated[
+        Literal["area", "energy"],
+        typer.Option("--cost", help="What the Pareto front weighs against the time: area, or energy of a run."),
+    ] = "area",
     csv: arguments.CsvFile = None,
     plot: Annotated[
         Path | None,
@@ -68,8 +72,9 @@ def sweep_command(
     first value to the last (Kneedle), on logarithmic axes if the values are spaced by a factor. A machine that cannot
     run the network stays in the table with the reason. Sizes that belong together scale together, unless you set them:
     nb_bytes and sb_bytes with shared_buffer; halo_bytes with nb_bytes. Machines on the Pareto front are marked: none is
-    both smaller in area and faster. A larger machine that came out slower is run with the program of the smaller one,
-    which shows whether the compiler is to blame. The processor time that a file may take is for each of the processes.
+    both faster and smaller in area, or in energy with --cost energy. A larger machine that came out slower is run with
+    the program of the smaller one, which shows whether the compiler is to blame. The processor time that a file may
+    take is for each of the processes.
 
     Example: harness npu sweep builtin:squeezenet --set nb_bytes=512K:8M:x2 --plot nb.html
     """
@@ -82,7 +87,7 @@ def sweep_command(
         if path is not None:
             check_folder(path)
     dims, budget = arguments.parse_dims(dim), limits.cycle_budget
-    sweep = points.run_sweep(model, machines, compiler, dims, budget, progress_note, jobs)
+    sweep = points.run_sweep(model, machines, compiler, dims, budget, progress_note, jobs, cost)
     if csv is not None:
         write_csv(csv, sweep_tables.point_rows(sweep))
     if plot is not None:

@@ -48,7 +48,7 @@ def with_tied(machine: Machine, settings: Mapping[str, ParameterValue]) -> dict[
 
     With `shared_buffer`, the size of the one buffer stands under both of its keys. The halo buffer keeps its share of
     NB. A last-level cache of 0 bytes has no bandwidth, latency or bursts. Arithmetic of another type has that type's
-    published area.
+    published area and energy.
     """
     tied = dict(settings)
     given = [key for key in ONE_BUFFER if key in settings]
@@ -61,7 +61,7 @@ def with_tied(machine: Machine, settings: Mapping[str, ParameterValue]) -> dict[
         for key in _OF_A_CACHE:
             tied.setdefault(key, 0)
     if tied.get("data_type", machine.data_type.name.lower()) != machine.data_type.name.lower():
-        for key in ("area.mac_um2", "area.lane_um2"):
+        for key in ("area.mac_um2", "area.lane_um2", "energy.mac_pj", "energy.lane_pj"):
             tied.setdefault(key, 0)
     return tied
 

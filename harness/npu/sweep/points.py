@@ -12,6 +12,7 @@ from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import area_mm2
+from device_agents.emulated_npu.reports.energy import run_energy
 from harness.errors import InputError
 from harness.npu.core_run import run_rows
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
@@ -22,6 +23,9 @@ from harness.npu.sweep.grid import Grid, SweepMachine, in_one_line
 from harness.npu.sweep.machine_parameters import ParameterValue
 from harness.npu.sweep.parallel import results
 from harness.npu.value_check import Note
+
+Cost = Literal["area", "energy"]
+"""What a machine costs beside its time: mm2, or the energy of a run."""
 
 SLOWER = 0.005
 """A larger machine is slower than a smaller one if it takes this fraction more."""
@@ -53,14 +57,15 @@ class SlowerThan:
 class SweepPoint:
     """One machine of a sweep: its changed parameters, and its time if it can run the network.
 
-    `area_mm2` is None for a machine that cannot be. `mfu_utilisation` is None without matrix products. If the machine
-    cannot run the network, `reason` says why and the results are None.
+    `area_mm2` is None for a machine that cannot be. `energy_uj` is that of the run. `mfu_utilisation` is None without
+    matrix products. If the machine cannot run the network, `reason` says why and the results are None.
     """
 
     machine: str
     settings: Mapping[str, ParameterValue]
     clock_hz: int
     area_mm2: float | None = None
+    energy_uj: float | None = None
     cycles: float | None = None
     seconds: float | None = None
     mfu_utilisation: float | None = None
@@ -88,6 +93,7 @@ class Sweep:
     points: tuple[SweepPoint, ...]
     import_s: float
     took_s: float
+    cost: Cost = "area"
 
 
 def run_sweep(
@@ -98,6 +104,7 @@ def run_sweep(
     cycle_budget: int | None,
     progress: Note,
     jobs: int = 1,
+    cost: Cost = "area",
 ) -> Sweep:
     """Time a network on every machine of a grid in `jobs` processes; raises InputError if none of them can run it."""
     with errors_of_user():
@@ -115,6 +122,7 @@ def run_sweep(
         points=points,
         import_s=import_s,
         took_s=time.perf_counter() - start,
+        cost=cost,
     )
 
 
@@ -146,11 +154,13 @@ class _Work:
                 reason, step = in_one_line(error), error.next_step
                 return SweepPoint(name, settings, machine.clock_hz, area, reason=reason, next_step=step)
         total = run_rows(timed)[-1]
+        energy = run_energy(timed.steps, timed.costs, timed.timing.makespan_ps)
         return SweepPoint(
             machine=name,
             settings=settings,
             clock_hz=machine.clock_hz,
             area_mm2=area,
+            energy_uj=energy.total,
             cycles=timed.cycles,
             seconds=timed.timing.makespan_ps / 1e12,
             mfu_utilisation=total.mfu_utilisation if total.mfu_busy else None,
@@ -223,19 +233,20 @@ def _compared(smaller: SweepPoint, larger: SweepPoint, key: str, found: tuple[fl
     return replace(larger, slower_than=slower)
 
 
-def pareto(points: Sequence[SweepPoint]) -> tuple[int, ...]:
-    """Return the points than which none is both as small and as fast, and better in one, ascending by area.
+def pareto(points: Sequence[SweepPoint], cost: Cost = "area") -> tuple[int, ...]:
+    """Return the points than which none costs as little and is as fast, and better in one, ascending by cost.
 
-    If all machines have one area there is no choice, and the result is empty.
+    If all machines cost the same there is no choice, and the result is empty.
     """
-    known = [(each.area_mm2, each.seconds, at) for at, each in enumerate(points) if each.area_mm2 and each.seconds]
-    if len({area for area, _, _ in known}) < 2:
+    costs = [each.area_mm2 if cost == "area" else each.energy_uj for each in points]
+    seconds = [each.seconds for each in points]
+    known = [(paid, took, at) for at, (paid, took) in enumerate(zip(costs, seconds, strict=True)) if paid and took]
+    if len({paid for paid, _, _ in known}) < 2:
         return ()
     return tuple(
         at
-        for area, seconds, at in sorted(known)
+        for paid, took, at in sorted(known)
         if not any(
-            area_2 <= area and seconds_2 <= seconds and (area_2, seconds_2) != (area, seconds)
-            for area_2, seconds_2, _ in known
+            paid_2 <= paid and took_2 <= took and (paid_2, took_2) != (paid, took) for paid_2, took_2, _ in known
         )
     )

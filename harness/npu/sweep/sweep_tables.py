@@ -11,7 +11,7 @@ from harness.npu.sweep.knee import knee
 from harness.npu.sweep.points import Sweep, SweepPoint, pareto
 from harness.npu.tables import Facts, Part, Table
 from harness.report.line_plot import Mark, PlotAxis, PlotSeries, line_plot
-from harness.text import milliseconds, printable
+from harness.text import four_digits, milliseconds, printable
 
 Metric = Literal["cycles", "milliseconds"]
 
@@ -80,6 +80,7 @@ def json_fields(sweep: Sweep) -> dict[str, Any]:
         "machines": list(sweep.machines),
         "parameters": [{"key": axis.key, "values": list(axis.values), "scale": axis.scale} for axis in sweep.axes],
         "metric": metric(sweep),
+        "cost": sweep.cost,
         "one_buffer": list(sweep.one_buffer),
         "tied": {key: list(names) for key, names in sweep.tied.items()},
         "points": [_fields(sweep, point, is_knee) for point, is_knee in _marked(found)],
@@ -106,7 +107,7 @@ def _marked(found: Sequence[SweepLine]) -> Iterator[tuple[SweepPoint, bool]]:
 
 
 def _front(sweep: Sweep) -> tuple[SweepPoint, ...]:
-    return tuple(sweep.points[at] for at in pareto(sweep.points))
+    return tuple(sweep.points[at] for at in pareto(sweep.points, sweep.cost))
 
 
 def _fields(sweep: Sweep, point: SweepPoint, is_knee: bool) -> dict[str, Any]:
@@ -114,6 +115,7 @@ def _fields(sweep: Sweep, point: SweepPoint, is_knee: bool) -> dict[str, Any]:
         "machine": point.machine,
         "settings": dict(point.settings),
         "area_mm2": point.area_mm2,
+        "energy_uj": point.energy_uj,
         "cycles": point.cycles,
         "seconds": point.seconds,
         "mfu_utilisation": point.mfu_utilisation,
@@ -151,19 +153,20 @@ def sweep_tables(sweep: Sweep) -> list[Part]:
         marks = ["knee"] * is_knee + ["Pareto"] * any(point is each for each in front)
         rows.append((*head, *_cells(point), _bar((_value(sweep, point) or 0.0) / largest, marks)))
     header = ("machine",) * several + tuple(axis.key for axis in varying)
-    header += ("mm2", "cycles", "ms", "MFU", "bound by", metric(sweep))
+    header += ("mm2", "cycles", "ms", "uJ", "MFU", "bound by", metric(sweep))
     return [Table(header, rows, left=int(several), bars=True), Facts(tuple(_summary(sweep, found)))]
 
 
 def _cells(point: SweepPoint) -> tuple[str, ...]:
     if point.cycles is None or point.seconds is None:
-        return _area(point), "", "", "", "cannot run"
+        return _number(point.area_mm2), "", "", "", "", "cannot run"
     used = "" if point.mfu_utilisation is None else f"{point.mfu_utilisation:.1%}"
-    return _area(point), f"{point.cycles:,.0f}", milliseconds(point.seconds), used, point.bound or ""
+    times = f"{point.cycles:,.0f}", milliseconds(point.seconds)
+    return _number(point.area_mm2), *times, _number(point.energy_uj), used, point.bound or ""
 
 
-def _area(point: SweepPoint) -> str:
-    return "" if point.area_mm2 is None else f"{point.area_mm2:.4g}"
+def _number(cost: float | None) -> str:
+    return "" if cost is None else four_digits(cost)
 
 
 def _bar(part: float, marks: Sequence[str]) -> str:
@@ -201,7 +204,8 @@ def _settings(sweep: Sweep, point: SweepPoint) -> str:
 def _pareto_facts(sweep: Sweep) -> Iterator[tuple[str, str]]:
     front = _front(sweep)
     for at, point in enumerate(front[:_MOST_REASONS]):
-        text = f"{_settings(sweep, point)}: {_area(point)} mm2, {milliseconds(point.seconds or 0.0)} ms"
+        cost = f"{_number(point.area_mm2)} mm2" if sweep.cost == "area" else f"{_number(point.energy_uj)} uJ"
+        text = f"{_settings(sweep, point)}: {cost}, {milliseconds(point.seconds or 0.0)} ms"
         yield "" if at else "Pareto", text
     if len(front) > _MOST_REASONS:
         yield "", f"and {len(front) - _MOST_REASONS} more, marked in the table"

@@ -1,0 +1,53 @@
+"""The latency of transfers that passes while transfers before them move their data (`Machine.io_outstanding`).
+
+The IO queue stays in order: data move one transfer after the other. But a transfer is asked for as soon as it has been
+issued, the WAIT and message before it in its queue have been satisfied, and fewer than `io_outstanding` transfers are
+in flight; its latency counts from then. A POST in front of it holds nothing up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from device_agents.emulated_npu.timing.transfer_cost import Demand
+from device_agents.emulated_npu.unit_commands import Command, Function, Item, Wait
+
+_MESSAGES = (Function.SEND, Function.RECEIVE)
+
+
+class TransferWindow:
+    """The transfers in flight of one IO queue, at most `depth`."""
+
+    __slots__ = ("_ends", "_not_before_ps")
+
+    def __init__(self, depth: int) -> None:
+        self._ends = deque([0] * depth, maxlen=depth)
+        self._not_before_ps = 0
+
+    def asked_ps(self, issued_ps: int) -> int:
+        """Return when the next transfer is asked for."""
+        return max(issued_ps, self._not_before_ps, self._ends[0])
+
+    def end(self, now_ps: int) -> None:
+        """Note the end of a transfer."""
+        self._ends.append(now_ps)
+
+    def block(self, now_ps: int) -> None:
+        """Ask for no transfer before this time."""
+        self._not_before_ps = now_ps
+
+    def end_ps(self, item: Item | None, served_ps: int, issued_ps: int, demands: Sequence[Demand]) -> int:
+        """Return the end of an entry that leaves its queue at `served_ps`, without other users of the memories."""
+        if isinstance(item, Command):
+            is_message = item.function in _MESSAGES
+            asked_ps = served_ps if is_message else self.asked_ps(issued_ps)
+            ends = (max(served_ps, asked_ps + one.latency_ps) + one.work_ps for one in demands)
+            end_ps = max(ends, default=served_ps)
+            self.end(end_ps)
+            if is_message:
+                self.block(end_ps)
+            return end_ps
+        if isinstance(item, Wait):
+            self.block(served_ps)
+        return served_ps
