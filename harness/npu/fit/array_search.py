@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.npu.fit.layer_model import LayerModel, amounts_of, fit_layers, loss
-from harness.npu.fit.layer_samples import LayerSamples
+from harness.npu.fit.layer_model import LayerModel, amounts_of, fit_again, fit_layers, loss
+from harness.npu.fit.layer_samples import PRODUCTS, LayerSamples
 from harness.npu.fit.multiplier_array import NO_STEPS, MultiplierArray, candidates
 
 FEWEST_PRODUCTS = 8
@@ -45,7 +45,7 @@ def find_array(samples: LayerSamples, classes: tuple[str, ...]) -> ArrayFit:
     quick = _quick_losses(samples, classes, plain)
     fits = {NO_STEPS: plain}
     for array in sorted(quick, key=quick.__getitem__)[:_FINALISTS]:
-        fits[array] = fit_layers(amounts_of(samples, classes, array), classes)
+        fits[array] = fit_again(amounts_of(samples, classes, array), _scaled(plain, samples, array))
     errors = min((model.errors for model in fits.values()), key=lambda one: one.relative)
     losses = {}
     for array, model in fits.items():
@@ -54,6 +54,14 @@ def find_array(samples: LayerSamples, classes: tuple[str, ...]) -> ArrayFit:
         losses[array] = loss(work, model.latency_s(work), same.errors_s(work))
     best = min(losses, key=losses.__getitem__)
     return ArrayFit(best, fits[best], tuple(sorted(one for one in fits if losses[one] <= losses[best] + LIKELIHOOD)))
+
+
+def _scaled(model: LayerModel, samples: LayerSamples, array: MultiplierArray) -> LayerModel:
+    """Return the model with rates of products that count idle multipliers, to start from."""
+    without, within = (amounts_of(samples, model.classes, one).operations for one in (NO_STEPS, array))
+    factor = float(np.median((without / within)[samples.in_array]))
+    is_product = np.array([name == PRODUCTS for name in model.classes])
+    return replace(model, operation_s=np.where(is_product, factor, 1.0) * model.operation_s)
 
 
 def _quick_losses(samples: LayerSamples, classes: tuple[str, ...], model: LayerModel) -> dict[MultiplierArray, float]:

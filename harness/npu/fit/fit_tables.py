@@ -12,6 +12,8 @@ from harness.npu.tables import NAME_WIDTH, Facts, Part, Table
 from harness.text import milliseconds, printable
 
 _SHOWN_ARRAYS = 4
+_LEAST_SHOWN = 1e-5
+"""Smaller numbers, in the unit that is shown, are nothing."""
 _UNITS = (
     ("op/s", 1e-9, "G op/s"),
     ("byte/s", 1e-9, "GB/s"),
@@ -38,7 +40,7 @@ def json_fields(fit: MachineFit, found: FittedMachine) -> dict[str, Any]:
             "packing": fit.array.packing if fit.array_identified else None,
             "alternatives": [asdict(one) for one in fit.arrays],
         },
-        "fitted_keys": list(found.fitted),
+        "fitted_keys": dict(found.fitted),
         "classes": [asdict(one) for one in fit.classes],
         "worst": [asdict(one) for one in fit.worst],
     }
@@ -80,8 +82,12 @@ def fit_tables(fit: MachineFit, found: FittedMachine) -> list[Part]:
 
 def _row(one: Parameter) -> tuple[str, ...]:
     scale, unit = next((scale, shown) for unit, scale, shown in _UNITS if unit == one.unit)
-    value = NOT_IDENTIFIED if one.value is None else f"{one.value * scale:.4g} {unit}".rstrip()
-    return one.name, value, f"[{one.low * scale:.4g}, {one.high * scale:.4g}]", str(one.layers), one.why
+    value = NOT_IDENTIFIED if one.value is None else f"{_end(one.value, scale)} {unit}".rstrip()
+    return one.name, value, f"[{_end(one.low, scale)}, {_end(one.high, scale)}]", str(one.layers), one.why
+
+
+def _end(value: float | None, scale: float) -> str:
+    return "open" if value is None else f"{value * scale:.4g}" if value * scale > _LEAST_SHOWN else "0"
 
 
 def _array_row(fit: MachineFit) -> tuple[str, ...]:

@@ -13,41 +13,53 @@ from device_agents.emulated_npu.unit_commands import DataType
 from harness.npu.error_translation import errors_of_user
 from harness.npu.fit.layer_samples import PRODUCTS
 from harness.npu.fit.machine_fit import MachineFit
+from harness.npu.fit.multiplier_array import NO_STEPS
 from harness.npu.sweep.machine_parameters import ParameterValue, changed
 
 VECTOR_CLASSES = ("move/map/simple", "mac/conv/depthwise")
 """Classes that a vector unit computes, that with the plainest operations first."""
+FITTED, SEVERAL = "fitted", "one of several that explain the samples as well"
 _MOST_CYCLES = 1_000_000
 _FASTEST_BYTES_PER_S = 1e18
 
 
 @dataclass(frozen=True)
 class FittedMachine:
-    """A machine and which of its keys were fitted; the others are those of the preset."""
+    """A machine, and the keys that are not the preset's, each with where its value comes from."""
 
     machine: Machine
     preset: str
-    fitted: tuple[str, ...]
+    fitted: Mapping[str, str]
 
 
 def machine_of(fit: MachineFit, preset: Machine, name: str) -> FittedMachine:
     """Return the preset with the fitted values; raises InputError if they contradict its other values."""
-    settings = dict(_settings(fit, preset))
+    array = dict(_array(fit, preset))
+    settings = {**array, **dict(_settings(fit, preset, array))}
     with errors_of_user("Choose another --preset"):
         machine = changed(dataclasses.replace(preset, name=name), settings)
-    return FittedMachine(machine, preset.name, tuple(settings))
+    origin = FITTED if fit.array_identified else SEVERAL
+    return FittedMachine(machine, preset.name, {key: origin if key in array else FITTED for key in settings})
 
 
-def _settings(fit: MachineFit, preset: Machine) -> Iterator[tuple[str, ParameterValue]]:
-    rows, columns = preset.mfu.rows, preset.mfu.columns
-    if fit.array_identified:
-        rows, columns = fit.array.rows, fit.array.columns
-        yield from (("mfu.rows", rows), ("mfu.columns", columns))
-        yield from (("mfu.dataflow", "dot-product"), ("mfu.packing", fit.array.packing))
+def _array(fit: MachineFit, preset: Machine) -> Iterator[tuple[str, ParameterValue]]:
+    """Return the array that explains the samples best, nothing if the preset's explains them as well."""
+    mfu = preset.mfu
+    known = [(one.rows, one.columns, one.packing) for one in fit.arrays]
+    if NO_STEPS in fit.arrays or (not fit.array_identified and (mfu.rows, mfu.columns, mfu.packing) in known):
+        return
+    yield from (("mfu.rows", fit.array.rows), ("mfu.columns", fit.array.columns))
+    yield from (("mfu.dataflow", "dot-product"), ("mfu.packing", fit.array.packing))
+
+
+def _settings(
+    fit: MachineFit, preset: Machine, array: Mapping[str, ParameterValue]
+) -> Iterator[tuple[str, ParameterValue]]:
+    multipliers = fit.array.multipliers if array else preset.mfu.rows * preset.mfu.columns
     clock_hz = preset.clock_hz
     peak = fit.peak(PRODUCTS)
     if peak is not None:
-        clock_hz = max(1_000, round(peak / (rows * columns)))
+        clock_hz = max(1_000, round(peak / multipliers))
         yield "clock_hz", clock_hz
     vector = fit.peak(*VECTOR_CLASSES)
     if vector is not None:
@@ -84,9 +96,8 @@ def _host_settings(fit: MachineFit, preset: Machine) -> Iterator[tuple[str, Para
 
 def machine_text(found: FittedMachine, heading: str) -> str:
     """Return the machine's file in TOML; each key says whether it was fitted."""
-    origin = {key: "fitted" for key in found.fitted}
     lines = [f"# {line}" for line in heading.splitlines()]
-    lines += _lines(found.machine, "", origin)
+    lines += _lines(found.machine, "", found.fitted)
     return "\n".join(lines) + "\n"
 
 

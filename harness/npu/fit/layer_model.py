@@ -8,8 +8,9 @@ An overlap of 1 is max(compute, transfer), one of 0 the sum. The model is the re
 utilisation, memory and compute), with the start-up and the overlap fitted instead of assumed.
 
 The error of a layer has four parts: that of its measurement, a relative and a fixed one of the model, and one of the
-overlap, which differs from layer to layer: it is proportional to min(compute, transfer). So rates and bandwidths come mostly from
-long layers that one of the terms decides. The loss is Cauchy's: layers that the model does not describe hardly count.
+overlap, which differs from layer to layer: it is proportional to min(compute, transfer). So rates and bandwidths come
+mostly from long layers that one of the terms decides. The loss is Cauchy's: layers that the model does not describe
+hardly count.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _BOTH = 0.2
 """Share of the longer term from which on the shorter one shows the overlap."""
 _FEWEST = 8
 _LONGEST_START_S = 1.0
+_TOLERANCES = {"ftol": 1e-6, "xtol": 1e-6, "gtol": 1e-6, "max_nfev": 100}
 _REFITS = 4
 _OVERLAPS = (0.9, 0.2)
 
@@ -127,11 +129,15 @@ def fit_layers(work: Amounts, classes: tuple[str, ...]) -> LayerModel:
     fits = []
     for overlap in _OVERLAPS:
         model = _model(classes, _first(work, classes, overlap), _FIRST)
-        model = _fit(work, model, _FIRST)
-        for _ in range(_REFITS):
-            model = refit(work, model)
-        fits.append(model)
+        fits.append(fit_again(work, _fit(work, model, _FIRST)))
     return min(fits, key=lambda one: loss(work, one.latency_s(work), one.errors_s(work)))
+
+
+def fit_again(work: Amounts, model: LayerModel) -> LayerModel:
+    """Return the model fitted from here until the errors of layers are those of its residuals."""
+    for _ in range(_REFITS):
+        model = refit(work, model)
+    return model
 
 
 def refit(work: Amounts, model: LayerModel) -> LayerModel:
@@ -210,7 +216,9 @@ def _fit(work: Amounts, model: LayerModel, errors: ModelErrors) -> LayerModel:
     high = np.array([np.log(SLOWEST_S)] * (count + 2) + [_LONGEST_START_S, 1.0]) / units
     inner = 1e-6 * np.minimum(high - low, 1.0)
     start = np.clip(_variables(model) / units, low + inner, high - inner)
-    found = least_squares(residuals, start, jac=jacobian, bounds=(low, high), loss="cauchy", x_scale="jac")
+    found = least_squares(
+        residuals, start, jac=jacobian, bounds=(low, high), loss="cauchy", x_scale="jac", **_TOLERANCES
+    )
     return _model(classes, found.x * units, errors)
 
 

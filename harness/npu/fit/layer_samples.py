@@ -100,7 +100,9 @@ def samples_of(table: Lut) -> LayerSamples:
     Entries of neighbourhoods are shares of a chain, and layers that read from outside the network also transfer their
     inputs: both are left out unless the table has no others.
     """
-    described = [(entry, describe(entry.signature, entry.context, warm=entry.visit == _WARM)) for entry in table.entries]
+    described = [
+        (entry, describe(entry.signature, entry.context, warm=entry.visit == _WARM)) for entry in table.entries
+    ]
     known = [(entry, layer) for entry, layer in described if layer is not None]
     alone = [(entry, layer) for entry, layer in known if "@" not in entry.context]
     inside = [(entry, layer) for entry, layer in alone if _OUTSIDE not in entry.context.split(",")]
@@ -109,10 +111,14 @@ def samples_of(table: Lut) -> LayerSamples:
         raise CoverageError(
             f"{table.name} has too few layers to fit a machine",
             why=f"It has {len(chosen)} layers of known sizes; {FEWEST_LAYERS} are the least",
-            next_step=f"Measure more layers: harness profile --device {table.device}, then harness lut build"
-            f" --device {table.device}",
+            next_step=f"Measure more: harness profile --device {table.device} --space builtin:machine, then harness lut"
+            f" build --device {table.device}",
         )
     return _columns(chosen)
+
+
+def _features(entry: Entry) -> LayerFeatures | None:
+    return describe(entry.signature, entry.context, warm=entry.visit == _WARM)
 
 
 def _columns(chosen: Sequence[tuple[Entry, LayerFeatures]]) -> LayerSamples:
@@ -137,9 +143,9 @@ def rate_classes(arrays: LayerArrays) -> tuple[str, ...]:
 def _is_biased(entry: Entry) -> bool:
     """Return whether a convolution adds a bias, its own or that of a normalisation behind it."""
     parsed = parse_key(entry.signature)
-    first = parsed.operators[0] if parsed is not None else None
-    is_convolution = first is not None and first.op == "Conv"
-    return is_convolution and (len(first.tensors) > 2 or _BIASED in entry.op)
+    if parsed is None or parsed.operators[0].op != "Conv":
+        return False
+    return len(parsed.operators[0].tensors) > 2 or _BIASED in entry.op
 
 
 def _label(entry: Entry, layer: LayerFeatures) -> str:

@@ -17,7 +17,7 @@ from harness.latency.overhead import Coefficient, Overhead
 from harness.lut.table import Lut
 from harness.npu.fit.array_search import find_array
 from harness.npu.fit.intervals import ModelIntervals, bootstrap
-from harness.npu.fit.layer_model import Amounts, LayerModel, amounts_of
+from harness.npu.fit.layer_model import FASTEST_S, Amounts, LayerModel, amounts_of
 from harness.npu.fit.layer_samples import LayerSamples, fitted_classes, samples_of
 from harness.npu.fit.multiplier_array import MultiplierArray
 from harness.npu.fit.rate_splits import FEWEST_BOUND, MOSTLY, split_rates
@@ -30,6 +30,7 @@ WIDEST_TIME = 3.0
 """The same of a start-up or a latency."""
 WIDEST_OVERLAP = 0.5
 _WORST = 10
+_NOTHING = 2.0
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,15 @@ class DeviceSamples:
 class Parameter:
     """A fitted parameter in `unit`, with its 95 % interval.
 
-    `value` is None where the samples do not identify it: `why` says so, and the interval is what remains possible.
-    `layers` is the number of layers, or of null probes, that determine it.
+    `value` is None where the samples do not identify it: `why` says so, and the interval is what remains possible, with
+    None for an open end. `layers` is the number of layers, or of null probes, that determine it.
     """
 
     name: str
     unit: str
     value: float | None
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     layers: int
     why: str = ""
 
@@ -169,7 +170,7 @@ def fit_machine(samples: DeviceSamples) -> MachineFit:
 
 
 def _nothing(device: str, why: str) -> MeasurementError:
-    step = f"Measure larger layers and more of them: harness profile --device {device}, then harness lut build"
+    step = f"Measure larger layers: harness profile --device {device} --space builtin:machine, then harness lut build"
     return MeasurementError("The samples identify no rate and no bandwidth of the device", why=why, next_step=step)
 
 
@@ -194,14 +195,19 @@ def _bandwidths(model: LayerModel, spread: ModelIntervals, work: Amounts) -> tup
 
 def _rate(name: str, unit: str, each_s: float, interval: Floats, bound: Mask) -> Parameter:
     """Return a rate from the seconds of one operation or byte; `bound` are the layers that mostly consist of it."""
-    low, high = 1 / float(interval[1]), 1 / float(interval[0])
+    low, high = (_finite(float(bound)) for bound in interval[::-1])
     layers = int(np.count_nonzero(bound))
     why = ""
     if layers < FEWEST_BOUND:
         why = f"it determines most of the latency of {layers} layers; {FEWEST_BOUND} are the least"
-    elif high > WIDEST_RATE * low:
+    elif low is None or high is None or high > WIDEST_RATE * low:
         why = "its interval is too wide"
     return Parameter(name, unit, None if why else 1 / each_s, low, high, layers, why)
+
+
+def _finite(each_s: float) -> float | None:
+    """Return a rate; None if the fit went to the end of its range, because nothing limits the rate."""
+    return 1 / each_s if each_s > _NOTHING * FASTEST_S else None
 
 
 def _start(model: LayerModel, spread: ModelIntervals, layers: int) -> Parameter:
