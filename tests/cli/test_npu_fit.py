@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-import npu_inputs
 import pytest
 from npu_command import Npu
 
-from device_agents.emulated_npu.machine import Machine, load_preset, preset_text, read_machine
+from device_agents.emulated_npu.machine import Machine, load_preset, read_machine
 from harness import ProfileRequest, SpaceRequest, Workspace, build_lut, profile_request
 from harness.npu.fit.fitted_machine import FittedMachine, machine_of, machine_text
 from harness.npu.fit.layer_samples import PRODUCTS
@@ -138,19 +137,3 @@ def test_machines_are_found_blind(settings: Mapping[str, ParameterValue], tmp_pa
     found = machine_of(fit, load_preset("edge"), "own").machine
     assert (found.mfu.rows, found.mfu.columns) == (truth.mfu.rows, truth.mfu.columns)
     assert found.clock_hz == pytest.approx(truth.clock_hz, rel=0.05)
-
-
-def test_a_device_may_have_a_machine_of_its_own(npu: Npu, tmp_path: Path) -> None:
-    """The option `machine` holds the text of a machine file; a wrong one is refused with the key."""
-    from device_agents.backends import Refused
-    from device_agents.backends.emulated_npu import EmulatedNpuBackend
-
-    own = EmulatedNpuBackend({"machine": npu_inputs.machine_text(columns="8")}).fingerprint()
-    assert own != EmulatedNpuBackend({"preset": "edge"}).fingerprint()
-    for options, reason in (
-        ({"machine": preset_text("edge").replace("clock_hz", "clock")}, "clock is not a key"),
-        ({"machine": preset_text("edge"), "preset": "edge"}, "without the option preset"),
-        ({"machine": 3}, "text of a machine file"),
-    ):
-        with pytest.raises(Refused, match=reason):
-            EmulatedNpuBackend(options)

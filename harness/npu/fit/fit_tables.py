@@ -104,6 +104,6 @@ def _shares(fitted: bool, median: float, spread: float) -> tuple[str, str]:
 
 
 def _facts(fit: MachineFit, found: FittedMachine) -> Iterator[tuple[str, str]]:
-    yield "fit", f"{fit.layers} layers of {fit.device}, relative error of the model {fit.error:.1%}"
+    yield "fit", f"{fit.layers} layers of {fit.device}, median absolute residual {fit.error:.1%}"
     yield "intervals", "bootstrap over layers; of runs, inputs, outputs and accesses those of the table's overhead"
     yield "machine", f"{found.machine.name} on top of {found.preset}: {', '.join(found.fitted)}"

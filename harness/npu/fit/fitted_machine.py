@@ -11,7 +11,7 @@ from typing import Any
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import DataType
 from harness.npu.error_translation import errors_of_user
-from harness.npu.fit.layer_samples import PRODUCTS
+from harness.npu.fit.layer_samples import PRODUCTS, WINDOWS
 from harness.npu.fit.machine_fit import MachineFit
 from harness.npu.fit.multiplier_array import NO_STEPS
 from harness.npu.sweep.machine_parameters import ParameterValue, changed
@@ -57,7 +57,7 @@ def _settings(
 ) -> Iterator[tuple[str, ParameterValue]]:
     multipliers = fit.array.multipliers if array else preset.mfu.rows * preset.mfu.columns
     clock_hz = preset.clock_hz
-    peak = fit.peak(PRODUCTS)
+    peak = fit.peak(PRODUCTS, WINDOWS)
     if peak is not None:
         clock_hz = max(1_000, round(peak / multipliers))
         yield "clock_hz", clock_hz

@@ -7,7 +7,7 @@
 An overlap of 1 is max(compute, transfer), one of 0 the sum. The model is the refined roofline of ANNETTE (array
 utilisation, memory and compute), with the start-up and the overlap fitted instead of assumed.
 
-The error of a layer has four parts: that of its measurement, a relative and a fixed one of the model, and one of the
+The error of a layer has four parts: that of its measurement, a relative one of its class, a fixed one, and one of the
 overlap, which differs from layer to layer: it is proportional to min(compute, transfer). So rates and bandwidths come
 mostly from long layers that one of the terms decides. The loss is Cauchy's: layers that the model does not describe
 hardly count.
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from harness.array_types import Floats, Ints
+from harness.array_types import Floats, Ints, Mask
 from harness.measure.summary import MAD_TO_SIGMA
 from harness.npu.fit.layer_samples import LayerSamples
 from harness.npu.fit.multiplier_array import MultiplierArray
@@ -33,6 +33,7 @@ LEAST_ERROR, MOST_ERROR = 0.005, 0.3
 """Limits of the relative error of the model."""
 MOST_OVERLAP_ERROR = 0.3
 """The largest error of the overlap: about that of a uniform distribution from 0 to 1."""
+_FIRST_ERROR = 0.15
 _BOTH = 0.2
 """Share of the longer term from which on the shorter one shows the overlap."""
 _FEWEST = 8
@@ -60,15 +61,15 @@ class Amounts:
 
 @dataclass(frozen=True)
 class ModelErrors:
-    """Errors of the model: relative, in seconds, and of the overlap."""
+    """Errors of the model: relative of each class of rates, (classes,), in seconds, and of the overlap."""
 
-    relative: float
+    relative: Floats
     fixed_s: float = 0.0
     overlap: float = 0.0
 
     def of(self, work: Amounts, shorter_s: Floats) -> Floats:
         """Return the standard errors of layers; `shorter_s` is min(compute, transfer), (..., layers)."""
-        relative_s = self.relative * np.maximum(np.abs(work.latency_s), work.stderr_s)
+        relative_s = self.relative[work.class_of] * np.maximum(np.abs(work.latency_s), work.stderr_s)
         one = np.hypot(np.hypot(work.stderr_s, self.fixed_s), relative_s)
         return np.asarray(np.hypot(one, self.overlap * shorter_s))
 
@@ -108,9 +109,6 @@ class LayerModel:
         return self.errors.of(work, np.minimum(*self.parts(work)))
 
 
-_FIRST = ModelErrors(0.15)
-
-
 def amounts_of(samples: LayerSamples, classes: Sequence[str], array: MultiplierArray) -> Amounts:
     """Return the work of samples on an array; every sample is of one of `classes`."""
     place = {name: at for at, name in enumerate(classes)}
@@ -128,8 +126,8 @@ def fit_layers(work: Amounts, classes: tuple[str, ...]) -> LayerModel:
     """Return the model that explains the layers best; every class has a layer in `work`."""
     fits = []
     for overlap in _OVERLAPS:
-        model = _model(classes, _first(work, classes, overlap), _FIRST)
-        fits.append(fit_again(work, _fit(work, model, _FIRST)))
+        model = _model(classes, _first(work, classes, overlap), ModelErrors(np.full(len(classes), _FIRST_ERROR)))
+        fits.append(fit_again(work, _fit(work, model, model.errors)))
     return min(fits, key=lambda one: loss(work, one.latency_s(work), one.errors_s(work)))
 
 
@@ -146,8 +144,8 @@ def refit(work: Amounts, model: LayerModel) -> LayerModel:
 
 
 def _errors(work: Amounts, model: LayerModel) -> ModelErrors:
-    """Return the errors that residuals show: of the overlap where both terms matter, else relative of the longer half
-    of the layers, and fixed of the shorter half."""
+    """Return the errors that residuals show: of the overlap where both terms matter, relative of each class, and fixed
+    of the shorter half of the layers."""
     modelled = model.latency_s(work)
     residual = np.abs(work.latency_s - modelled)
     shorter, longer = np.sort(np.stack(model.parts(work)), axis=0)
@@ -155,14 +153,21 @@ def _errors(work: Amounts, model: LayerModel) -> ModelErrors:
     overlap = MOST_OVERLAP_ERROR
     if np.count_nonzero(both) >= _FEWEST:
         overlap = min(overlap, MAD_TO_SIGMA * float(np.median(residual[both] / shorter[both])))
-    clear = ~both if np.count_nonzero(~both) >= 2 * _FEWEST else np.ones_like(both)
-    middle_s = float(np.median(modelled[clear]))
-    long, short = clear & (modelled >= middle_s), clear & (modelled <= middle_s)
-    relative = MAD_TO_SIGMA * float(np.median(residual[long] / modelled[long]))
-    relative = float(np.clip(relative, LEAST_ERROR, MOST_ERROR))
+    relative = np.array([_relative(residual, modelled, work.class_of == at, ~both) for at in range(len(model.classes))])
+    short = modelled <= np.median(modelled)
     fixed_s = MAD_TO_SIGMA * float(np.median(residual[short]))
-    known_s = relative * float(np.median(modelled[short]))
+    known_s = float(np.median((relative[work.class_of] * modelled)[short]))
     return ModelErrors(relative, math.sqrt(max(0.0, fixed_s**2 - known_s**2)), overlap)
+
+
+def _relative(residual_s: Floats, modelled_s: Floats, members: Mask, clear: Mask) -> float:
+    """Return the relative error of a class, by the longer half of its layers that one term decides, if it has some."""
+    own = members & clear if np.count_nonzero(members & clear) >= _FEWEST else members
+    if not np.any(own):
+        return MOST_ERROR
+    long = own & (modelled_s >= np.median(modelled_s[own]))
+    share = MAD_TO_SIGMA * float(np.median(residual_s[long] / modelled_s[long]))
+    return float(np.clip(share, LEAST_ERROR, MOST_ERROR))
 
 
 def loss(work: Amounts, modelled_s: Floats, scale_s: Floats) -> float:

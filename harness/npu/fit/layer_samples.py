@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,8 +20,9 @@ FEWEST_LAYERS = 12
 """Layers below which nothing is fitted."""
 _WARM = "warm"
 _OUTSIDE = "outside"
-PRODUCTS = "products of matrices"
-"""The rate class of dense and grouped convolutions and of products with weights: they fill an array of multipliers."""
+PRODUCTS, WINDOWS = "products of matrices", "convolutions over windows"
+"""Rate classes of what fills an array of multipliers: convolutions of one tap and products with weights, and other
+convolutions. Those have other algorithms on many devices, such as Winograd's, or transforms."""
 _PRODUCTS = ("mac/conv/dense", "mac/conv/grouped", "mac/product/weights")
 _BIASED = "BatchNormalization"
 
@@ -30,9 +31,9 @@ _BIASED = "BatchNormalization"
 class LayerSamples:
     """Layers with their latencies, one entry per layer in every column.
 
-    `classes` name the code of each layer, such as `mac/conv/dense`. `keys` are digests of layer keys: one layer in two
-    contexts is one key. `rate_classes` name the rate that each layer computes at: products of matrices share one until
-    `with_own_rate`. `biased` layers also add a bias. `latency_s` is the remainder of an entry, which may be negative.
+    `classes` name the code of each layer, such as `mac/conv/dense`, `rate_classes` the rate that it computes at. `keys`
+    are digests of layer keys: one layer in two contexts is one key. `biased` layers also add a bias. `latency_s` is the
+    remainder of a table's entry, which may be negative.
     """
 
     labels: tuple[str, ...]
@@ -75,11 +76,6 @@ class LayerSamples:
     def of_class(self, name: str) -> Ints:
         """Return the positions of the layers of a class of code."""
         return np.flatnonzero(np.array(self.classes) == name)
-
-    def with_own_rate(self, name: str) -> LayerSamples:
-        """Return the layers with a rate of its own for a class of code."""
-        own = zip(self.classes, self.rate_classes, strict=True)
-        return replace(self, rate_classes=tuple(name if code == name else rate for code, rate in own))
 
     def take(self, index: Ints) -> LayerSamples:
         """Return the layers at these positions, which may repeat."""
@@ -136,8 +132,11 @@ def _columns(chosen: Sequence[tuple[Entry, LayerFeatures]]) -> LayerSamples:
 
 
 def rate_classes(arrays: LayerArrays) -> tuple[str, ...]:
-    """Return the rate class of each layer: one for all products of matrices, else the class of code."""
-    return tuple(PRODUCTS if one.startswith(_PRODUCTS) else one for one in arrays.operators)
+    """Return the rate class of each layer: PRODUCTS or WINDOWS, else the class of code."""
+    return tuple(
+        (PRODUCTS if taps == 1 else WINDOWS) if one.startswith(_PRODUCTS) else one
+        for one, taps in zip(arrays.operators, arrays.taps, strict=True)
+    )
 
 
 def _is_biased(entry: Entry) -> bool:

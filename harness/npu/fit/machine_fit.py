@@ -20,15 +20,17 @@ from harness.npu.fit.intervals import ModelIntervals, bootstrap
 from harness.npu.fit.layer_model import FASTEST_S, Amounts, LayerModel, amounts_of
 from harness.npu.fit.layer_samples import LayerSamples, fitted_classes, samples_of
 from harness.npu.fit.multiplier_array import MultiplierArray
-from harness.npu.fit.rate_splits import FEWEST_BOUND, MOSTLY, split_rates
 
 FEWEST_OF_A_CLASS = 3
 """Layers of a class of code below which its rate is not fitted."""
+FEWEST_BOUND = 4
+"""Layers bound by a term, which makes most of their latency, below which its constant is not identified."""
 WIDEST_RATE = 1.3
 """Upper over lower end of the interval of a rate or bandwidth that counts as identified."""
 WIDEST_TIME = 3.0
 """The same of a start-up or a latency."""
 WIDEST_OVERLAP = 0.5
+_MOSTLY = 0.5
 _WORST = 10
 _NOTHING = 2.0
 
@@ -97,8 +99,8 @@ class MachineFit:
     """The machine that explains a device's samples.
 
     `peaks` are multiply-adds or operations per second of each class of code, with those of idle multipliers; the first
-    is that of the class with most work. `array` is the best array; it is identified only if `arrays`, all that explain
-    the samples as well, has no other. Bandwidths are bytes/s. `start` is the fixed time of a layer, `call` that of a
+    is that of the class with most work. `array` is the best array; it is identified only if `arrays`, all that explain the
+    samples as well, have its rows and columns. Bandwidths are bytes/s. `start` is the fixed time of a layer, `call` that of a
     run, `access` that of an access to external memory, in seconds.
     """
 
@@ -140,8 +142,8 @@ def fit_machine(samples: DeviceSamples) -> MachineFit:
         raise _nothing(samples.device, f"No class of operators has {FEWEST_OF_A_CLASS} layers")
     used = np.isin(np.array(layers.rate_classes), classes)
     fitted = layers.take(np.flatnonzero(used))
-    fitted, found = split_rates(fitted, find_array(fitted, classes))
-    work = amounts_of(fitted, found.model.classes, found.array)
+    found = find_array(fitted, classes)
+    work = amounts_of(fitted, classes, found.array)
     spread = bootstrap(work, fitted.keys, found.model, samples.repeatability)
     peaks = _peaks(found.model, spread, work)
     weights, features = _bandwidths(found.model, spread, work)
@@ -163,7 +165,7 @@ def fit_machine(samples: DeviceSamples) -> MachineFit:
         input_byte=_coefficient("input", "s/byte", overhead.a, probes),
         output_byte=_coefficient("output", "s/byte", overhead.b, probes),
         access=_coefficient("latency of memory", "s", overhead.coefficients["accesses"], probes),
-        error=found.model.errors.relative,
+        error=float(np.median(np.abs(found.model.residuals(work)))),
         classes=_class_residuals(layers, fitted, found.model.residuals(work)),
         worst=_worst(fitted, work, found.model),
     )
@@ -176,7 +178,7 @@ def _nothing(device: str, why: str) -> MeasurementError:
 
 def _peaks(model: LayerModel, spread: ModelIntervals, work: Amounts) -> tuple[Parameter, ...]:
     compute, _ = model.parts(work)
-    bound = compute > MOSTLY * model.latency_s(work)
+    bound = compute > _MOSTLY * model.latency_s(work)
     return tuple(
         _rate(f"{name}", "op/s", float(model.operation_s[at]), spread.operation_s[at], bound & (work.class_of == at))
         for at, name in enumerate(model.classes)
@@ -185,8 +187,8 @@ def _peaks(model: LayerModel, spread: ModelIntervals, work: Amounts) -> tuple[Pa
 
 def _bandwidths(model: LayerModel, spread: ModelIntervals, work: Amounts) -> tuple[Parameter, Parameter]:
     latency_s = model.latency_s(work)
-    by_weights = work.weight_bytes * model.weight_byte_s > MOSTLY * latency_s
-    by_features = work.feature_bytes * model.feature_byte_s > MOSTLY * latency_s
+    by_weights = work.weight_bytes * model.weight_byte_s > _MOSTLY * latency_s
+    by_features = work.feature_bytes * model.feature_byte_s > _MOSTLY * latency_s
     return (
         _rate("bandwidth of weights", "byte/s", model.weight_byte_s, spread.weight_byte_s, by_weights),
         _rate("bandwidth of features", "byte/s", model.feature_byte_s, spread.feature_byte_s, by_features),

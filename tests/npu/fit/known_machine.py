@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
-from harness.npu.fit.layer_samples import LayerSamples
+from harness.npu.fit.layer_samples import LayerSamples, rate_classes
 from harness.npu.fit.machine_fit import DeviceSamples
 from harness.predictor.features.layer_arrays import layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, channelwise, convolution, matrix_product
@@ -85,6 +85,6 @@ def samples(layers: list[LayerFeatures], machine: KnownMachine, seed: int = 0) -
     chance = random.Random(seed)
     latency_s = np.array([machine.latency_s(layer, chance) for layer in layers])
     names = tuple(f"layer {at}" for at in range(len(layers)))
-    return DeviceSamples(
-        "known", LayerSamples(names, names, layer_arrays(layers), latency_s, 0.005 * latency_s), overhead()
-    )
+    arrays, biased = layer_arrays(layers), np.zeros(len(layers), dtype=np.bool_)
+    columns = LayerSamples(names, names, arrays, rate_classes(arrays), biased, latency_s, 0.005 * latency_s)
+    return DeviceSamples("known", columns, overhead())
