@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,11 +12,13 @@ from harness.measure.summary import MAD_TO_SIGMA
 from harness.npu.fit.layer_model import (
     LEAST_ERROR,
     MOST_ERROR,
+    Amounts,
     LayerModel,
     amounts_of,
     fit_again,
     fit_layers,
     loss,
+    tied,
 )
 from harness.npu.fit.layer_samples import PRODUCTS, WINDOWS, LayerSamples
 from harness.npu.fit.multiplier_array import NO_STEPS, MultiplierArray, candidates
@@ -23,8 +26,10 @@ from harness.npu.fit.multiplier_array import NO_STEPS, MultiplierArray, candidat
 FEWEST_PRODUCTS = 8
 """Products of matrices below which no array is searched."""
 LIKELIHOOD = 6.0
-"""Arrays whose loss exceeds the least one by less explain as much. Half of the 95 % quantile of chi² with two degrees of
-freedom, the profile likelihood interval of rows and columns, is 3; layers of similar sizes do not err independently."""
+"""Arrays whose loss exceeds the least one by less explain as much. Half of the 95 % quantile of chi² with two degrees
+of freedom, the profile likelihood interval of rows and columns, is 3; layers do not err independently."""
+LEAST_DIFFERENCE = 0.1
+"""Relative difference of two rates below which classes share one."""
 _FINALISTS = 16
 _SLOWER, _FASTER, _STEP = 2.0, 24.0, 1.015
 
@@ -61,7 +66,20 @@ def find_array(samples: LayerSamples, classes: tuple[str, ...]) -> ArrayFit:
         work = amounts_of(samples, classes, array)
         losses[array] = loss(work, model.latency_s(work), model.errors_s(work))
     best = min(losses, key=losses.__getitem__)
-    return ArrayFit(best, fits[best], tuple(sorted(one for one in fits if losses[one] <= losses[best] + LIKELIHOOD)))
+    alternatives = tuple(sorted(one for one in fits if losses[one] <= losses[best] + LIKELIHOOD))
+    return ArrayFit(best, _with_one_rate(fits[best], amounts_of(samples, classes, best)), alternatives)
+
+
+def _with_one_rate(model: LayerModel, work: Amounts) -> LayerModel:
+    """Return the model with one rate for products and windows, unless two rates that differ explain more."""
+    if not {PRODUCTS, WINDOWS} <= set(model.classes):
+        return model
+    fits = [fit_again(work, tied(model, *pair)) for pair in ((PRODUCTS, WINDOWS), (WINDOWS, PRODUCTS))]
+    losses = [loss(work, one.latency_s(work), one.errors_s(work)) for one in (*fits, model)]
+    at = int(np.argmin(losses[:2]))
+    one, other = (model.operation_s[model.classes.index(name)] for name in (PRODUCTS, WINDOWS))
+    differ = abs(math.log(one / other)) > LEAST_DIFFERENCE
+    return model if differ and losses[2] < losses[at] - LIKELIHOOD else fits[at]
 
 
 def _scaled(model: LayerModel, samples: LayerSamples, array: MultiplierArray) -> LayerModel:

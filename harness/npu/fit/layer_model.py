@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -29,8 +29,10 @@ from harness.npu.fit.multiplier_array import MultiplierArray
 
 FASTEST_S, SLOWEST_S = 1e-16, 1e-3
 """Limits of the seconds per operation and per byte."""
-LEAST_ERROR, MOST_ERROR = 0.005, 0.3
+LEAST_ERROR, MOST_ERROR = 0.01, 0.3
 """Limits of the relative error of the model."""
+_USUAL_OVERLAP = 0.5
+"""Where no layer shows the overlap, it is between none and all."""
 MOST_OVERLAP_ERROR = 0.3
 """The largest error of the overlap: about that of a uniform distribution from 0 to 1."""
 _FIRST_ERROR = 0.15
@@ -78,7 +80,7 @@ class ModelErrors:
 class LayerModel:
     """Fitted constants in seconds per operation of each class, per byte, and per layer.
 
-    `errors` are those of the model.
+    `rate_of` numbers the rate of each class: classes may share one. `errors` are those of the model.
     """
 
     classes: tuple[str, ...]
@@ -88,6 +90,7 @@ class LayerModel:
     start_s: float
     overlap: float
     errors: ModelErrors
+    rate_of: tuple[int, ...]
 
     def parts(self, work: Amounts) -> tuple[Floats, Floats]:
         """Return compute and transfer times, (layers,)."""
@@ -126,7 +129,12 @@ def fit_layers(work: Amounts, classes: tuple[str, ...]) -> LayerModel:
     """Return the model that explains the layers best; every class has a layer in `work`."""
     fits = []
     for overlap in _OVERLAPS:
-        model = _model(classes, _first(work, classes, overlap), ModelErrors(np.full(len(classes), _FIRST_ERROR)))
+        model = _model(
+            classes,
+            tuple(range(len(classes))),
+            _first(work, classes, overlap),
+            ModelErrors(np.full(len(classes), _FIRST_ERROR)),
+        )
         fits.append(fit_again(work, _fit(work, model, model.errors)))
     return min(fits, key=lambda one: loss(work, one.latency_s(work), one.errors_s(work)))
 
@@ -136,6 +144,16 @@ def fit_again(work: Amounts, model: LayerModel) -> LayerModel:
     for _ in range(_REFITS):
         model = refit(work, model)
     return model
+
+
+def tied(model: LayerModel, first: str, second: str) -> LayerModel:
+    """Return the model with the rate of the first class for the second as well, to fit from."""
+    one, other = model.classes.index(first), model.classes.index(second)
+    shared = [model.rate_of[one if at == other else at] for at in range(len(model.classes))]
+    numbers = {rate: number for number, rate in enumerate(dict.fromkeys(shared))}
+    operation_s = model.operation_s.copy()
+    operation_s[other] = operation_s[one]
+    return replace(model, operation_s=operation_s, rate_of=tuple(numbers[rate] for rate in shared))
 
 
 def refit(work: Amounts, model: LayerModel) -> LayerModel:
@@ -182,19 +200,22 @@ def _first(work: Amounts, classes: Sequence[str], overlap: float) -> Floats:
     weighted = work.weight_bytes > 0
     per_byte = latency_s[weighted] / work.weight_bytes[weighted]
     weight_s = np.quantile(per_byte, 0.1) if per_byte.size else 1e-11
-    feature_s = np.quantile(latency_s / work.feature_bytes, 0.1) / 4
+    moving = work.feature_bytes > 0
+    feature_s = np.quantile(latency_s[moving] / work.feature_bytes[moving], 0.1) / 4 if np.any(moving) else 1e-11
     rates = np.log(np.clip([*operation_s, weight_s, feature_s], 2 * FASTEST_S, SLOWEST_S / 2))
     return np.array([*rates, float(np.quantile(latency_s, 0.05)) / 2, overlap])
 
 
 def _variables(model: LayerModel) -> Floats:
-    rates = np.log([*model.operation_s, model.weight_byte_s, model.feature_byte_s])
+    firsts = [model.rate_of.index(number) for number in range(max(model.rate_of) + 1)]
+    rates = np.log([*model.operation_s[firsts], model.weight_byte_s, model.feature_byte_s])
     return np.array([*rates, model.start_s, model.overlap])
 
 
 def _fit(work: Amounts, model: LayerModel, errors: ModelErrors) -> LayerModel:
     """Return the model with the constants of least loss; the errors of layers are those at the start."""
-    classes, count = model.classes, len(model.classes)
+    rate_of = np.array(model.rate_of)
+    count = int(rate_of.max()) + 1
     scale = errors.of(work, np.minimum(*model.parts(work)))
     rows = np.arange(len(work.latency_s))
     # A start-up of the order of one, as the logarithms of rates are.
@@ -202,20 +223,23 @@ def _fit(work: Amounts, model: LayerModel, errors: ModelErrors) -> LayerModel:
     units[count + 2] = max(float(np.median(np.abs(work.latency_s))), 1e-9)
 
     def residuals(variables: Floats) -> Floats:
-        tried = _model(classes, variables * units, errors)
-        return np.asarray((tried.latency_s(work) - work.latency_s) / scale)
+        tried = _model(model.classes, model.rate_of, variables * units, errors)
+        prior = (tried.overlap - _USUAL_OVERLAP) / MOST_OVERLAP_ERROR
+        return np.append((tried.latency_s(work) - work.latency_s) / scale, prior)
 
     def jacobian(variables: Floats) -> Floats:
-        tried = _model(classes, variables * units, errors)
+        tried = _model(model.classes, model.rate_of, variables * units, errors)
         compute, transfer = tried.parts(work)
         by_transfer = 1 - tried.overlap * (transfer < compute)
         found = np.zeros((len(rows), count + 4))
-        found[rows, work.class_of] = compute * (1 - tried.overlap * (compute <= transfer))
+        found[rows, rate_of[work.class_of]] = compute * (1 - tried.overlap * (compute <= transfer))
         found[:, count] = by_transfer * work.weight_bytes * tried.weight_byte_s
         found[:, count + 1] = by_transfer * work.feature_bytes * tried.feature_byte_s
         found[:, count + 2] = 1
         found[:, count + 3] = -np.minimum(compute, transfer)
-        return np.asarray(found * units / scale[:, None])
+        prior = np.zeros((1, count + 4))
+        prior[0, -1] = 1 / MOST_OVERLAP_ERROR
+        return np.concatenate([found * units / scale[:, None], prior])
 
     low = np.array([np.log(FASTEST_S)] * (count + 2) + [0.0, 0.0]) / units
     high = np.array([np.log(SLOWEST_S)] * (count + 2) + [_LONGEST_START_S, 1.0]) / units
@@ -224,11 +248,11 @@ def _fit(work: Amounts, model: LayerModel, errors: ModelErrors) -> LayerModel:
     found = least_squares(
         residuals, start, jac=jacobian, bounds=(low, high), loss="cauchy", x_scale="jac", **_TOLERANCES
     )
-    return _model(classes, found.x * units, errors)
+    return _model(model.classes, model.rate_of, found.x * units, errors)
 
 
-def _model(classes: tuple[str, ...], variables: Floats, errors: ModelErrors) -> LayerModel:
-    count = len(classes)
+def _model(classes: tuple[str, ...], rate_of: tuple[int, ...], variables: Floats, errors: ModelErrors) -> LayerModel:
+    count = max(rate_of) + 1
     rates = np.exp(variables[: count + 2])
     weight_s, feature_s, start_s, overlap = map(float, (*rates[count:], *variables[count + 2 :]))
-    return LayerModel(classes, rates[:count], weight_s, feature_s, start_s, overlap, errors)
+    return LayerModel(classes, rates[np.array(rate_of)], weight_s, feature_s, start_s, overlap, errors, rate_of)

@@ -24,6 +24,7 @@ PRODUCTS, WINDOWS = "products of matrices", "convolutions over windows"
 """Rate classes of what fills an array of multipliers: convolutions of one tap and products with weights, and other
 convolutions. Those have other algorithms on many devices, such as Winograd's, or transforms."""
 _PRODUCTS = ("mac/conv/dense", "mac/conv/grouped", "mac/product/weights")
+_MOVERS = "move/"
 _BIASED = "BatchNormalization"
 
 
@@ -64,8 +65,9 @@ class LayerSamples:
 
     @property
     def feature_bytes(self) -> Floats:
-        """Bytes of inputs and results, (layers,)."""
-        return np.asarray(self.arrays.moved_bytes - self.arrays.weight_bytes)
+        """Bytes of inputs and results, (layers,); 0 where operations are proportional to them: their rate has both."""
+        moves = np.array([one.startswith(_MOVERS) for one in self.classes], dtype=np.bool_)
+        return np.where(moves, 0.0, self.arrays.moved_bytes - self.arrays.weight_bytes)
 
     @property
     def operations(self) -> Floats:

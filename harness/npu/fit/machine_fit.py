@@ -18,13 +18,15 @@ from harness.lut.table import Lut
 from harness.npu.fit.array_search import find_array
 from harness.npu.fit.intervals import ModelIntervals, bootstrap
 from harness.npu.fit.layer_model import FASTEST_S, Amounts, LayerModel, amounts_of
-from harness.npu.fit.layer_samples import LayerSamples, fitted_classes, samples_of
+from harness.npu.fit.layer_samples import PRODUCTS, LayerSamples, fitted_classes, samples_of
 from harness.npu.fit.multiplier_array import MultiplierArray
 
 FEWEST_OF_A_CLASS = 3
 """Layers of a class of code below which its rate is not fitted."""
 FEWEST_BOUND = 4
 """Layers bound by a term, which makes most of their latency, below which its constant is not identified."""
+FEWEST_WITH_BOTH = 8
+"""Layers that compute and transfer, below which the overlap is not identified."""
 WIDEST_RATE = 1.3
 """Upper over lower end of the interval of a rate or bandwidth that counts as identified."""
 WIDEST_TIME = 3.0
@@ -99,9 +101,9 @@ class MachineFit:
     """The machine that explains a device's samples.
 
     `peaks` are multiply-adds or operations per second of each class of code, with those of idle multipliers; the first
-    is that of the class with most work. `array` is the best array; it is identified only if `arrays`, all that explain the
-    samples as well, have its rows and columns. Bandwidths are bytes/s. `start` is the fixed time of a layer, `call` that of a
-    run, `access` that of an access to external memory, in seconds.
+    is that of the class with most work. `array` is the best array; it is identified only if `arrays`, all that explain
+    the samples as well, have its rows and columns. Bandwidths are bytes/s. `start` is the fixed time of a layer, `call`
+    that of a run, `access` that of an access to external memory, in seconds.
     """
 
     device: str
@@ -179,10 +181,15 @@ def _nothing(device: str, why: str) -> MeasurementError:
 def _peaks(model: LayerModel, spread: ModelIntervals, work: Amounts) -> tuple[Parameter, ...]:
     compute, _ = model.parts(work)
     bound = compute > _MOSTLY * model.latency_s(work)
-    return tuple(
-        _rate(f"{name}", "op/s", float(model.operation_s[at]), spread.operation_s[at], bound & (work.class_of == at))
-        for at, name in enumerate(model.classes)
-    )
+    found = []
+    for rate in dict.fromkeys(model.rate_of):
+        members = [at for at, one in enumerate(model.rate_of) if one == rate]
+        names = [model.classes[at] for at in members]
+        own = bound & np.isin(work.class_of, members)
+        name = PRODUCTS if PRODUCTS in names else names[0]
+        at = members[0]
+        found.append(_rate(name, "op/s", float(model.operation_s[at]), spread.operation_s[at], own))
+    return tuple(found)
 
 
 def _bandwidths(model: LayerModel, spread: ModelIntervals, work: Amounts) -> tuple[Parameter, Parameter]:
@@ -236,8 +243,8 @@ def _overlap(model: LayerModel, spread: ModelIntervals, work: Amounts) -> Parame
     layers = int(np.count_nonzero(both))
     low, high = map(float, spread.overlap)
     why = ""
-    if layers < FEWEST_BOUND:
-        why = f"{layers} layers both compute and transfer for a visible time; {FEWEST_BOUND} are the least"
+    if layers < FEWEST_WITH_BOTH:
+        why = f"{layers} layers both compute and transfer for a visible time; {FEWEST_WITH_BOTH} are the least"
     elif high - low > WIDEST_OVERLAP:
         why = "its interval is too wide"
     return Parameter("overlap", "", None if why else model.overlap, low, high, layers, why)

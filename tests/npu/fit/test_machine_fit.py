@@ -16,7 +16,7 @@ from harness.npu.fit.layer_samples import PRODUCTS
 from harness.npu.fit.machine_fit import MachineFit, Parameter, fit_machine
 from harness.npu.fit.multiplier_array import MultiplierArray
 
-LAYERS = list(varied_layers(100, seed=3))
+LAYERS = list(varied_layers(140, seed=3))
 MACHINES = (
     KnownMachine(),
     KnownMachine(rows=16, columns=64, clock_hz=4e8, lanes=32, bytes_per_s=3e9, start_s=1e-5),
