@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from known_machine import KnownMachine, samples, varied_layers
 
-from device_agents.emulated_npu.machine import load_preset, read_machine
+from device_agents.emulated_npu.machine import load_preset, parse_machine, preset_names, read_machine
 from harness.errors import MeasurementError
-from harness.npu.fit.fitted_machine import machine_of, machine_text
+from harness.npu.fit.fitted_machine import FittedMachine, machine_of, machine_text
 from harness.npu.fit.layer_samples import PRODUCTS
 from harness.npu.fit.machine_fit import MachineFit, Parameter, fit_machine
 from harness.npu.fit.multiplier_array import MultiplierArray
@@ -120,3 +120,10 @@ def test_the_file_is_a_machine(fitted: tuple[KnownMachine, MachineFit], tmp_path
     for key in ("clock_hz", "mfu.rows", "ddr.bytes_per_s", "host.driver_s"):
         assert key in found.fitted
     assert "ddr.latency_ns" not in found.fitted
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_machine_survives_its_file(name: str) -> None:
+    """The text of a machine's file describes the same machine, for every preset."""
+    preset = load_preset(name)
+    assert parse_machine(machine_text(FittedMachine(preset, name, {}), "A preset."), name) == preset
