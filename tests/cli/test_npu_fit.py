@@ -134,6 +134,8 @@ def test_machines_are_found_blind(settings: Mapping[str, ParameterValue], tmp_pa
     assert near(fit.call, truth.host.driver_s + 2 * truth.host.dma_setup_s)
     assert near(fit.input_byte, truth.host.preprocess_s_per_byte + 1 / truth.host.dma_bytes_per_s)
     assert near(fit.output_byte, truth.host.postprocess_s_per_byte + 1 / truth.host.dma_bytes_per_s)
+    arrays = {(one.rows, one.columns) for one in fit.arrays}
+    assert (truth.mfu.rows, truth.mfu.columns) in arrays and fit.array_identified == (len(arrays) == 1)
     found = machine_of(fit, load_preset("edge"), "own").machine
-    assert (found.mfu.rows, found.mfu.columns) == (truth.mfu.rows, truth.mfu.columns)
-    assert found.clock_hz == pytest.approx(truth.clock_hz, rel=0.05)
+    multipliers = truth.mfu.rows * truth.mfu.columns
+    assert found.clock_hz * found.mfu.rows * found.mfu.columns == pytest.approx(truth.clock_hz * multipliers, rel=0.05)
