@@ -9,7 +9,7 @@ import math
 import re
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLay
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.host_processor import HostModel
-from device_agents.emulated_npu.machine import Machine, Noise, find_machine
+from device_agents.emulated_npu.machine import Machine, Noise, find_machine, parse_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
 from device_agents.messages import LoadRequest, Revealed, Sample, TrueLayer, TrueOverhead, Truth
 from device_agents.sources import sources_digest
@@ -27,7 +27,7 @@ from device_agents.sources import sources_digest
 FORMAT = "emulated-npu"
 DEFAULT_PRESET = "edge"
 _REVEALS = {"": (), "fusion": ("fusion",), "fusion,chains": ("fusion", "chains")}
-_OPTIONS = {"preset", "seed", "noise", "reveals", "slow"}
+_OPTIONS = {"preset", "machine", "seed", "noise", "reveals", "slow"}
 _PRESET = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 _FACTOR = re.compile(r"[0-9]{1,3}(\.[0-9]{1,9})?\Z")
 _LONGEST_SLOW = 10_000
@@ -62,8 +62,9 @@ class _LoadedProbe:
 class EmulatedNpuBackend:
     """One machine and its host. The NPU takes the same time in every run of a probe; only the host varies.
 
-    Options: `preset` names the machine; `seed` seeds the host's noise; `noise` is 1 for the noise in the machine's
-    description, or 0 for none; `reveals` is "fusion,chains" (default), "fusion" or "".
+    Options: `preset` names the machine, or `machine` is the text of its file; `seed` seeds the host's noise; `noise`
+    is 1 for the noise in the machine's description, or 0 for none; `reveals` is "fusion,chains" (default), "fusion"
+    or "".
 
     `slow` plants slowdowns for tests and benchmarks: "SIGNATURE:FACTOR", or several separated by ";", multiplies the
     latency of every hardware layer with that signature by FACTOR, in every probe and network. It is not part of the
@@ -78,11 +79,10 @@ class EmulatedNpuBackend:
             options = {**options, "reveals": options["tells"]}
             del options["tells"]
         read = OptionReader(self.name, options, _OPTIONS)
-        preset = options.get("preset", DEFAULT_PRESET)
+        preset, self._machine = _machine(options)
         seed, noise = read.whole("seed", 0, 0, MOST_SEED), read.whole("noise", 1, 0, 1)
         reveals = read.one_of("reveals", _REVEALS, "fusion,chains")
         self.reveals: Tuple[str, ...] = _REVEALS[reveals]
-        self._machine = _machine(preset)
         host = self._machine.host
         self._described = host if noise else replace(host, noise=Noise())
         self._host = HostModel(self._described, seed)
@@ -198,12 +198,22 @@ def _slowed(timed: _TimedModel, factors: Dict[str, float]) -> _TimedModel:
     return replace(timed, makespan_s=timed.makespan_s + added_s, layers=tuple(layers))
 
 
-def _machine(preset: Any) -> Machine:
-    """Return the machine of a preset; a path is refused, because it would read files of the device."""
-    if not isinstance(preset, str) or not _PRESET.match(preset):
-        raise Refused("emulated-npu backend: the option preset must be a name of lower-case letters, digits and dashes")
+def _machine(options: Mapping[str, Any]) -> Tuple[str, Machine]:
+    """Return the name of the preset and its machine, or "own" and the machine that the option `machine` describes.
+
+    A path is refused, because it would read files of the device.
+    """
+    text, preset = options.get("machine"), options.get("preset", DEFAULT_PRESET)
     try:
-        return find_machine(preset)
+        if text is not None:
+            if not isinstance(text, str) or "preset" in options:
+                what = "the option machine must be the text of a machine file, without the option preset"
+                raise Refused(f"emulated-npu backend: {what}")
+            return "own", parse_machine(text, "own")
+        if not isinstance(preset, str) or not _PRESET.match(preset):
+            what = "the option preset must be a name of lower-case letters, digits and dashes"
+            raise Refused(f"emulated-npu backend: {what}")
+        return preset, find_machine(preset)
     except EmulatorError as error:
         raise Refused(_words(error)) from error
 

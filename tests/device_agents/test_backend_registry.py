@@ -11,6 +11,7 @@ from in_process import InProcessSession
 
 from device_agents.backends import BACKENDS, Refused, Registration, create
 from device_agents.backends.null import NullBackend
+from device_agents.emulated_npu.machine import preset_text
 from harness.device.inventory import load_inventory
 from harness.device.session import LoadRequest, Visit
 
@@ -64,6 +65,19 @@ def test_unknown_option_is_refused_with_the_known_ones(name: str) -> None:
     """Each backend refuses an option that it does not know, and lists those that it knows."""
     with pytest.raises(Refused, match=rf"the {name} backend has no option 'colour'; it has \w+"):
         create(name, {"colour": "red"})
+
+
+def test_an_emulated_device_may_have_a_machine_of_its_own() -> None:
+    """The option `machine` holds the text of a machine file; a wrong one is refused with the key."""
+    own = create("emulated-npu", {"machine": preset_text("nvdla-64")})
+    assert own.fingerprint() != create("emulated-npu", {}).fingerprint()
+    for options, reason in (
+        ({"machine": preset_text("edge").replace("clock_hz", "clock")}, "clock is not a key"),
+        ({"machine": preset_text("edge"), "preset": "edge"}, "without the option preset"),
+        ({"machine": 3}, "text of a machine file"),
+    ):
+        with pytest.raises(Refused, match=reason):
+            create("emulated-npu", options)
 
 
 def test_unknown_backend_is_refused_with_the_known_ones() -> None:

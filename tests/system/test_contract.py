@@ -33,7 +33,7 @@ DOCUMENTED = {
     *COMMANDS,
     "report",
     "worker",
-    *_below("npu", "assemble pipeline split sweep"),
+    *_below("npu", "assemble fit pipeline split sweep"),
     *_below("nightly", "run install status"),
     *_below("devices", "mark golden"),
     *_below("journal", "check"),

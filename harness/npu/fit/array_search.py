@@ -1,0 +1,116 @@
+"""Which array of multipliers the latencies show: every candidate is fitted, and those that explain as much are kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harness.array_types import Floats
+from harness.measure.summary import MAD_TO_SIGMA
+from harness.npu.fit.layer_model import (
+    LEAST_ERROR,
+    MOST_ERROR,
+    Amounts,
+    LayerModel,
+    amounts_of,
+    fit_again,
+    fit_layers,
+    loss,
+    tied,
+)
+from harness.npu.fit.layer_samples import PRODUCTS, WINDOWS, LayerSamples
+from harness.npu.fit.multiplier_array import NO_STEPS, MultiplierArray, candidates
+
+FEWEST_PRODUCTS = 8
+"""Products of matrices below which no array is searched."""
+LIKELIHOOD = 6.0
+"""Arrays whose loss exceeds the least one by less explain as much. Half of the 95 % quantile of chi² with two degrees
+of freedom, the profile likelihood interval of rows and columns, is 3; layers do not err independently."""
+LEAST_DIFFERENCE = 0.1
+"""Relative difference of two rates below which classes share one."""
+_FINALISTS = 16
+_SLOWER, _FASTER, _STEP = 2.0, 24.0, 1.015
+
+
+@dataclass(frozen=True)
+class ArrayFit:
+    """The array that explains the latencies best, its model, and all arrays that explain them as well."""
+
+    array: MultiplierArray
+    model: LayerModel
+    alternatives: tuple[MultiplierArray, ...]
+
+    @property
+    def is_identified(self) -> bool:
+        """Whether all arrays that explain the latencies as well have the same rows and columns, and show steps."""
+        return self.array != NO_STEPS and len({(one.rows, one.columns) for one in self.alternatives}) == 1
+
+
+def find_array(samples: LayerSamples, classes: tuple[str, ...]) -> ArrayFit:
+    """Return the array and the model with the least loss.
+
+    A quick search fits only the rates of products; the model is fitted wholly for the best arrays of it. Each array has
+    the errors that its own residuals show, which its likelihood contains.
+    """
+    plain = fit_layers(amounts_of(samples, classes, NO_STEPS), classes)
+    if np.count_nonzero(samples.in_array) < FEWEST_PRODUCTS:
+        return ArrayFit(NO_STEPS, plain, (NO_STEPS,))
+    quick = _quick_losses(samples, classes, plain)
+    fits = {NO_STEPS: plain}
+    for array in sorted(quick, key=quick.__getitem__)[:_FINALISTS]:
+        fits[array] = fit_again(amounts_of(samples, classes, array), _scaled(plain, samples, array))
+    losses = {}
+    for array, model in fits.items():
+        work = amounts_of(samples, classes, array)
+        losses[array] = loss(work, model.latency_s(work), model.errors_s(work))
+    best = min(losses, key=losses.__getitem__)
+    alternatives = tuple(sorted(one for one in fits if losses[one] <= losses[best] + LIKELIHOOD))
+    return ArrayFit(best, _with_one_rate(fits[best], amounts_of(samples, classes, best)), alternatives)
+
+
+def _with_one_rate(model: LayerModel, work: Amounts) -> LayerModel:
+    """Return the model with one rate for products and windows, unless two rates that differ explain more."""
+    if not {PRODUCTS, WINDOWS} <= set(model.classes):
+        return model
+    fits = [fit_again(work, tied(model, *pair)) for pair in ((PRODUCTS, WINDOWS), (WINDOWS, PRODUCTS))]
+    losses = [loss(work, one.latency_s(work), one.errors_s(work)) for one in (*fits, model)]
+    at = int(np.argmin(losses[:2]))
+    one, other = (model.operation_s[model.classes.index(name)] for name in (PRODUCTS, WINDOWS))
+    differ = abs(math.log(one / other)) > LEAST_DIFFERENCE
+    return model if differ and losses[2] < losses[at] - LIKELIHOOD else fits[at]
+
+
+def _scaled(model: LayerModel, samples: LayerSamples, array: MultiplierArray) -> LayerModel:
+    """Return the model with rates of products that count idle multipliers, to start from."""
+    without, within = (amounts_of(samples, model.classes, one).operations for one in (NO_STEPS, array))
+    factor = float(np.median((without / within)[samples.in_array]))
+    is_product = np.array([name in (PRODUCTS, WINDOWS) for name in model.classes])
+    return replace(model, operation_s=np.where(is_product, factor, 1.0) * model.operation_s)
+
+
+def _quick_losses(samples: LayerSamples, classes: tuple[str, ...], model: LayerModel) -> dict[MultiplierArray, float]:
+    """Return the loss of each array with the best rate of each class; transfer, start-up and overlap are `model`'s."""
+    products = samples.take(np.flatnonzero(samples.in_array))
+    work = amounts_of(products, classes, NO_STEPS)
+    _, transfer = model.parts(work)
+    members = [work.class_of == at for at in sorted(set(work.class_of.tolist()))]
+    steps = int(np.log(_SLOWER * _FASTER) / np.log(_STEP))
+    factors = np.geomspace(1 / _FASTER, _SLOWER, steps)[:, None]
+
+    def min_loss(off: Floats, modelled: Floats, shorter: Floats, stderr_s: Floats) -> float:
+        """Return the loss at the best rate of one class, with the error that its residuals show; (rates, layers)."""
+        shown = MAD_TO_SIGMA * np.median(off / modelled, axis=1, keepdims=True)
+        known = np.hypot(stderr_s, model.errors.overlap * shorter)
+        scale = np.hypot(np.clip(shown, LEAST_ERROR, MOST_ERROR) * modelled, known)
+        return float((np.log1p((off / scale) ** 2) + np.log(scale)).sum(axis=1).min())
+
+    def best_loss(array: MultiplierArray) -> float:
+        compute = factors * (array.operations(products.arrays) * model.operation_s[work.class_of])
+        shorter = np.minimum(compute, transfer)
+        modelled = model.start_s + compute + transfer - model.overlap * shorter
+        off = np.abs(work.latency_s - modelled)
+        return sum(min_loss(off[:, own], modelled[:, own], shorter[:, own], work.stderr_s[own]) for own in members)
+
+    return {array: best_loss(array) for array in candidates()}
