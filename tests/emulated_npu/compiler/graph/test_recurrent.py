@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from networks_on_npu import execute, network_of, relative_error
-from small_models import Array, functions, imported, model, node, values
+from reference_graph import run_graph
+from small_models import Array, by_runtime, functions, imported, model, node, values
 
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.stages import compile_model
@@ -85,6 +86,8 @@ def test_recurrent_nodes(op: str, data: st.DataObject) -> None:
     given_inputs = {name: array for name, array in operands.items() if name in computed}
     constants = {name: array for name, array in operands.items() if name not in computed}
     proto = model([made], given_inputs, constants, outputs=[name for name in made.output if name])
+    results = by_runtime(proto, given_inputs)
+    assume(all(np.abs(array).max() < 100 for array in results))  # unbounded functions may grow beyond all numbers
     imported(proto, given_inputs)
 
 
@@ -132,8 +135,6 @@ def test_the_batch_may_come_first() -> None:
         for each in nodes:
             if each.op_type == op:
                 each.input[:] = [f"{name}t" if name in ("x", *states) else name for name in each.input]
-        from reference_graph import run_graph
-
         wanted = run_graph(first, x, {})
         found = run_graph(import_model(model(nodes, x, operands, outputs.split())), x, {})
         for name in outputs.split():
