@@ -10,9 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from networks_on_npu import NetworkCase, execute, relative_error, small_machine
 from onnx import helper
-from small_models import Array, by_runtime, imported, model, node, values
+from small_models import by_runtime, imported, model, node, values
 
 from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.numpy_types import Array
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.data(), st.integers(1, 2))

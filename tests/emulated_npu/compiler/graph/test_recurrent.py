@@ -10,12 +10,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from networks_on_npu import execute, network_of, relative_error
 from reference_graph import run_graph
-from small_models import Array, by_runtime, functions, imported, model, node, values
+from small_models import by_runtime, functions, imported, model, node, values
 
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 from device_agents.emulated_npu.machine import find_machine
+from device_agents.emulated_npu.numpy_types import Array
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
@@ -28,7 +29,11 @@ def _operands(op: str, sizes: tuple[int, int, int, int], directions: int) -> dic
     """Return X, W, R, B, lengths, initial states and peepholes, for sizes (steps, batch, inputs, hidden)."""
     steps, batch, width, hidden = sizes
     columns = GATES[op] * hidden
-    shapes = {"x": (steps, batch, width), "w": (directions, columns, width), "r": (directions, columns, hidden)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "x": (steps, batch, width),
+        "w": (directions, columns, width),
+        "r": (directions, columns, hidden),
+    }
     shapes |= {"b": (directions, 2 * columns), "h": (directions, batch, hidden)}
     if op == "LSTM":
         shapes |= {"c": (directions, batch, hidden), "p": (directions, 3 * hidden)}

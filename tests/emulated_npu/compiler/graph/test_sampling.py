@@ -76,6 +76,7 @@ def test_columns_to_images(data: st.DataObject, count: int) -> None:
         return
     # ONNX Runtime adds what lies in trailing padding to the image.
     (wanted,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    assert isinstance(wanted, np.ndarray)
     found = run_graph(import_model(proto), {"x": x}, {})["y"]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 

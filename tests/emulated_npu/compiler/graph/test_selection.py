@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from networks_on_npu import execute, network_of, relative_error
 from onnx import ModelProto, TensorProto, helper
 from reference_graph import run_graph
-from small_models import Array, by_runtime, functions, model, node, values
+from small_models import by_runtime, functions, model, node, values
 
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 from device_agents.emulated_npu.machine import find_machine
+from device_agents.emulated_npu.numpy_types import Array
 
 
 @st.composite
