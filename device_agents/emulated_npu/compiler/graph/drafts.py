@@ -121,16 +121,16 @@ class Builder:
         """Set the view of a tensor."""
         self._places[tensor] = view
 
-    def result(self) -> View:
-        """Add a value for the first output of the node, in its own shape."""
-        name = self.node.outputs[0]
+    def result(self, place: int = 0) -> View:
+        """Add a value for an output of the node, in its own shape."""
+        name = self.node.outputs[place]
         view = self._add_value(name, self.type(name), "activation", name in self.source.outputs)
         self.bind(name, view)
         return view
 
     def temporary(self, suffix: str, shape: Sequence[int], dtype: DataType) -> View:
         """Add a value between layers of the node."""
-        name = f"{self.node.outputs[0]}.{suffix}"
+        name = f"{next(filter(None, self.node.outputs))}.{suffix}"
         return self._add_value(name, ValueType(tuple(shape), dtype), "activation")
 
     def output_value(self, name: str) -> View:

@@ -22,10 +22,13 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
 )
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
 from device_agents.emulated_npu.compiler.graph.model_reader import parse_model
-from device_agents.emulated_npu.compiler.graph.operators import IN_PART, OPERATORS
+from device_agents.emulated_npu.compiler.graph.operators import DOMAINS, IN_PART, OPERATORS
 from device_agents.emulated_npu.compiler.graph.orders import ordered
 from device_agents.emulated_npu.compiler.graph.patterns import recognise
 from device_agents.emulated_npu.unit_commands import Function
+
+DEFAULT_DOMAIN = "ai.onnx"
+"""The domain of operators that name none."""
 
 
 def import_model(model: bytes | ModelProto) -> Graph:
@@ -49,7 +52,7 @@ def import_model(model: bytes | ModelProto) -> Graph:
 
 def _is_whole(node: NodeProto) -> bool:
     """Return whether a handler compiles the node; others become the functions that define them."""
-    if node.domain not in ("", "ai.onnx") or node.op_type not in OPERATORS:
+    if (node.domain or DEFAULT_DOMAIN) != DOMAINS.get(node.op_type, DEFAULT_DOMAIN) or node.op_type not in OPERATORS:
         return False
     return node.op_type not in IN_PART or IN_PART[node.op_type](node)
 

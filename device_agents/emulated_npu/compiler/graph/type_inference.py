@@ -24,6 +24,8 @@ DATA_TYPES = {int(helper.np_dtype_to_tensor_dtype(dtype)): kind for kind, dtype 
 _NUMBERS = {kind: number for number, kind in DATA_TYPES.items()}
 _NOT_INFERRED = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 """Operators whose results have the type of the first input, which onnx does not infer, or not without attributes."""
+_DEFAULTS = {"STFT": ("onesided", 1)}
+"""Attributes, by operator, that onnx's inference reads with another default than the operator has."""
 
 
 @dataclass
@@ -76,8 +78,11 @@ def add_node_types(node: NodeProto, opsets: Mapping[str, int], types: TensorType
     kinds = {name: type_proto(types.known[name]) for name in node.input if name}
     data = {name: numpy_helper.from_array(array, name) for name, array in values.items()}
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    stated = NodeProto()
+    stated.CopyFrom(node)
+    _state_default(stated)
     try:
-        found = shape_inference.infer_node_outputs(schema, node, kinds, data, opset_imports=imports)
+        found = shape_inference.infer_node_outputs(schema, stated, kinds, data, opset_imports=imports)
     except (shape_inference.InferenceError, ValueError, RuntimeError):
         return
     for name in missing:
@@ -102,6 +107,14 @@ def opsets_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     return found if not found else {"": defs.onnx_opset_version(), **found}
 
 
+def _state_default(node: NodeProto) -> None:
+    """Add an attribute with its default to a node, if inference takes another one."""
+    if node.op_type in _DEFAULTS:
+        name, value = _DEFAULTS[node.op_type]
+        if all(item.name != name for item in node.attribute):
+            node.attribute.append(helper.make_attribute(name, value))
+
+
 def _without_weights(proto: ModelProto) -> ModelProto:
     """Return the model without the data of large initializers, because shape inference copies the whole model.
 
@@ -116,6 +129,7 @@ def _without_weights(proto: ModelProto) -> ModelProto:
     for node in graph.node:
         if node.op_type in _NOT_INFERRED:
             node.CopyFrom(helper.make_node("Identity", node.input[:1], node.output[:1]))
+        _state_default(node)
     for tensor in proto.graph.initializer:
         if np.prod(tensor.dims, dtype=np.int64) <= SMALL_ELEMENTS:
             graph.initializer.append(tensor)

@@ -1,6 +1,7 @@
 """Keys of chains: chains with equal keys differ only in names and constants, and take the same time.
 
-Networks repeat their blocks, so that the search has seen most chains before.
+Networks repeat their blocks, so that the search has seen most chains before. Where a chain reads or writes a part of a
+value, the place of the part does not matter, but the distances between parts do: steps of a sequence are equal.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class ChainKeys:
             name: self._number((value.shape, value.dtype, value.order, value.kind, _places(name, graph, externals)))
             for name, value in graph.values.items()
         }
+        self._sent = frozenset(name for name, several in externals.sends.items() if several)
         self._first_use: dict[str, int] = {}
         self._last_use: dict[str, int] = {}
         for place, layer in enumerate(graph.layers):
@@ -30,14 +32,17 @@ class ChainKeys:
     def key(self, start: int, end: int) -> object:
         """Return the key of the chain of layers [start, end)."""
         seen: dict[str, int] = {}
-        parts: list[int] = []
+        origins: dict[str, tuple[int, ...]] = {}
+        parts: list[object] = []
         for place, layer in enumerate(self._graph.layers[start:end], start):
             parts.append(self._layers[place])
             for view in (*layer.reads, layer.output):
                 name = view.value
                 outside = self._first_use[name] < start or self._last_use[name] >= end
                 leaves = outside or self._graph.values[name].is_output or name in self._graph.shared
-                parts.extend((seen.setdefault(name, len(seen)), self._values[name], leaves))
+                # What is sent away is a region of the value.
+                origin = origins.setdefault(name, (0,) * len(view.start) if name in self._sent else view.start)
+                parts.extend((seen.setdefault(name, len(seen)), self._values[name], leaves, _distance(view, origin)))
         return tuple(parts)
 
     def _number(self, key: object) -> int:
@@ -54,8 +59,8 @@ def _places(name: str, graph: Graph, externals: Externals) -> object:
 def _layer_key(layer: HardwareLayer) -> object:
     return (
         layer.function,
-        tuple(_view_key(view) for view in layer.reads),
-        _view_key(layer.output),
+        tuple(view.axes for view in layer.reads),
+        layer.output.axes,
         layer.settings,
         constant_key(layer.weights),
         constant_key(layer.scale_shift),
@@ -65,8 +70,11 @@ def _layer_key(layer: HardwareLayer) -> object:
     )
 
 
-def _view_key(view: View) -> object:
-    return view.start, view.axes
+def _distance(view: View, origin: tuple[int, ...]) -> tuple[int, ...]:
+    """Return how far a view begins from another view of the value; empty if both begin at the same element."""
+    if view.start == origin:
+        return ()
+    return tuple(own - first for own, first in zip(view.start, origin, strict=True))
 
 
 def constant_key(constant: LazyConstant | None) -> object:

@@ -209,30 +209,27 @@ class ExternalMemory:
         return {}, self._occupied.llc_bytes
 
     def _weights(self, plans: Sequence[ChainPlan], known: dict[object, int]) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the addresses of a core's weights and constants; `known` has the weights of the cores before it."""
+        """Return the addresses of a core's weights and constants; `known` has the weights that already have one."""
         weights: dict[str, int] = {}
         constants: dict[str, int] = {}
-        new: dict[object, int] = {}
         for plan in plans:
             for layer in plan.layers:
                 if uses_weight_buffer(layer) and layer.weights is not None:
                     loads = plan.weights[layer.index].loads
                     blocks = tuple(block for load in loads for block in load.blocks)
-                    # Slices of a layer by rows have the same weights.
+                    # Slices of a layer by rows have the same weights, and so have the steps of a recurrent network.
                     same = (id(layer.weights), id(layer.scale_shift), layer.groups, layer.matrix, blocks)
-                    address = known.get(same)
-                    if address is None:
+                    if same not in known:
                         size = blocks[-1].offset + blocks[-1].bytes
-                        address = new[same] = self._reserve(size)
-                        self.packed.append(PackedWeights(address, size, layer, blocks))
-                    weights[weight_key(layer)] = address
+                        known[same] = self._reserve(size)
+                        self.packed.append(PackedWeights(known[same], size, layer, blocks))
+                    weights[weight_key(layer)] = known[same]
                 elif uses_weight_buffer(layer) and layer.scale_shift is not None:
                     address = constants[factor_scale_key(layer)] = self._reserve(math.prod(layer.scale_shift.shape) * 4)
                     self.plain.append(PlainConstant(address, layer.scale_shift, (0, 1), layer.scale_shift.shape))
                 for name, size in depthwise_bytes(layer, self._machine).items():
                     constants[name] = self._reserve(size)
                     self.plain.append(_depthwise_constant(constants[name], layer, name))
-        known.update(new)
         return weights, constants
 
 

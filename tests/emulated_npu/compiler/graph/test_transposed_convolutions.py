@@ -96,3 +96,17 @@ def test_a_network_that_enlarges_its_map_runs() -> None:
     assert max(plan.passes for plan in compiled.plans) > 1
     assert relative_error(execute(compiled, network), network.expected) <= 1e-5
     assert network.expected["y"].shape == (1, 3, 288, 256)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("spatial", [(5,), (4, 3), (2, 3, 2)])
+@pytest.mark.parametrize("constant", [(), ("w",), ("b",)], ids=str)
+def test_transposed_convolutions_by_computed_weights(
+    groups: int, spatial: tuple[int, ...], constant: tuple[str, ...]
+) -> None:
+    """Weights or a bias that the network computes: a product of matrices, then columns that are added."""
+    count = len(spatial)
+    feeds = {"x": values((2, 4, *spatial)), "w": values((4, 3, *[3] * count), 1), "b": values((3 * groups,), 2)}
+    attributes = {"group": groups, "strides": [2] * count, "pads": [1, 0] * count, "output_padding": [1] * count}
+    constants = {name: feeds.pop(name) for name in constant}
+    imported(model([node("ConvTranspose", "x w b", "y", **attributes)], feeds, constants), feeds)

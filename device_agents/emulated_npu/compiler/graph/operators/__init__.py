@@ -25,6 +25,13 @@ _FAMILIES = (
     "indexing",
     "padding",
     "resize",
+    "recurrent",
+    "selection",
+    "sequences",
+    "generation",
+    "transforms",
+    "sampling",
+    "unpooling",
 )
 OPERATORS: Mapping[str, Handler] = {
     operator: handler
@@ -33,3 +40,5 @@ OPERATORS: Mapping[str, Handler] = {
 }
 IN_PART: Mapping[str, Callable[[NodeProto], bool]] = {"LayerNormalization": lambda node: not any(node.output[1:])}
 """Operators with handlers that compile only some nodes; ONNX's functions define the others."""
+DOMAINS: Mapping[str, str] = {"Binarizer": "ai.onnx.ml"}
+"""The domains of operators that are not in the default domain."""

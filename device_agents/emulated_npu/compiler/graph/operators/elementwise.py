@@ -12,7 +12,7 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import FLOATS, converted, known, scalar_of
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function
 
 _INTEGER_BOUNDS = {
@@ -176,6 +176,34 @@ def _prelu(build: Builder, node: OnnxNode) -> None:
     build.binary(Binary.PRELU, build.view(node.inputs[0]), build.view(node.inputs[1]), build.result())
 
 
+def _shrink(build: Builder, node: OnnxNode) -> None:
+    """Add a Shrink: numbers beyond lambd move by the bias towards zero, those between become zero."""
+    source, output = build.view(node.inputs[0]), build.result()
+    dtype, bias, limit = build.dtype(source), node.attribute("bias", 0.0), node.attribute("lambd", 0.5)
+    if dtype not in FLOATS:
+        raise unsupported(node, f"Its element type is {dtype.name.lower()}; only numbers with fractions shrink")
+    zero = known(f"{node.outputs[0]}.zero", np.zeros(()), dtype)
+    rest = views.expanded(build.constant_view(zero), output.shape)
+    for name, mode, end, sign in (("above", Binary.GREATER, limit, -1.0), ("below", Binary.LESS, -limit, 1.0)):
+        beyond = build.temporary(name, output.shape, DataType.BOOL)
+        bound = build.constant_view(known(f"{node.outputs[0]}.{name} limit", np.array(end), dtype))
+        build.binary(mode, source, bound, beyond)
+        moved = build.temporary(f"moved {name}", output.shape, dtype)
+        build.map(source, moved, Activation.SCALE, 1.0, sign * bias)
+        chosen = output if name == "below" else build.temporary("chosen", output.shape, dtype)
+        build.layer(Function.WHERE, [beyond, moved, rest], chosen)
+        rest = chosen
+
+
+def _binarizer(build: Builder, node: OnnxNode) -> None:
+    """Add a Binarizer of ONNX's domain for machine learning: 1 above the threshold, else 0."""
+    source = build.view(node.inputs[0])
+    above = build.temporary("above", source.shape, DataType.BOOL)
+    limit = known(f"{node.outputs[0]}.threshold", np.array(node.attribute("threshold", 0.0)), build.dtype(source))
+    build.binary(Binary.GREATER, source, build.constant_view(limit), above)
+    build.copy(above, build.result())
+
+
 def _is_nan(build: Builder, node: OnnxNode) -> None:
     """Add an IsNaN: only what is not a number differs from itself."""
     source = build.view(node.inputs[0])
@@ -217,6 +245,8 @@ _OTHERS: dict[str, Any] = {
     "Pow": power,
     "Mod": _modulo,
     "PRelu": _prelu,
+    "Shrink": _shrink,
+    "Binarizer": _binarizer,
     "IsNaN": _is_nan,
     "IsInf": _is_infinite,
     "Where": _where,

@@ -103,15 +103,34 @@ def _gather_elements(build: Builder, node: OnnxNode) -> None:
         own > size for place, (own, size) in enumerate(zip(shape, source.shape, strict=True)) if place != axis
     ):
         raise unsupported(node, f"Its indices of shape {list(shape)} do not fit a tensor of shape {list(source.shape)}")
-    strides = _strides(source.shape)
-    grids = np.meshgrid(*map(np.arange, shape), indexing="ij", sparse=True)
-    offset = sum(
-        (grid * stride for place, (grid, stride) in enumerate(zip(grids, strides, strict=True)) if place != axis),
-        np.zeros(shape, np.int64),
-    )
-    second = _numbered(build, node, [(source.shape[axis], strides[axis])], offset)
+    axes = [(source.shape[axis], _strides(source.shape)[axis])]
+    second = _numbered(build, node, axes, _first_elements(source.shape, shape, axis))
     first = build.reshape(source, (math.prod(source.shape),), f"{node.outputs[0]}.flat")
     build.layer(Function.GATHER, [first, second], build.result())
+
+
+def _first_elements(source: Sequence[int], shape: Sequence[int], axis: int) -> Array:
+    """Return, for indices of a shape along an axis, the number of the element of the source that index 0 stands for."""
+    grids = np.meshgrid(*map(np.arange, shape), indexing="ij", sparse=True)
+    pairs = enumerate(zip(grids, _strides(source), strict=True))
+    return sum((grid * stride for place, (grid, stride) in pairs if place != axis), np.zeros(shape, np.int64))
+
+
+def gather_along_axis(build: Builder, source: View, indices: View, axis: int, output: View) -> None:
+    """Add layers that pick elements along an axis by computed int64 indices, which count from its beginning."""
+    offset = _first_elements(source.shape, indices.shape, axis)
+    name = build.node.outputs[0]
+    for what, mode, array in (
+        ("stride", Binary.MULTIPLY, np.array(_strides(source.shape)[axis])),
+        ("offset", Binary.ADD, offset),
+    ):
+        if (array != (mode is Binary.MULTIPLY)).any():
+            constant = build.constant_view(known(f"{name}.{what}", array, DataType.INT64))
+            numbers = build.temporary(f"by {what}", indices.shape, DataType.INT64)
+            build.binary(mode, indices, constant, numbers)
+            indices = numbers
+    flat = build.reshape(source, (math.prod(source.shape),), f"{name}.flat")
+    build.layer(Function.GATHER, [flat, indices], output)
 
 
 def _gather_nd(build: Builder, node: OnnxNode) -> None:

@@ -60,7 +60,7 @@ def matrix(how: Interpolation, size: int, target: int, scale: float) -> Array:
     place = coordinates(how, size, target, scale).astype(np.float64)
     first = np.floor(place).astype(np.int64)
     fraction = place - first
-    taps = {0: 1 - fraction, 1: fraction} if how.mode == "linear" else _cubic(fraction, how.cubic)
+    taps = {0: 1 - fraction, 1: fraction} if how.mode == "linear" else cubic_taps(fraction, how.cubic)
     for offset, tap in taps.items():
         inside = (first + offset >= 0) & (first + offset < size)
         weight = tap * inside if how.exclude_outside and how.mode == "cubic" else tap
@@ -68,7 +68,7 @@ def matrix(how: Interpolation, size: int, target: int, scale: float) -> Array:
     return weights / weights.sum(axis=0) if how.exclude_outside and how.mode == "cubic" else weights
 
 
-def _cubic(fraction: Array, a: float) -> dict[int, Array]:
+def cubic_taps(fraction: Array, a: float) -> dict[int, Array]:
     """Return the weights of the four taps (Keys 1981, "Cubic convolution interpolation")."""
     near, far = fraction, 1 - fraction
 

@@ -1,15 +1,18 @@
-"""Normalisation: batch, layer, instance, group and RMS normalisation, and softmax."""
+"""Normalisation: batch, layer, instance, group and RMS normalisation, norms, and softmax."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import batch_normalisation_step
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
 from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
 
 _SMALLEST_DEVIATION = 1e-9
@@ -139,6 +142,22 @@ def _root_mean_square(build: Builder, node: OnnxNode) -> None:
     build.binary(Binary.MULTIPLY, quotient, build.view(node.inputs[1]), build.result())
 
 
+def _norm(build: Builder, node: OnnxNode) -> None:
+    """Add an LpNormalization: x divided by its norm along an axis; where all elements are zero, zeros."""
+    source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
+    rank, p = len(source.axes), node.attribute("p", 2)
+    if p not in (1, 2):
+        raise unsupported(node, f"Its p is {p}; 1 and 2 are supported")
+    axis = _axis(node, rank)
+    shape = tuple(1 if place == axis else size for place, size in enumerate(source.shape))
+    norm, divisor = (build.temporary(name, shape, kind.dtype) for name in ("norm", "divisor"))
+    mode = Reduction.L1 if p == 1 else Reduction.L2
+    build.layer(Function.REDUCE, [source], norm, Settings(axes=axes_mask((axis,), rank), mode=mode))
+    least = float(np.finfo(NUMPY_TYPES[kind.dtype]).smallest_subnormal)
+    build.map(norm, divisor, Activation.CLIP, least, math.inf)
+    build.binary(Binary.DIVIDE, source, divisor, build.result())
+
+
 def _softmax(log: int) -> Handler:
     def handler(build: Builder, node: OnnxNode) -> None:
         """Add a softmax along an axis; before opset 13, along all axes from it on."""
@@ -164,6 +183,7 @@ HANDLERS: Mapping[str, Handler] = {
     "MeanVarianceNormalization": _mean_variance,
     "GroupNormalization": _group,
     "RMSNormalization": _root_mean_square,
+    "LpNormalization": _norm,
     "Softmax": _softmax(0),
     "LogSoftmax": _softmax(1),
 }

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+import numpy as np
+
 from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.constants import known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
@@ -17,7 +21,7 @@ from device_agents.emulated_npu.compiler.graph.operators.window_attributes impor
     triple,
 )
 from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Function, Reduction, Settings
+from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
 
 COUNT_PADDING = 1
 
@@ -96,6 +100,54 @@ def _global_pool(function: Function, reduction: Reduction) -> Handler:
     return handler
 
 
+def _lp_pool(build: Builder, node: OnnxNode) -> None:
+    """Add an LpPool: the root of a sum of powers, which is the mean of the window times its size."""
+    source, window = _read(build, node)
+    p, output = node.attribute("p", 2), build.result()
+    powers = _powers(build, source, p)
+    mean = build.temporary("mean", output.shape, build.dtype(source))
+    build.layer(Function.POOL_AVERAGE, [powers], mean, window.settings(COUNT_PADDING))
+    total = build.temporary("total", output.shape, build.dtype(source))
+    build.map(mean, total, Activation.SCALE, float(math.prod(window.kernel)), 0.0)
+    _root(build, total, p, output)
+
+
+def _global_lp_pool(build: Builder, node: OnnxNode) -> None:
+    """Add a GlobalLpPool: the root of the sum of powers of a whole map."""
+    source, p = build.view(node.inputs[0]), node.attribute("p", 2)
+    output, rank = build.result(), len(source.axes)
+    total = build.temporary("total", output.shape, build.dtype(source))
+    settings = Settings(axes=axes_mask(range(2, rank), rank), mode=Reduction.SUM)
+    build.layer(Function.REDUCE, [_powers(build, source, p)], total, settings)
+    _root(build, total, p, output)
+
+
+def _powers(build: Builder, source: View, p: int) -> View:
+    """Return |x| ** p."""
+    powers = build.temporary("powers", source.shape, build.dtype(source))
+    if p == 2:
+        build.binary(Binary.MULTIPLY, source, source, powers)
+        return powers
+    build.map(source, powers, Activation.ABS)
+    if p == 1:
+        return powers
+    return _raised(build, powers, float(p), build.temporary("raised", source.shape, build.dtype(source)))
+
+
+def _root(build: Builder, total: View, p: int, output: View) -> None:
+    """Write total ** (1 / p)."""
+    if p == 2:
+        build.map(total, output, Activation.SQRT)
+    else:
+        _raised(build, total, 1 / p, output)
+
+
+def _raised(build: Builder, source: View, exponent: float, output: View) -> View:
+    constant = known(f"{output.value}.exponent", np.array(exponent), build.dtype(source))
+    build.binary(Binary.POWER, source, build.constant_view(constant), output)
+    return output
+
+
 def local_response_normalisation(build: Builder, node: OnnxNode) -> None:
     """Add an LRN across channels."""
     axes = len(build.type(node.inputs[0]).shape)
@@ -115,5 +167,7 @@ HANDLERS: Mapping[str, Handler] = {
     "AveragePool": average_pool,
     "GlobalMaxPool": _global_pool(Function.POOL_MAX, Reduction.MAXIMUM),
     "GlobalAveragePool": _global_pool(Function.POOL_AVERAGE, Reduction.MEAN),
+    "LpPool": _lp_pool,
+    "GlobalLpPool": _global_lp_pool,
     "LRN": local_response_normalisation,
 }

@@ -1,28 +1,32 @@
-"""Transposed convolutions, over one to three spatial axes.
+"""Transposed convolutions and Col2Im, over one to three spatial axes.
 
 The matrix unit has no transposed convolution. Outputs at distances of the stride read the same inputs with other taps,
 so the taps are divided into one kernel for each phase, a convolution of stride 1 computes all phases as channels, and a
-copy brings the phases together, as DepthToSpace does.
+copy brings the phases together, as DepthToSpace does. Col2Im is a transposed convolution by weights of zeros and ones,
+and so is the second half of a transposed convolution whose weights the network computes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph import views
-from device_agents.emulated_npu.compiler.graph.constants import ChannelStep, derived
-from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
+from device_agents.emulated_npu.compiler.graph.constants import ChannelStep, derived, known
+from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, View
 from device_agents.emulated_npu.compiler.graph.operators.padding import pad_by_zeros
 from device_agents.emulated_npu.compiler.graph.operators.window_attributes import Window, read_window
 from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import MAX_RANK, Function
+from device_agents.emulated_npu.unit_commands import MAX_RANK, Binary, Function
+
+_SHAPES = ((1, "image_shape"), (2, "block_shape"))
+"""The inputs of Col2Im that must be constant."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,66 @@ class _Axis:
 
 
 def transposed_convolution(build: Builder, node: OnnxNode) -> None:
-    """Add a ConvTranspose as a convolution that computes the phases of the stride, and a copy that joins them."""
+    """Add a ConvTranspose; its weights and its bias are constant, or the network computes them."""
+    source, groups = build.view(node.inputs[0]), node.attribute("group", 1)
+    shape = build.type(node.inputs[1]).shape
+    _check_shapes(node, source, shape, groups)
+    weights = build.constant(node.inputs[1])
+    if weights is None:
+        columns = _columns(build, node, source, shape)
+        _add_columns(build, node, columns, shape[2:])
+    else:
+        _transposed(build, node, source, weights)
+
+
+def col2im(build: Builder, node: OnnxNode) -> None:
+    """Add a Col2Im of constant shapes: it adds the columns (N, C * block, blocks) where they overlap."""
     source = build.view(node.inputs[0])
-    weights = build.parameter(node.inputs[1], "weight")
+    image, block = (build.required(node.inputs[place], what).reshape(-1).tolist() for place, what in _SHAPES)
+    pads, count = node.attribute("pads") or [0] * 2 * len(image), len(image)
+    strides, dilations = (node.attribute(name) or [1] * count for name in ("strides", "dilations"))
+    rows = zip(image, block, strides, dilations, pads[:count], pads[count:], strict=True)
+    counts = [
+        (size + first + last - (taps - 1) * apart - 1) // step + 1 for size, taps, step, apart, first, last in rows
+    ]
+    if len(source.axes) != 3 or source.shape[1] % math.prod(block) or min(counts) < 1:
+        raise unsupported(node, f"An input of shape {list(source.shape)} does not fit blocks of {block} in {image}")
+    columns = build.divided(source, (*source.shape[:2], *counts))
+    attributes = {"pads": pads, "strides": strides, "dilations": dilations}
+    _add_columns(build, replace(node, inputs=(), attributes=attributes), columns, block)
+
+
+def _columns(build: Builder, node: OnnxNode, source: View, shape: Sequence[int]) -> View:
+    """Return what each input adds to each output: the product of the map by computed weights, as columns of Col2Im."""
+    groups, spatial = node.attribute("group", 1), source.shape[2:]
+    depth, width = shape[0] // groups, math.prod(shape[1:])
+    columns = build.temporary("columns", (source.shape[0], groups * width, *spatial), build.dtype(source))
+    last = (0, 1, *range(3, 3 + len(spatial)), 2)
+    first, output = (
+        views.permuted(views.divided(view, (view.shape[0], groups, size, *spatial)), last)
+        for view, size in ((source, depth), (columns, width))
+    )
+    name = f"{node.outputs[0]}.weights"
+    weights = build.reshape(build.view(node.inputs[1]), (groups, depth, width), name, "weights")
+    for _ in spatial[:-1]:
+        weights = views.with_axis(weights, 1)
+    second = views.expanded(weights, (*first.shape[:-2], depth, width))
+    build.layer(Function.CONVOLVE, [first, second], output, matrix=True)
+    return columns
+
+
+def _add_columns(build: Builder, node: OnnxNode, columns: View, kernel: Sequence[int]) -> None:
+    """Add a transposed convolution by which every column (N, M * kernel, ...) reaches its tap of its channel."""
+    taps = math.prod(kernel)
+    channels = columns.shape[1] // taps
+    ones = np.tile(np.eye(taps).reshape(taps, 1, *kernel), (channels, 1, *[1] * len(kernel)))
+    weights = known(f"{node.outputs[0]}.taps", ones, build.dtype(columns))
+    _transposed(build, replace(node, attributes={**node.attributes, "group": channels}), columns, weights)
+
+
+def _transposed(build: Builder, node: OnnxNode, source: View, weights: LazyConstant) -> None:
+    """Add a convolution that computes the phases of the stride, and a copy that joins them."""
     groups = node.attribute("group", 1)
-    _check_shapes(node, source, weights, groups)
     axes = _axes(build, node, source, weights)
     read, window = _read(build, source, axes)
     phases = math.prod(axis.stride for axis in axes)
@@ -78,16 +137,30 @@ def transposed_convolution(build: Builder, node: OnnxNode) -> None:
     function = Function.DEPTHWISE if groups > 1 and groups == source.shape[1] else Function.CONVOLVE
     kernels = _kernels(weights, groups, axes)
     draft = build.layer(function, [read], computed, window.settings(), weights=kernels, groups=groups)
-    if node.input(2):
-        bias = build.parameter(node.inputs[2], "bias")
+    bias = build.constant(node.input(2))
+    if bias is not None:
 
         def add(scale: Array, shift: Array, values: Array) -> tuple[Array, Array]:
             spread = np.broadcast_to(values.reshape(groups, 1, -1), (groups, phases, channels // groups))
             return scale, shift + spread.reshape(-1)
 
         draft.steps.append(ChannelStep((bias,), add))
+    elif node.input(2):
+        _add_bias(build, node, draft, (groups, phases, channels // groups))
     if phases > 1:
         _join(build, node, computed, groups, axes)
+
+
+def _add_bias(build: Builder, node: OnnxNode, draft: Draft, shape: tuple[int, int, int]) -> None:
+    """Add a computed bias to the channels that a draft writes: (groups, phases, channels of a group)."""
+    output = draft.layer.output
+    unbiased = build.temporary("unbiased", output.shape, build.dtype(output))
+    draft.layer = replace(draft.layer, output=unbiased)
+    groups, phases, made = shape
+    bias = build.divided(build.view(node.inputs[2]), (groups, 1, made))
+    count = math.prod(shape)
+    flat = build.reshape(views.expanded(bias, (groups, phases, made)), (count,), f"{node.outputs[0]}.bias", "bias")
+    build.binary(Binary.ADD, unbiased, views.divided(flat, (count, *[1] * (len(output.axes) - 2))), output)
 
 
 def _axes(build: Builder, node: OnnxNode, source: View, weights: LazyConstant) -> tuple[_Axis, ...]:
@@ -179,22 +252,18 @@ def _copy_phases(build: Builder, phases: View, target: View) -> None:
     build.copy(phases, target)
 
 
-def _check_shapes(node: OnnxNode, source: View, weights: LazyConstant, groups: int) -> None:
+def _check_shapes(node: OnnxNode, source: View, weights: Sequence[int], groups: int) -> None:
     """Raise UnsupportedOperator if groups, channels and kernel contradict each other."""
     if groups < 1:
         raise unsupported(node, f"Its group is {groups}")
-    if len(weights.shape) != len(source.axes) or len(source.axes) < 3:
-        raise unsupported(node, f"Its weights have {len(weights.shape)} axes and its input {len(source.axes)}")
+    if len(weights) != len(source.axes) or len(source.axes) < 3:
+        raise unsupported(node, f"Its weights have {len(weights)} axes and its input {len(source.axes)}")
     channels = source.shape[1]
-    if weights.shape[0] != channels or channels % groups:
-        raise unsupported(
-            node, f"Weights of shape {list(weights.shape)} do not fit {channels} channels in {groups} groups"
-        )
+    if weights[0] != channels or channels % groups:
+        raise unsupported(node, f"Weights of shape {list(weights)} do not fit {channels} channels in {groups} groups")
     kernel = node.attribute("kernel_shape")
-    if kernel is not None and list(kernel) != list(weights.shape[2:]):
-        raise unsupported(
-            node, f"Its kernel_shape is {list(kernel)}, and that of its weights {list(weights.shape[2:])}"
-        )
+    if kernel is not None and list(kernel) != list(weights[2:]):
+        raise unsupported(node, f"Its kernel_shape is {list(kernel)}, and that of its weights {list(weights[2:])}")
 
 
-HANDLERS: Mapping[str, Handler] = {"ConvTranspose": transposed_convolution}
+HANDLERS: Mapping[str, Handler] = {"ConvTranspose": transposed_convolution, "Col2Im": col2im}

@@ -1,0 +1,160 @@
+"""TopK: the largest or smallest elements along an axis, in order, with their indices.
+
+Few elements are selected one after the other: the largest is taken, and loses its value. Many elements are selected by
+rank: the number of elements before each is counted, and the element of each rank is looked up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.constants import known
+from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
+from device_agents.emulated_npu.compiler.graph.hardware_graph import View
+from device_agents.emulated_npu.compiler.graph.operators.indexing import gather_along_axis
+from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
+from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function, Reduction, Settings
+
+MOST_SELECTIONS = 1024
+"""The most elements that are selected one after the other: each takes three layers."""
+_MOST_PAIRS = 1 << 27
+"""The most pairs of elements that are compared for ranks."""
+_LAYERS_OF_A_SELECTION = 3
+_LAYERS_OF_PAIRS = 8
+_ELEMENTS_OF_A_LAYER = 2048
+"""Elements that the vector unit computes in about the time that a further layer takes."""
+_LOWEST = -1e300
+"""Below all numbers of float32 and int32, and above what a selected element becomes."""
+_EXACT_IN_FLOAT64 = frozenset(
+    {DataType.FLOAT32, DataType.FLOAT16, DataType.INT8, DataType.UINT8, DataType.INT32, DataType.BOOL}
+)
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """What to select: `count` elements along an axis of `size` elements; the largest, or the smallest."""
+
+    source: View
+    axis: int
+    count: int
+    largest: bool
+
+    @property
+    def size(self) -> int:
+        """Elements along the axis."""
+        return self.source.shape[self.axis]
+
+    def spread(self, place: int, size: int) -> tuple[int, ...]:
+        """Return the shape of the source with another axis of this size at a place."""
+        return (*self.source.shape[:place], size, *self.source.shape[place:])
+
+    def along(self, size: int) -> tuple[int, ...]:
+        """Return the shape of the source with another size of the axis."""
+        return (*self.source.shape[: self.axis], size, *self.source.shape[self.axis + 1 :])
+
+
+def top_k(build: Builder, node: OnnxNode) -> None:
+    """Add a TopK by a constant k; equal elements keep their order. The order is always that of `sorted`."""
+    source = build.view(node.inputs[0])
+    axis = node.attribute("axis", -1) % len(source.axes)
+    count = int(build.number(node.inputs[1], "k")) if node.input(1) else node.attribute("k")
+    if not 1 <= count <= source.shape[axis]:
+        raise unsupported(node, f"Its k is {count}, of {source.shape[axis]} elements")
+    wanted = _Selection(source, axis, count, bool(node.attribute("largest", 1)))
+    if len(node.outputs) > 1 and node.outputs[1]:
+        indices = build.result(1)
+    else:
+        indices = build.temporary("indices", wanted.along(count), DataType.INT64)
+    if _is_ranked(build, node, wanted):
+        _by_rank(build, wanted, indices)
+    else:
+        _one_by_one(build, wanted, indices)
+    if node.outputs[0]:
+        gather_along_axis(build, source, indices, axis, build.result())
+
+
+def _is_ranked(build: Builder, node: OnnxNode, wanted: _Selection) -> bool:
+    """Return whether ranks take fewer operations; raises UnsupportedOperator if both ways take too many."""
+    rows = math.prod(wanted.source.shape) // wanted.size
+    each = rows * wanted.size
+    pairs = each * wanted.size
+    one_by_one = _LAYERS_OF_A_SELECTION * wanted.count * (each + _ELEMENTS_OF_A_LAYER)
+    can_select = wanted.count <= MOST_SELECTIONS and build.dtype(wanted.source) in _EXACT_IN_FLOAT64
+    if not can_select and pairs > _MOST_PAIRS:
+        raise unsupported(node, f"It selects {wanted.count} of {wanted.size} elements, {rows} times")
+    return not can_select or (pairs <= _MOST_PAIRS and _LAYERS_OF_PAIRS * pairs <= one_by_one)
+
+
+def _one_by_one(build: Builder, wanted: _Selection, indices: View) -> None:
+    """Add layers that find the largest element, and give it a value below all others, again and again.
+
+    They compute in float64, which has such a value.
+    """
+    source, axis = wanted.source, wanted.axis
+    rest = build.temporary("wide", source.shape, DataType.FLOAT64)
+    build.copy(source, rest)
+    if not wanted.largest:
+        negated = build.temporary("negated", source.shape, DataType.FLOAT64)
+        build.map(rest, negated, Activation.NEGATE)
+        rest = negated
+    bounded = build.temporary("bounded", source.shape, DataType.FLOAT64)
+    build.map(rest, bounded, Activation.CLIP, _LOWEST, float("inf"))
+    rest = bounded
+    mask = axes_mask((axis,), len(source.axes))
+    shape = tuple(wanted.size if place == axis else 1 for place in range(len(source.axes)))
+    name = build.node.inputs[0]
+    places = build.constant_view(known(f"{name}.places{axis}", np.arange(wanted.size).reshape(shape), DataType.INT64))
+    taken = build.constant_view(known(f"{name}.taken", np.array(-np.inf), DataType.FLOAT64))
+    for place in range(wanted.count):
+        found = views.sliced(indices, axis, place, 1)
+        build.layer(Function.REDUCE, [rest], found, Settings(axes=mask, mode=Reduction.ARGMAX))
+        if place < wanted.count - 1:
+            chosen = build.temporary(f"chosen{place}", source.shape, DataType.BOOL)
+            build.binary(Binary.EQUAL, found, places, chosen)
+            left = build.temporary(f"left{place}", source.shape, DataType.FLOAT64)
+            build.layer(Function.WHERE, [chosen, views.expanded(taken, source.shape), rest], left)
+            rest = left
+
+
+def _by_rank(build: Builder, wanted: _Selection, indices: View) -> None:
+    """Add layers that compare all pairs, count what comes before each element, and find the element of each rank."""
+    source, axis, size = wanted.source, wanted.axis, wanted.size
+    pairs = wanted.spread(axis + 1, size)
+    own, other = (views.expanded(views.with_axis(source, place), pairs) for place in (axis + 1, axis))
+    before, equal, earlier, tied = (
+        build.temporary(name, pairs, DataType.BOOL) for name in ("before", "equal", "earlier", "tied")
+    )
+    build.binary(Binary.GREATER if wanted.largest else Binary.LESS, other, own, before)
+    build.binary(Binary.EQUAL, other, own, equal)
+    lower = np.tri(size, size, -1, dtype=bool)  # the other element has a lower index
+    behind = (1,) * (len(source.axes) - axis - 1)
+    mask = known(f"{build.node.inputs[0]}.lower{axis}", lower.reshape((size, size, *behind)), DataType.BOOL)
+    build.binary(Binary.AND, equal, build.constant_view(mask), tied)
+    build.binary(Binary.OR, before, tied, earlier)
+    rank = build.temporary("rank", wanted.spread(axis + 1, 1), DataType.FLOAT32)
+    _along(build, earlier, rank, axis + 1, Reduction.SUM)
+    table = wanted.along(wanted.count)
+    chosen_shape = (*table[: axis + 1], size, *table[axis + 1 :])
+    ranks = known(
+        f"{build.node.inputs[0]}.ranks{wanted.count}", np.arange(wanted.count).reshape(-1, 1, *behind), DataType.FLOAT32
+    )
+    chosen = build.temporary("chosen", chosen_shape, DataType.BOOL)
+    by_rank = views.with_axis(views.divided(rank, source.shape), axis)
+    build.binary(Binary.EQUAL, by_rank, build.constant_view(ranks), chosen)
+    _along(build, chosen, views.with_axis(indices, axis + 1), axis + 1, Reduction.ARGMAX)
+
+
+def _along(build: Builder, source: View, output: View, axis: int, mode: Reduction) -> None:
+    """Add a reduction of booleans, as numbers."""
+    numbers = build.temporary(f"numbers{mode.name.lower()}", source.shape, DataType.FLOAT32)
+    build.copy(source, numbers)
+    build.layer(Function.REDUCE, [numbers], output, Settings(axes=axes_mask((axis,), len(source.axes)), mode=mode))
+
+
+HANDLERS: Mapping[str, Handler] = {"TopK": top_k}

@@ -1,0 +1,100 @@
+"""GridSample by constant grids, AffineGrid, Col2Im and MaxUnpool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from reference_graph import run_graph
+from small_models import by_runtime, functions, imported, model, node, values
+
+from device_agents.emulated_npu.compiler.graph.importer import import_model
+from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
+
+
+@given(st.data(), st.integers(0, 1), st.sampled_from(["zeros", "border", "reflection"]))
+@settings(max_examples=100, deadline=None)
+def test_sampling_by_a_constant_grid(data: st.DataObject, align: int, padding: str) -> None:
+    """Every mode and padding over two and three axes, with positions far outside of the map."""
+    axes = data.draw(st.integers(2, 3))
+    mode = data.draw(st.sampled_from(["linear", "nearest", "cubic"] if axes == 2 else ["linear", "nearest"]))
+    sizes = [data.draw(st.integers(2, 5)) for _ in range(axes)]
+    results = [data.draw(st.integers(1, 4)) for _ in range(axes)]
+    batch, channels = data.draw(st.integers(1, 2)), data.draw(st.integers(1, 3))
+    grid = values((batch, *results, axes), data.draw(st.integers(0, 99)), -2.5, 2.5)
+    made = node("GridSample", "x g", "y", mode=mode, padding_mode=padding, align_corners=align)
+    x = values((batch, channels, *sizes))
+    proto = model([made], {"x": x}, {"g": grid}, opset=20)
+    found = run_graph(import_model(proto), {"x": x}, {})["y"]
+    np.testing.assert_allclose(found, by_runtime(proto, {"x": x})[0], rtol=0, atol=1e-4)
+
+
+def test_a_grid_that_the_network_computes_is_refused() -> None:
+    """Weights and places follow from the grid when the network is compiled."""
+    feeds = {"x": values((1, 2, 4, 4)), "g": values((1, 3, 3, 2), 1)}
+    with pytest.raises(UnsupportedOperator) as refusal:
+        import_model(model([node("GridSample", "x g", "y")], feeds, opset=20))
+    assert "grid is not constant" in refusal.value.why
+
+
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("size", [(2, 3, 4, 5), (1, 2, 3, 4, 2)])
+def test_affine_grids(size: tuple[int, ...], align: int) -> None:
+    """The grid of a constant size is one product of matrices."""
+    axes = len(size) - 2
+    theta = values((size[0], axes, axes + 1))
+    proto = model([node("AffineGrid", "t s", "y", align_corners=align)], {"t": theta}, {"s": np.array(size)}, opset=20)
+    assert functions(imported(proto, {"t": theta}, tolerance=1e-5))[0] == "CONVOLVE"
+
+
+@given(st.data(), st.integers(1, 3))
+@settings(max_examples=80, deadline=None)
+def test_columns_to_images(data: st.DataObject, count: int) -> None:
+    """Blocks of any size, stride, dilation and padding are added where they overlap, as ONNX defines it."""
+    image, block, strides, dilations = (
+        [data.draw(st.integers(1, most)) for _ in range(count)] for most in (6, 3, 3, 2)
+    )
+    pads = [data.draw(st.integers(0, 1)) for _ in range(2 * count)]
+    rows = list(zip(image, block, strides, dilations, pads[:count], pads[count:], strict=True))
+    counts = [
+        (size + first + last - (taps - 1) * apart - 1) // step + 1 for size, taps, step, apart, first, last in rows
+    ]
+    assume(min(counts) > 0)
+    x = values((data.draw(st.integers(1, 2)), 2 * int(np.prod(block)), int(np.prod(counts))))
+    attributes: dict[str, Any] = {"strides": strides, "dilations": dilations, "pads": pads}
+    constants = {"i": np.array(image), "b": np.array(block)}
+    proto = model([node("Col2Im", "x i b", "y", **attributes)], {"x": x}, constants, opset=18)
+    try:
+        import_model(proto)
+    except UnsupportedOperator as error:
+        assert "leaves out all" in error.why
+        return
+    # ONNX Runtime adds what lies in trailing padding to the image.
+    (wanted,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    assert isinstance(wanted, np.ndarray)
+    found = run_graph(import_model(proto), {"x": x}, {})["y"]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("output_shape", [None, (1, 2, 7, 9)])
+def test_unpooling_by_constant_indices(output_shape: tuple[int, ...] | None) -> None:
+    """Elements return to the places where they were the largest; all others are zero."""
+    x = values((1, 2, 3, 4))
+    places = np.random.default_rng(0).permutation(2 * 6 * 8)[: x.size].reshape(x.shape)
+    constants = {"i": places}
+    inputs = "x i"
+    if output_shape is not None:
+        constants["s"], inputs = np.array(output_shape), "x i s"
+    proto = model([node("MaxUnpool", inputs, "y", kernel_shape=[2, 2], strides=[2, 2])], {"x": x}, constants)
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, output_shape or (1, 2, 6, 8)))
+    found = run_graph(import_model(proto), {"x": x}, {})["y"]
+    wanted = np.zeros((1, 2, 6, 8), np.float32)
+    wanted.reshape(-1)[places.reshape(-1)] = x.reshape(-1)
+    np.testing.assert_array_equal(found[:, :, :6, :8], wanted)
+    assert not found[:, :, 6:].any()
+    assert not found[..., 8:].any()
