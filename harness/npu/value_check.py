@@ -50,9 +50,14 @@ class ValueCheck:
 
 
 def has_values(machine: Machine, note: Note) -> bool:
-    """Return whether the machine computes values; only float32 machines do. Notes it for the others."""
+    """Return whether a network for which the machine was chosen has values there, and note if it has none.
+
+    `machine` is that of the compiled network. Its data type is narrower than float32 if the network is of float32 and
+    the machine is not.
+    """
     if machine.data_type is not DataType.FLOAT32:
-        note(f"{machine.name} computes in {machine.data_type.name.lower()}: it has a time but no values")
+        own = machine.data_type.name.lower()
+        note(f"{machine.name} computes in {own}: a float32 network has a time there but no values; one in {own} has")
     return machine.data_type is DataType.FLOAT32
 
 

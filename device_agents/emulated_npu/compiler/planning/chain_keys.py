@@ -5,8 +5,11 @@ Networks repeat their blocks, so that the search has seen most chains before.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
 from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
+from device_agents.emulated_npu.unit_commands import UNQUANTISED
 
 
 class ChainKeys:
@@ -51,12 +54,17 @@ def _places(name: str, graph: Graph, externals: Externals) -> object:
     return own and own.space, name in graph.foreign, tuple(sends)
 
 
+_CODES = ("quantised_target", "quantised_first", "quantised_second", "quantised_third")
+"""The settings whose values take no time."""
+
+
 def _layer_key(layer: HardwareLayer) -> object:
     return (
         layer.function,
         tuple(_view_key(view) for view in layer.reads),
         _view_key(layer.output),
-        layer.settings,
+        replace(layer.settings, **dict.fromkeys(_CODES, UNQUANTISED)),
+        tuple(getattr(layer.settings, name).scale > 0 for name in _CODES),
         constant_key(layer.weights),
         constant_key(layer.scale_shift),
         layer.groups,

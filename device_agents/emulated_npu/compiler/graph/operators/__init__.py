@@ -25,6 +25,7 @@ _FAMILIES = (
     "indexing",
     "padding",
     "resize",
+    "quantisation",
 )
 OPERATORS: Mapping[str, Handler] = {
     operator: handler
