@@ -6,6 +6,7 @@ Folding then makes one layer of these nodes, as it does for networks that store 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from onnx import NodeProto, helper
@@ -89,7 +90,7 @@ class _Body:
         """Return the name of an input, "" if it is absent."""
         return self.node.input[place] if place < len(self.node.input) else ""
 
-    def attributes(self, *without: str) -> dict[str, object]:
+    def attributes(self, *without: str) -> dict[str, Any]:
         """Return the attributes of the node, without some."""
         return {item.name: helper.get_attribute_value(item) for item in self.node.attribute if item.name not in without}
 
@@ -102,7 +103,7 @@ class _Body:
         """Add the conversion of an input whose scale and zero point follow it."""
         return self.numbers(place, self.input(place + 1), self.input(place + 2), axis)
 
-    def compute(self, op: str, inputs: Sequence[str], attributes: Mapping[str, object]) -> str:
+    def compute(self, op: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
         """Add an operator on numbers."""
         return self._add(op, inputs, attributes)
 
@@ -115,7 +116,7 @@ class _Body:
         """Make numbers the node's output."""
         self.nodes.append(helper.make_node("Identity", [numbers], [self.node.output[0]]))
 
-    def _add(self, op: str, inputs: Sequence[str], attributes: Mapping[str, object]) -> str:
+    def _add(self, op: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
         output = f"{self._name}/{op}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, list(inputs), [output], **attributes))
         return output

@@ -296,9 +296,9 @@ class ChainWriter:
         ratio = multiplier(layer)
         is_weights = name == depthwise_constants(layer)[0]
         scale = layer.scale_shift
-        if is_weights or scale is None:
-            dims, dtype = (*layer.settings.kernel, channels, ratio), stored_type(layer.factor_type, self._machine)
-        else:
+        dims: tuple[int, ...] = (*layer.settings.kernel, channels, ratio)
+        dtype = stored_type(layer.factor_type, self._machine)
+        if scale is not None and not is_weights:
             dims, dtype = (scale.shape[0], channels, ratio), scale.dtype
         return Buffer(Space.NB, address, dtype, dims, dense_strides(dims, range(len(dims)), dtype.bytes))
 

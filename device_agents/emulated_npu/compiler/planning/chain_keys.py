@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
 from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
-from device_agents.emulated_npu.unit_commands import UNQUANTISED
+from device_agents.emulated_npu.unit_commands import UNQUANTISED, Settings
 
 
 class ChainKeys:
@@ -54,8 +54,17 @@ def _places(name: str, graph: Graph, externals: Externals) -> object:
     return own and own.space, name in graph.foreign, tuple(sends)
 
 
-_CODES = ("quantised_target", "quantised_first", "quantised_second", "quantised_third")
-"""The settings whose values take no time."""
+def _timed_settings(settings: Settings) -> object:
+    """Return the settings without scales and zero points, which take no time."""
+    codes = (settings.quantised_target, settings.quantised_first, settings.quantised_second, settings.quantised_third)
+    plain = replace(
+        settings,
+        quantised_target=UNQUANTISED,
+        quantised_first=UNQUANTISED,
+        quantised_second=UNQUANTISED,
+        quantised_third=UNQUANTISED,
+    )
+    return plain, tuple(code.scale > 0 for code in codes)
 
 
 def _layer_key(layer: HardwareLayer) -> object:
@@ -63,8 +72,7 @@ def _layer_key(layer: HardwareLayer) -> object:
         layer.function,
         tuple(_view_key(view) for view in layer.reads),
         _view_key(layer.output),
-        replace(layer.settings, **dict.fromkeys(_CODES, UNQUANTISED)),
-        tuple(getattr(layer.settings, name).scale > 0 for name in _CODES),
+        _timed_settings(layer.settings),
         constant_key(layer.weights),
         constant_key(layer.scale_shift),
         layer.groups,
