@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -147,10 +148,8 @@ def _ending_at(model: NetworkModel, tensors: Sequence[str]) -> NetworkModel:
 def _onnxruntime(model: NetworkModel, weights: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Return ONNX Runtime's outputs; raises InputError if it cannot run the network, which then is not checked."""
     gc.collect()  # frames of the run still hold the machine's memories, and the reference needs as much again
-    options = session_options()
-    options.add_session_config_entry("session.disable_prepacking", "1")  # it doubles the memory, for one run
     try:
-        session = open_session(model.content, options, weights)
+        session = _session(model.content, weights)
         found = session.run(None, dict(inputs))
     except Exception as error:  # the runtime's exceptions share no narrower base
         what = f"The values of {printable(model.name, 80)} cannot be checked"
@@ -158,6 +157,22 @@ def _onnxruntime(model: NetworkModel, weights: Mapping[str, Array], inputs: Mapp
         raise InputError(what, why=why, next_step="Pass --no-values to measure its time only") from error
     names = [output.name for output in session.get_outputs()]
     return {name: np.asarray(value) for name, value in zip(names, found, strict=True)}
+
+
+def _session(content: bytes, weights: Mapping[str, Array]) -> Any:
+    """Return a session whose products of integers are exact: without VNNI, those of uint8 and int8 saturate."""
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
+
+    def opened(precision: str) -> Any:
+        options = session_options()
+        options.add_session_config_entry("session.disable_prepacking", "1")  # it doubles the memory, for one run
+        options.add_session_config_entry("session.x64quantprecision", precision)
+        return open_session(content, options, weights)
+
+    try:
+        return opened("1")
+    except NoKernel:  # of products of int8 and int8, which are exact
+        return opened("0")
 
 
 def _relative_error(name: str, ours: Array, theirs: Array) -> float:
