@@ -13,6 +13,7 @@ import onnx
 
 from device_agents.arrays import make
 from device_agents.emulated_npu.compiler.compiled import CompiledSystem
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.inference import compute_values
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.system_run import run_system
@@ -29,6 +30,11 @@ Note = Callable[[str], None]
 """Shows a message beside the result."""
 
 TOLERANCE = 1e-4
+"""The largest difference that is expected, over the largest value."""
+HALF_TOLERANCE = 0.01
+"""The same with values of float16, which have 11 bits."""
+QUANTISED_TOLERANCE = 0.05
+"""The same for quantised networks: a step of 8 bits is 0.4 %, and kernels that round differently move a few steps."""
 _SATURATING = ("Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Tanh", "Clip", "ArgMax")
 _PASSING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity")
 _FEWEST_VALUES = 8
@@ -83,7 +89,7 @@ def check_values(source: CompiledModel, note: Note, data: NetworkData | None = N
             found = compute_values(whole.compiled, weights, inputs)
         error = max(error, _largest_error(found, _onnxruntime(whole.model, weights, inputs)))
         compared = (*compared, *in_front)
-    _note_error(error, note)
+    _note_error(error, source.compiled.graph, note)
     return ValueCheck(functional_s, error, compared, outputs)
 
 
@@ -93,7 +99,7 @@ def system_error(model: NetworkModel, system: CompiledSystem, note: Note) -> flo
     with errors_of_compiler():
         outputs = run_system(system, weights, inputs).outputs[0]
     error = _largest_error(outputs, _onnxruntime(model, weights, inputs))
-    _note_error(error, note)
+    _note_error(error, system.graph, note)
     return error
 
 
@@ -107,9 +113,12 @@ def _largest_error(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> fl
     return max((_relative_error(name, ours[name], values) for name, values in theirs.items()), default=0.0)
 
 
-def _note_error(error: float, note: Note) -> None:
-    if error > TOLERANCE:
-        note(f"The values differ from ONNX Runtime's by {error:.2g} of the largest; at most {TOLERANCE:g} is expected")
+def _note_error(error: float, graph: Graph, note: Note) -> None:
+    is_quantised = any(layer.settings.quantises for layer in graph.layers)
+    half = any(value.dtype is DataType.FLOAT16 for value in graph.values.values())
+    most = QUANTISED_TOLERANCE if is_quantised else HALF_TOLERANCE if half else TOLERANCE
+    if error > most:
+        note(f"The values differ from ONNX Runtime's by {error:.2g} of the largest; at most {most:g} is expected")
 
 
 def _is_saturated(values: Array) -> bool:

@@ -7,11 +7,14 @@ computed ones, are spelled out in arithmetic on numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import BYTES, converted
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
+from device_agents.emulated_npu.compiler.graph.operators.convolution import convolution
+from device_agents.emulated_npu.compiler.graph.operators.matrix import matmul
 from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import (
     Activation,
@@ -120,6 +123,29 @@ def _dequantize_by_parts(build: Builder, node: OnnxNode, source: View) -> None:
     build.copy(product, output)
 
 
+def _product_of_integers(build: Builder, node: OnnxNode) -> None:
+    """Add a ConvInteger or MatMulInteger of constant zero points: its output has the sums in 32 bits."""
+    codes = [_zero_point(build, node, place) for place in (2, 3)]
+    if node.op == "ConvInteger":
+        build.parameter(node.inputs[1], "weight")
+    source = build.view(node.inputs[0])
+    _PRODUCTS[node.op](build, replace(node, inputs=node.inputs[:2]))
+    draft = build.drafts[-1]
+    if (
+        draft.layer.function not in (Function.CONVOLVE, Function.DEPTHWISE)
+        or draft.layer.inputs[0].value != source.value
+    ):
+        raise unsupported(node, "Its windows lie outside of its input")
+    settings = replace(draft.layer.settings, quantised_first=codes[0], quantised_second=codes[1])
+    draft.layer = replace(draft.layer, settings=settings)
+
+
+def _zero_point(build: Builder, node: OnnxNode, place: int) -> Quantisation:
+    if not node.input(place):
+        return _WHOLE
+    return Quantisation(1.0, int(build.number(node.inputs[place], "zero point")))
+
+
 def _as_float(build: Builder, source: View) -> View:
     if build.dtype(source) is DataType.FLOAT32:
         return source
@@ -128,4 +154,9 @@ def _as_float(build: Builder, source: View) -> View:
     return numbers
 
 
-HANDLERS: Mapping[str, Handler] = {"QuantizeLinear": _quantize, "DequantizeLinear": _dequantize}
+_PRODUCTS: Mapping[str, Handler] = {"ConvInteger": convolution, "MatMulInteger": matmul}
+HANDLERS: Mapping[str, Handler] = {
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _dequantize,
+    **dict.fromkeys(_PRODUCTS, _product_of_integers),
+}
