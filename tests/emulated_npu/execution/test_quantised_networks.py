@@ -154,6 +154,46 @@ def test_averages_within_one_step(case: tuple[list[NodeProto], dict[str, Array],
     assert np.abs(found.astype(int) - expected).max() <= 1
 
 
+def _between(tensors: str, *inner: NodeProto, **more: Any) -> tuple[ModelProto, dict[str, Array]]:
+    """Return nodes between conversions of `tensors`, each a name in `more` or of an input, and of their result r."""
+    inputs = {name: integers((1, 6, 20, 20), np.uint8, ord(name)) for name in tensors}
+    constants = {name: _SCALES[name] for name in ("xs", "xz", "ys", "yz")} | more
+    nodes = [node("DequantizeLinear", f"{name} xs xz", f"{name}1") for name in tensors]
+    for name in ("w", "b"):
+        nodes.append(node("DequantizeLinear", f"{name} {name}s {name}z", f"{name}1", axis=1 - (name == "b")))
+    return network([*nodes, *inner, node("QuantizeLinear", "r ys yz", "y")], inputs, constants), inputs
+
+
+@pytest.mark.parametrize("machine", ["edge", "nvdla-64"])
+@pytest.mark.parametrize("op", ["Relu", "LeakyRelu", "HardSwish", "Sigmoid", "residual", "transposed"])
+def test_epilogues_of_integer_products(op: str, machine: str) -> None:
+    """Behind exact sums, activations, residual sums and phases of a transposed convolution are within a step."""
+    rng = np.random.default_rng(3)
+    scale = np.float32(0.01)
+    more = {
+        "w": integers((6, 6, 3, 3), np.int8, 2),
+        "ws": scale,
+        "wz": np.array(4, np.int8),
+        "b": rng.integers(-5000, 5000, 6).astype(np.int32),
+        "bs": np.float32(_SCALES["xs"] * scale),
+        "bz": np.array(0, np.int32),
+    }
+    transposed = op == "transposed"
+    kind, extra = ("ConvTranspose", {"strides": [2, 2]}) if transposed else ("Conv", {})
+    inner = [node(kind, "x1 w1 b1", "c", pads=[1, 1, 1, 1], **extra)]
+    if op == "residual":
+        inner += [node("Add", "c z1", "s"), node("Relu", "s", "r")]
+    else:
+        inner.append(node("Identity" if transposed else op, "c", "r"))
+    proto, inputs = _between("xz" if op == "residual" else "x", *inner, **more)
+    compiled, found = on_npu(proto, inputs, machine)
+    assert transposed or [layer.function for layer in compiled.graph.layers] == [Function.CONVOLVE]
+    assert_accounted(compiled.graph)
+    expected = by_runtime(proto, inputs)["y"].astype(int)
+    assert np.abs(found["y"] - expected).max() <= 1
+    assert len(np.unique(expected)) > 1
+
+
 @cache
 def forms(
     form: QuantFormat, activations: QuantType, weights: QuantType, per_channel: bool, symmetric: bool
