@@ -263,15 +263,21 @@ class Settings:
     quantised_second: Quantisation = UNQUANTISED
     quantised_third: Quantisation = UNQUANTISED
 
+    def __post_init__(self) -> None:
+        # Every lookup of a cost needs the hash, and nearly all settings have no quantised operand.
+        triples = (self.kernel, self.stride, self.dilation, self.pad)
+        numbers = (self.activation, self.axes, self.mode, self.alpha, self.beta, self.gamma)
+        codes = (self.quantised_target, self.quantised_first, self.quantised_second, self.quantised_third)
+        object.__setattr__(self, "_hash", hash((triples, numbers, codes)))
+        object.__setattr__(self, "_quantises", any(code.scale for code in codes))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined, no-any-return]
+
     @property
     def quantises(self) -> bool:
         """Whether any operand is quantised."""
-        return (
-            self.quantised_target.scale
-            or self.quantised_first.scale
-            or self.quantised_second.scale
-            or self.quantised_third.scale
-        ) != 0
+        return self._quantises  # type: ignore[attr-defined, no-any-return]
 
 
 PLAIN = Settings()

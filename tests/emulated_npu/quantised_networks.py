@@ -93,6 +93,38 @@ class _Samples(CalibrationDataReader):
         return next(self._samples, None)
 
 
+SCALES: Mapping[str, Array] = {
+    "xs": np.array(0.031, np.float32),
+    "zs": np.array(0.05, np.float32),
+    "ys": np.array(0.37, np.float32),
+    "xz": np.array(117, np.uint8),
+    "zz": np.array(17, np.uint8),
+    "yz": np.array(100, np.uint8),
+}
+"""Scales and zero points of tensors x, y and z in tests."""
+
+
+def convolution(
+    x: Any, w: Any, channels: int, zero: int, bias: bool, groups: int = 1
+) -> tuple[list[NodeProto], dict[str, Array], dict[str, Array]]:
+    """Return a QLinearConv of these types, its inputs and its constants; `channels` is the number of weight scales."""
+    rng = np.random.default_rng(3)
+    zeros = {np.uint8: (117, 100), np.int8: (-7, 9)}[x]
+    constants = {
+        "xs": np.float32(0.031),
+        "xz": np.array(zeros[0], x),
+        "w": integers((12, 6 // groups, 3, 3), w, 2),
+        "ws": rng.uniform(0.001, 0.02, channels).astype(np.float32) if channels > 1 else np.float32(0.0123),
+        "wz": np.full(channels if channels > 1 else (), zero, w),
+        "ys": np.float32(0.37),
+        "yz": np.array(zeros[1], x),
+        "b": rng.integers(-5000, 5000, 12).astype(np.int32),
+    }
+    read = "x xs xz w ws wz ys yz" + " b" * bias
+    one = node("QLinearConv", read, "y", pads=[1, 1, 1, 1], strides=[2, 1], group=groups)
+    return [one], {"x": integers((2, 6, 11, 9), x)}, constants
+
+
 def small_network() -> tuple[ModelProto, tuple[int, ...]]:
     """Return a float network with depthwise convolution, residual sum, pools, concatenation and Gemm, and its input."""
     rng = np.random.default_rng(7)
