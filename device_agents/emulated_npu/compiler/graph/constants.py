@@ -143,6 +143,9 @@ def with_integers(
     rank, count = len(integers.shape), math.prod(scale.shape)
     known_type = integers.dtype in (*BYTES, DataType.INT32) and scale.dtype is DataType.FLOAT32
     along = rank > 0 and -rank <= axis < rank and scale.shape == (integers.shape[axis],)
+    if zero_point is not None:
+        known_type = known_type and zero_point.dtype is integers.dtype
+        along, count = along and zero_point.shape in ((), (1,), scale.shape), max(count, math.prod(zero_point.shape))
     if not known_type or not (count == 1 or along):
         return constant
     code = QuantisedConstant(integers, scale, zero_point, None if count == 1 else axis % rank)

@@ -40,7 +40,7 @@ def finished_product(layer: HardwareLayer, product: IntegerProduct, steps: Seque
         quantised_second=Quantisation(1.0, zero),
     )
     values = value_of(factors) if math.prod(product.scale.shape) == 1 else None
-    if not steps and zeros is None and values is not None:
+    if not steps and zeros is None and values is not None and 0 < values[0] < math.inf:
         first = Quantisation(float(values[0]), product.first.zero_point)
         return replace(layer, settings=replace(settings, quantised_first=first))
     name = f"{layer.name}.scale_shift"

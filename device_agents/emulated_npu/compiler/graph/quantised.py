@@ -13,6 +13,7 @@ from onnx import NodeProto, helper
 
 from device_agents.emulated_npu.compiler.graph import constants
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
+from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import DataType
 
@@ -63,7 +64,17 @@ def evaluated(node: NodeProto, dtype: DataType) -> Callable[..., Array] | None:
         ends = np.iinfo(NUMPY_TYPES[dtype])
         return np.asarray(np.clip(np.rint(tensor.astype(np.float32) / factor) + zeros, ends.min, ends.max))
 
-    return to_numbers if node.op_type == _DEQUANTIZE else to_integers
+    function = to_numbers if node.op_type == _DEQUANTIZE else to_integers
+
+    def compute(*operands: Array) -> Array:
+        try:
+            with np.errstate(all="ignore"):
+                return function(*operands)
+        except (IndexError, TypeError, ValueError) as error:
+            what = f"Node {node.name[:80]!r} ({node.op_type}) of constants cannot be computed"
+            raise InvalidModel(what, str(error)[:200], "Export the network with constants that fit") from error
+
+    return compute
 
 
 def defines(node: NodeProto) -> bool:
@@ -73,7 +84,10 @@ def defines(node: NodeProto) -> bool:
 
 
 def body(node: NodeProto, name: str) -> list[NodeProto]:
-    """Return the nodes that stand for a node on quantised tensors; names of their own tensors begin with `name`."""
+    """Return the nodes that stand for a node on quantised tensors; names of their own tensors begin with `name`.
+
+    Raises InvalidModel for a node without an operand or a scale.
+    """
     found = _Body(node, name)
     _BODIES[node.domain, node.op_type](found)
     return found.nodes
@@ -90,18 +104,26 @@ class _Body:
         """Return the name of an input, "" if it is absent."""
         return self.node.input[place] if place < len(self.node.input) else ""
 
+    def required(self, place: int) -> str:
+        """Return the name of an input; raises InvalidModel if it is absent."""
+        name = self.input(place)
+        if not name:
+            what = f"Node {self._name[:80]!r} ({self.node.op_type}) is not valid"
+            raise InvalidModel(what, f"It has no input {place}", "Export it with all scales")
+        return name
+
     def attributes(self, *without: str) -> dict[str, Any]:
         """Return the attributes of the node, without some."""
         return {item.name: helper.get_attribute_value(item) for item in self.node.attribute if item.name not in without}
 
     def numbers(self, place: int, scale: str, zero_point: str, axis: int | None = None) -> str:
         """Add the conversion of an input to numbers; `axis` is that of a scale with several elements."""
-        given = [self.input(place), scale, *filter(None, [zero_point])]
+        given = [self.required(place), scale, *filter(None, [zero_point])]
         return self._add(_DEQUANTIZE, given, {} if axis is None else {"axis": axis})
 
     def operand(self, place: int, axis: int | None = None) -> str:
         """Add the conversion of an input whose scale and zero point follow it."""
-        return self.numbers(place, self.input(place + 1), self.input(place + 2), axis)
+        return self.numbers(place, self.required(place + 1), self.input(place + 2), axis)
 
     def compute(self, op: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
         """Add an operator on numbers."""
@@ -109,7 +131,7 @@ class _Body:
 
     def result(self, numbers: str, place: int) -> None:
         """Add the conversion to the node's output; its scale and zero point are the inputs from `place` on."""
-        given = [numbers, self.input(place), *filter(None, [self.input(place + 1)])]
+        given = [numbers, self.required(place), *filter(None, [self.input(place + 1)])]
         self.nodes.append(helper.make_node(_QUANTIZE, given, [self.node.output[0]]))
 
     def bound(self, numbers: str) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import BYTES, converted
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
@@ -16,6 +18,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.convolution import convolution
 from device_agents.emulated_npu.compiler.graph.operators.matrix import matmul
 from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
 from device_agents.emulated_npu.unit_commands import (
     Activation,
     Binary,
@@ -64,12 +67,17 @@ def _of_whole_tensor(build: Builder, node: OnnxNode) -> Quantisation | None:
         raise unsupported(node, f"It converts {integers.name.lower()}; only int8 and uint8 are supported")
     if node.attribute("block_size", 0):
         raise unsupported(node, "It has a scale for each block of an axis")
+    if not node.input(1):
+        raise unsupported(node, "It has no scale")
     given = [build.known(name) for name in node.inputs[1:3] if name]
     if any(values is None or values.size != 1 for values in given):
         return None
     scale, *zero = (values.item() for values in given if values is not None)
     if not 0 < scale < float("inf"):
         raise unsupported(node, f"Its scale is {scale}, not a positive number")
+    ends = np.iinfo(NUMPY_TYPES[integers])
+    if zero and not ends.min <= zero[0] <= ends.max:
+        raise unsupported(node, f"Its zero point {zero[0]} is no {integers.name.lower()}")
     return Quantisation(float(scale), int(zero[0]) if zero else 0)
 
 
