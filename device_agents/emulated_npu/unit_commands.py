@@ -224,12 +224,28 @@ Triple = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
+class Quantisation:
+    """Integers that stand for numbers, as in ONNX: the number is (integer - zero_point) x scale.
+
+    `scale` is a positive float32. With scale 0 the elements are the numbers themselves.
+    """
+
+    scale: float = 0.0
+    zero_point: int = 0
+
+
+UNQUANTISED = Quantisation()
+
+
+@dataclass(frozen=True)
 class Settings:
     """The configuration of a unit, which CONFIG instructions write into a slot.
 
     Windows have three spatial axes. `pad` is the padding before the first element of each axis; the padding after the
     last one follows from the output size. `axes` is a bit mask of the axes of REDUCE, SOFTMAX and NORMALIZE. `mode` is
     a Binary, a Reduction, 1 for log-softmax, the window of LRN, or 1 for average pooling that counts the padding.
+    The quantisation of an operand makes the unit convert its integers to float32 where it reads them, and its float32
+    results to integers where it writes them.
     """
 
     kernel: Triple = (1, 1, 1)
@@ -242,6 +258,26 @@ class Settings:
     alpha: float = 0.0
     beta: float = 0.0
     gamma: float = 0.0
+    quantised_target: Quantisation = UNQUANTISED
+    quantised_first: Quantisation = UNQUANTISED
+    quantised_second: Quantisation = UNQUANTISED
+    quantised_third: Quantisation = UNQUANTISED
+
+    def __post_init__(self) -> None:
+        # Every lookup of a cost needs the hash, and nearly all settings have no quantised operand.
+        triples = (self.kernel, self.stride, self.dilation, self.pad)
+        numbers = (self.activation, self.axes, self.mode, self.alpha, self.beta, self.gamma)
+        codes = (self.quantised_target, self.quantised_first, self.quantised_second, self.quantised_third)
+        object.__setattr__(self, "_hash", hash((triples, numbers, codes)))
+        object.__setattr__(self, "_quantises", any(code.scale for code in codes))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def quantises(self) -> bool:
+        """Whether any operand is quantised."""
+        return self._quantises  # type: ignore[attr-defined, no-any-return]
 
 
 PLAIN = Settings()
@@ -268,6 +304,9 @@ class Command:
     - BINARY: first, second. AFFINE: first * second + third. WHERE: second where first is true, else third.
     - REDUCE: target has size 1 along `axes`. SOFTMAX: first. NORMALIZE: (first - mean) / sqrt(variance + alpha)
       * second + third along `axes`; second and third are optional and have the dims of the target.
+    - CONVOLVE and DEPTHWISE of bytes whose first operand is quantised with scale 1 add products of integers less their
+      zero points. A fourth operand of INT32 then has two or three rows: a number that is added to the sums, the factor
+      that makes them float32 (its bits), and the zero points of the weights, if they differ between channels.
     - LRN: first; channels are the last axis; alpha, beta, gamma (ONNX's bias), mode = size.
     - POOL_*: target (D, H, W, C), first (D, H, W, C). DEPTHWISE: target (D, H, W, C, m), first (D, H, W, C, m),
       second: weights (kd, kh, kw, C, m), fourth: scale and shift (2, C, m), third as in CONVOLVE; all in NB.

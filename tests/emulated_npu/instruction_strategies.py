@@ -21,8 +21,8 @@ from device_agents.emulated_npu.isa.instructions import (
     OperandReference,
     control,
 )
-from device_agents.emulated_npu.isa.settings_words import settings_words
-from device_agents.emulated_npu.unit_commands import NO_PEER, Activation, Function, Settings
+from device_agents.emulated_npu.isa.settings_words import WORDS, settings_words
+from device_agents.emulated_npu.unit_commands import NO_PEER, UNQUANTISED, Activation, Function, Quantisation, Settings
 
 REFERENCES = st.builds(OperandReference, st.integers(0, REGISTERS - 1), st.integers(0, DESCRIPTOR_SLOTS - 1))
 
@@ -32,6 +32,11 @@ def triples(low: int, high: int) -> st.SearchStrategy[tuple[int, int, int]]:
     return st.tuples(*[st.integers(low, high)] * 3)
 
 
+QUANTISATIONS = st.just(UNQUANTISED) | st.builds(
+    Quantisation,
+    scale=st.floats(min_value=0, exclude_min=True, allow_infinity=False, width=32),
+    zero_point=st.integers(-(2**15), 2**15 - 1),
+)
 SETTINGS = st.builds(
     Settings,
     kernel=triples(1, 2**21 - 1),
@@ -44,13 +49,17 @@ SETTINGS = st.builds(
     alpha=st.floats(allow_nan=False),
     beta=st.floats(allow_nan=False),
     gamma=st.floats(allow_nan=False),
+    quantised_target=QUANTISATIONS,
+    quantised_first=QUANTISATIONS,
+    quantised_second=QUANTISATIONS,
+    quantised_third=QUANTISATIONS,
 )
 
 
 @st.composite
 def settings_instructions(draw: st.DrawFn) -> ControlInstruction:
     """Draw a SETTINGS instruction with valid bits."""
-    word = draw(st.integers(0, 7))
+    word = draw(st.integers(0, len(WORDS) - 1))
     return control(
         Opcode.SETTINGS, draw(st.integers(1, SETTINGS_SLOTS - 1)), word, settings_words(draw(SETTINGS))[word]
     )

@@ -109,8 +109,11 @@ def _image(
     import numpy as np
 
     if machine.data_type is not DataType.FLOAT32:
-        what = f"{machine.name} computes in {machine.data_type.name.lower()}: it has timing but no values"
-        raise EmulatorError(what, next_step="Run with a preset that computes in float32, such as edge")
+        own = machine.data_type.name.lower()
+        what = f"{machine.name} computes in {own}: a float32 network has timing there but no values"
+        raise EmulatorError(
+            what, next_step=f"Convert the network to {own}, or run on a preset of float32, such as edge"
+        )
     for item in packed:
         weights = _evaluate(item.layer.fixed_weights, arrays)
         scale = item.layer.scale_shift

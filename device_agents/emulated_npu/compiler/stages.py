@@ -15,6 +15,7 @@ from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.compiler.compiled import Compiled, CompiledCore, CompiledGroup, CompiledSystem
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
+from device_agents.emulated_npu.compiler.graph.multiplied_types import machine_for
 from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutions
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
@@ -38,6 +39,7 @@ def compile_model(model: bytes, machine: Machine, options: Options = DEFAULT) ->
 
 def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) -> Compiled:
     """Compile a graph for one core; raises DoesNotFit, or UnsupportedOperator for a forced DFT that is impossible."""
+    machine = machine_for(graph, machine)
     predictor = GraphPredictor(machine, options)
     chosen = choose_convolutions(graph, machine, options, predictor)
     schedule = _schedule(divide(chosen, machine), machine, options, predictor.decisions(chosen))
@@ -64,6 +66,7 @@ def compile_system(
     Without `splits` the compiler chooses the splits that it predicts to be fastest. Raises InvalidAssignment, or
     DoesNotFit, which names the group whose share of the memories is too small.
     """
+    machine = machine_for(graph, machine)
     check_assignment(assignment, graph, machine)
     if splits is None:
         splits = predicted_splits(graph, machine, assignment, options)

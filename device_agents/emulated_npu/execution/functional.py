@@ -18,6 +18,7 @@ from device_agents.emulated_npu.execution.interleaving import UNLIMITED, Order, 
 from device_agents.emulated_npu.execution.matrix_unit import convolve
 from device_agents.emulated_npu.execution.memory import Memories, ResolvedView, resolve_view
 from device_agents.emulated_npu.execution.operand_memories import operands_of
+from device_agents.emulated_npu.execution.quantisation import evaluate as evaluate_quantised
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
@@ -83,7 +84,11 @@ class FunctionalMachine:
         target = self.memories.writable(command.target)
         sources = [None if operand is None else view(operand) for operand in operands]
         with np.errstate(all="ignore"):
-            values = EVALUATORS[command.function](command, target, *sources)
+            evaluator = EVALUATORS[command.function]
+            if command.settings.quantises:
+                values = evaluate_quantised(evaluator, command, target, sources)
+            else:
+                values = evaluator(command, target, *sources)
             # If the values are a view of a source that overlaps the target, NumPy copies them first.
             np.copyto(target, values, casting="unsafe")
         self.count(command, operands)

@@ -15,6 +15,12 @@ from numpy.lib.stride_tricks import as_strided
 
 from device_agents.emulated_npu.execution.activations import activate_own
 from device_agents.emulated_npu.execution.operand_memories import fault
+from device_agents.emulated_npu.execution.quantisation import (
+    centred,
+    exact_type,
+    multiplies_integers,
+    scaled_sums,
+)
 from device_agents.emulated_npu.execution.sliding_windows import BLOCK_ELEMENTS, check_temporary, check_window, reach
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Command, Triple
@@ -30,6 +36,11 @@ def convolve(
     """Return the values of CONVOLVE. Raises ExecutionFault for operands that do not match."""
     _check(command, target, first, second)
     outputs = cast(Triple, target.shape[:3])
+    if multiplies_integers(command, first, second):
+        factors = centred(command, first, second, fourth, exact_type(second.size // second.shape[4]))
+        weights = factors[1].reshape(-1, second.shape[4])
+        sums = _sums(command, _padded(command, factors[0], outputs), weights, outputs)
+        return epilogue(command, scaled_sums(command, sums, target, fourth), target, third, None)
     weights = second.reshape(-1, second.shape[4])
     if weights.dtype.itemsize <= 2:
         # float16 sums in float32; bytes are exact in float64.

@@ -13,6 +13,7 @@ import numpy as np
 from device_agents.emulated_npu.execution.activations import activate, activate_own
 from device_agents.emulated_npu.execution.matrix_unit import epilogue
 from device_agents.emulated_npu.execution.operand_memories import fault
+from device_agents.emulated_npu.execution.quantisation import centred, multiplies_integers, scaled_sums
 from device_agents.emulated_npu.execution.sliding_windows import (
     check_temporary,
     check_window,
@@ -108,9 +109,13 @@ def depthwise(
         raise fault(command, f"ranks {target.ndim}, {first.ndim} and {second.ndim} instead of 5")
     if not target.shape[3:] == first.shape[3:] == second.shape[3:] or second.shape[:3] != command.settings.kernel:
         raise fault(command, f"dims {target.shape} from {first.shape} by {second.shape}")
+    check_window(command, target.size * (second.size // (second.shape[3] * second.shape[4])))
+    if multiplies_integers(command, first, second):
+        x, weights = centred(command, first, second, fourth, np.dtype(np.int32))
+        sums = _weighted(command, x, weights, target.shape)
+        return epilogue(command, scaled_sums(command, sums, target, fourth), target, third, None)
     check_types(command, first, second)
     check_number(command, first)
-    check_window(command, target.size * (second.size // (second.shape[3] * second.shape[4])))
     x, weights = computing(first), computing(second)
     if x.dtype.itemsize == 1:
         x, weights = x.astype(np.int32), weights.astype(np.int32)

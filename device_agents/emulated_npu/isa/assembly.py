@@ -24,7 +24,14 @@ from device_agents.emulated_npu.isa.instructions import (
     OperandReference,
     control,
 )
-from device_agents.emulated_npu.isa.settings_words import WORDS, bits_float, unpack_signed_triple, unpack_triple
+from device_agents.emulated_npu.isa.settings_words import (
+    QUANTISED,
+    WORDS,
+    bits_float,
+    unpack_quantisation,
+    unpack_signed_triple,
+    unpack_triple,
+)
 from device_agents.emulated_npu.unit_commands import NO_PEER, Activation, Function
 
 _JUMPS = (Opcode.JUMP, Opcode.BRANCH_NOT_ZERO, Opcode.BRANCH_LESS)
@@ -70,6 +77,9 @@ def _meaning(word: int, bits: int) -> str:
         return f"activation {Activation(bits & 0xFF).name}, axes {bits >> 8 & 0xFF:#08b}, mode {bits >> 32}"
     if name in ("alpha", "beta", "gamma"):
         return repr(bits_float(bits))
+    if name in QUANTISED:
+        quantisation = unpack_quantisation(bits)
+        return f"scale {quantisation.scale!r}, zero point {quantisation.zero_point}"
     triple = unpack_signed_triple(bits) if name == "pad" else unpack_triple(bits)
     return " x ".join(map(str, triple))
 

@@ -53,7 +53,7 @@ def run_command(
     """Run a network on one core of the emulated NPU, and compare its values with ONNX Runtime's.
 
     The command prints the time of each layer. Large weights are generated from a seed, as on a device; small ones are
-    read from the file. Program files and machines that do not compute in float32 have a time but no values.
+    read from the file. Program files have a time but no values, and so have float32 networks on other machines.
 
     Example: harness npu run builtin:squeezenet --marginal
     """

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
+from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, QuantisedConstant
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import DataType
@@ -22,6 +22,7 @@ from device_agents.emulated_npu.unit_commands import DataType
 _EVALUATION_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors that ONNX's reference raises for operands that do not fit the operator."""
 FLOATS = frozenset({DataType.FLOAT32, DataType.FLOAT16, DataType.FLOAT64})
+BYTES = frozenset({DataType.INT8, DataType.UINT8})
 
 
 def known(name: str, array: Array, dtype: DataType) -> LazyConstant:
@@ -72,7 +73,12 @@ def _evaluated(parents: Sequence[LazyConstant], arrays: Sequence[Array]) -> list
 def transposed(constant: LazyConstant) -> LazyConstant:
     """Return a matrix with its axes exchanged."""
     rows, columns = constant.shape
-    return derived(f"{constant.name}.T", (columns, rows), constant.dtype, (constant,), np.transpose)
+    found = derived(f"{constant.name}.T", (columns, rows), constant.dtype, (constant,), np.transpose)
+    code = constant.quantised
+    if code is None:
+        return found
+    axis = None if code.axis is None else 1 - code.axis
+    return replace(found, quantised=replace(code, integers=transposed(code.integers), axis=axis))
 
 
 def reshaped_constant(constant: LazyConstant, shape: Sequence[int]) -> LazyConstant:
@@ -80,7 +86,16 @@ def reshaped_constant(constant: LazyConstant, shape: Sequence[int]) -> LazyConst
     if constant.shape == tuple(shape):
         return constant
     name = f"{constant.name}.{'x'.join(map(str, shape))}"
-    return derived(name, shape, constant.dtype, (constant,), lambda array: array)
+    found = derived(name, shape, constant.dtype, (constant,), lambda array: array)
+    code, missing = constant.quantised, len(constant.shape) - len(shape)
+    if code is None:
+        return found
+    integers = reshaped_constant(code.integers, shape)
+    if code.axis is None:
+        return replace(found, quantised=replace(code, integers=integers))
+    if not 0 <= missing <= code.axis or constant.shape[missing:] != tuple(shape):
+        return found
+    return replace(found, quantised=replace(code, integers=integers, axis=code.axis - missing))
 
 
 def converted(constant: LazyConstant, dtype: DataType) -> LazyConstant:
@@ -118,6 +133,25 @@ def evaluated_node(node: NodeProto, opset: int, index: int) -> Callable[..., Any
     return compute
 
 
+def with_integers(
+    constant: LazyConstant, integers: LazyConstant, scale: LazyConstant, zero_point: LazyConstant | None, axis: int
+) -> LazyConstant:
+    """Return a constant with the integers that a DequantizeLinear along `axis` computes it from.
+
+    A constant of other parameters (blocks of an axis, other types) is returned as it is.
+    """
+    rank, count = len(integers.shape), math.prod(scale.shape)
+    known_type = integers.dtype in (*BYTES, DataType.INT32) and scale.dtype is DataType.FLOAT32
+    along = rank > 0 and -rank <= axis < rank and scale.shape == (integers.shape[axis],)
+    if zero_point is not None:
+        known_type = known_type and zero_point.dtype is integers.dtype
+        along, count = along and zero_point.shape in ((), (1,), scale.shape), max(count, math.prod(zero_point.shape))
+    if not known_type or not (count == 1 or along):
+        return constant
+    code = QuantisedConstant(integers, scale, zero_point, None if count == 1 else axis % rank)
+    return replace(constant, quantised=code)
+
+
 @dataclass(frozen=True)
 class ChannelStep:
     """One affine step along channels: `apply(scale, shift, *values)` returns the new scale and shift in float64.
@@ -127,6 +161,20 @@ class ChannelStep:
 
     parents: tuple[LazyConstant, ...]
     apply: Callable[..., tuple[Any, Any]]
+
+    @property
+    def added(self) -> LazyConstant | None:
+        """The constant that the step adds; None if it does anything else."""
+        return self.parents[0] if self.apply is _added else None
+
+
+def _added(scale: Array, shift: Array, values: Array) -> tuple[Any, Any]:
+    return scale, shift + values
+
+
+def addition_step(constant: LazyConstant) -> ChannelStep:
+    """Return the step x -> x + constant."""
+    return ChannelStep((constant,), _added)
 
 
 def linear_step(factor: float, offset: float) -> ChannelStep:

@@ -25,9 +25,30 @@ from device_agents.emulated_npu.compiler.graph.parsed_model import (
 )
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import MAX_RANK, PLAIN, Activation, DataType, Function, Settings
+from device_agents.emulated_npu.unit_commands import (
+    MAX_RANK,
+    PLAIN,
+    Activation,
+    DataType,
+    Function,
+    Quantisation,
+    Settings,
+)
 
 NO_NODE = OnnxNode("", "", (), (), (), {})
+
+
+@dataclass(frozen=True)
+class IntegerProduct:
+    """What the integers stand for that a layer multiplies.
+
+    `first` is the quantisation of the first input. The scale of the second factor, and its zero point (None for 0),
+    have one element, or one for each output channel.
+    """
+
+    first: Quantisation
+    scale: LazyConstant
+    zero_point: LazyConstant | None
 
 
 @dataclass
@@ -35,18 +56,21 @@ class Draft:
     """A layer before folding, with its scale and shift as a list of steps; its index is given later.
 
     An AFFINE draft has only its first input; its factors are computed from the steps at the end. Errors name `node`.
+    A `product` is one of integers.
     """
 
     layer: HardwareLayer
     node: OnnxNode
     steps: list[ChannelStep] = field(default_factory=list)
+    product: IntegerProduct | None = None
 
 
 class Builder:
     """Collects values and drafts while the nodes of a model are visited.
 
     `node` is the node being visited. `homes` maps values that lie inside another value, such as parts of
-    concatenations, to their place in it.
+    concatenations, to their place in it. `integers` maps values to the integers that they are computed from, and what
+    these stand for.
     """
 
     def __init__(self, source: ParsedModel) -> None:
@@ -54,6 +78,7 @@ class Builder:
         self.values: dict[str, Value] = {}
         self.drafts: list[Draft] = []
         self.homes: dict[str, View] = {}
+        self.integers: dict[str, tuple[View, Quantisation]] = {}
         self._places: dict[str, View] = {}
         self.node = NO_NODE
         self._first = 0
@@ -121,6 +146,15 @@ class Builder:
         """Set the view of a tensor."""
         self._places[tensor] = view
 
+    def note_integers(self, value: str, integers: View, code: Quantisation) -> None:
+        """Note that a whole value has the numbers that integers stand for."""
+        self.integers[value] = integers, code
+
+    def integers_of(self, view: View, code: Quantisation) -> View | None:
+        """Return the integers of a view of numbers; None if there are none that stand for them by this quantisation."""
+        integers, own = self.integers.get(view.value, (None, None))
+        return None if integers is None or own != code else views.composed(view, integers)
+
     def result(self, place: int = 0) -> View:
         """Add a value for an output of the node, in its own shape."""
         name = self.node.outputs[place]
@@ -136,6 +170,19 @@ class Builder:
     def output_value(self, name: str) -> View:
         """Add the value of an output of the network."""
         return self._add_value(name, self.source.types[name], "activation", True)
+
+    def resolved(self, view: View) -> View:
+        """Return a view of a value that lies in another value as a view of that one."""
+        while view.value in self.homes:
+            view = views.composed(view, self.homes[view.value])
+        return view
+
+    def surroundings(self, view: View) -> tuple[str, ...]:
+        """Return the value of a view, the value that it lies in, and so on."""
+        names = [view.value]
+        while names[-1] in self.homes:
+            names.append(self.homes[names[-1]].value)
+        return tuple(names)
 
     def dtype(self, view: View) -> DataType:
         """Return the element type of a view."""

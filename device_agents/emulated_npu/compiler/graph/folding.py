@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph import views
-from device_agents.emulated_npu.compiler.graph.constants import FLOATS, ChannelStep, linear_step
+from device_agents.emulated_npu.compiler.graph.constants import FLOATS, ChannelStep, addition_step, linear_step
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, View
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
-from device_agents.emulated_npu.unit_commands import Activation, Binary, Function
+from device_agents.emulated_npu.compiler.graph.quantised_reads import CONVERTING
+from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function
 
 _MATRIX_UNIT = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
 _WITH_STEPS = _MATRIX_UNIT | {Function.AFFINE}
@@ -64,7 +65,8 @@ class _Folding:
 
     def visit(self, draft: Draft) -> None:
         """Fold the draft into the layer before it, or keep it."""
-        if not (self._fold_step(draft) or self._fold_residual(draft) or self._fold_activation(draft)):
+        folds = (self._fold_step, self._fold_residual, self._fold_activation, self._fold_quantisation)
+        if not any(fold(draft) for fold in folds):
             self.kept.append(draft)
             self._note(draft, len(self.kept) - 1)
 
@@ -109,17 +111,20 @@ class _Folding:
         if draft.layer.function != Function.BINARY or draft.layer.settings.mode != Binary.ADD:
             return False
         candidates = []
-        for view, other in (draft.layer.inputs, draft.layer.inputs[::-1]):
+        first, second = draft.layer.inputs
+        codes = draft.layer.settings.quantised_first, draft.layer.settings.quantised_second
+        for view, other, code in ((first, second, codes[1]), (second, first, codes[0])):
             found = self._writer(view, _MATRIX_UNIT)
             constant = self._build.values[other.value].kind == "constant"
             if found is None or found[1].layer.residual is not None or constant or _repeats(other):
                 continue
             if self._same_type(view, draft):
-                candidates.append((*found, other))
+                candidates.append((*found, other, code))
         if not candidates:
             return False
-        place, writer, residual = max(candidates, key=lambda candidate: candidate[0])
-        writer.layer = replace(writer.layer, residual=residual)
+        place, writer, residual, code = max(candidates, key=lambda candidate: candidate[0])
+        settings = replace(writer.layer.settings, quantised_third=code)
+        writer.layer = replace(writer.layer, residual=residual, settings=settings)
         self.kept[place] = None
         self.kept.append(writer)
         self._absorb(len(self.kept) - 1, writer, draft)
@@ -141,6 +146,37 @@ class _Folding:
         writer.layer = replace(writer.layer, settings=settings)
         self._absorb(place, writer, draft)
         return True
+
+    def _fold_quantisation(self, draft: Draft) -> bool:
+        """Fold a conversion to integers into all layers that write what it reads: one, or those of a concatenation."""
+        if draft.layer.function != Function.COPY or not draft.layer.settings.quantised_target.scale:
+            return False
+        (view,) = draft.layer.inputs
+        value = self._build.values[view.value]
+        home = views.home(view, value.shape, draft.layer.output)
+        writers = self._all_writers(value.name)
+        if home is None or value.is_output or not writers or not all(map(self._yields, writers)):
+            return False
+        for writer in writers:
+            settings = replace(writer.layer.settings, quantised_target=draft.layer.settings.quantised_target)
+            output = views.composed(self._build.resolved(writer.layer.output), home)
+            writer.layer = replace(writer.layer, output=output, settings=settings)
+        writers[-1].layer = replace(writers[-1].layer, nodes=(*writers[-1].layer.nodes, *draft.layer.nodes))
+        return True
+
+    def _all_writers(self, name: str) -> list[Draft]:
+        """Return the layers that write a value, or values that lie in it."""
+        place = self._writers.get(name)
+        drafts = self.kept if place is None else [self.kept[place]]
+        return [draft for draft in drafts if draft is not None and name in self._build.surroundings(draft.layer.output)]
+
+    def _yields(self, writer: Draft) -> bool:
+        """Return whether a layer can write integers in place of numbers that only one conversion reads."""
+        layer = writer.layer
+        around = self._build.surroundings(layer.output)
+        numbers = self._build.dtype(layer.output) is DataType.FLOAT32 and not layer.settings.quantised_target.scale
+        once = all(self._readers[name] == 1 and not self._build.values[name].is_output for name in around)
+        return once and numbers and layer.function in CONVERTING
 
     def _same_type(self, view: View, draft: Draft) -> bool:
         return self._build.dtype(view) == self._build.dtype(draft.layer.output)
@@ -187,7 +223,7 @@ def _along(view: View, axis: int, constant: LazyConstant) -> bool:
 
 def _binary_step(mode: Binary, constant: LazyConstant, constant_first: bool) -> ChannelStep | None:
     if mode == Binary.ADD:
-        return ChannelStep((constant,), lambda scale, shift, c: (scale, shift + c))
+        return addition_step(constant)
     if mode == Binary.MULTIPLY:
         return ChannelStep((constant,), lambda scale, shift, c: (scale * c, shift * c))
     if mode == Binary.SUBTRACT and constant_first:

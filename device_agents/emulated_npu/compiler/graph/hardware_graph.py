@@ -21,7 +21,8 @@ _PART = "\x00written"
 class LazyConstant:
     """A tensor that is computed when the network is loaded, by `compute` from the initializers `sources`.
 
-    Compilation needs its type only. The loader computes its values.
+    Compilation needs its type only. The loader computes its values. `quantised` has the integers that its elements are
+    computed from, if the network stores integers.
     """
 
     name: str
@@ -29,6 +30,20 @@ class LazyConstant:
     dtype: DataType
     sources: tuple[str, ...]
     compute: Callable[..., Any] = field(compare=False)
+    quantised: QuantisedConstant | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class QuantisedConstant:
+    """Integers that stand for the numbers (integers - zero_point) x scale.
+
+    Scale and zero point have one element, or one for each index of `axis`. Without a zero point it is 0.
+    """
+
+    integers: LazyConstant
+    scale: LazyConstant
+    zero_point: LazyConstant | None
+    axis: int | None
 
 
 @dataclass(frozen=True)
@@ -102,8 +117,9 @@ class HardwareLayer:
     - GATHER: first (rows, row...) and second (index...) of integers; output (index..., row...).
 
     CONVOLVE and DEPTHWISE apply `scale_shift`, a constant (2, M), then add `residual`, which has the output's shape,
-    then apply `settings.activation`. `nodes` are the names of the ONNX nodes that the layer computes; a copy that the
-    compiler adds has none.
+    then apply `settings.activation`. For products of integers `scale_shift` may be of INT32, and have a third row
+    (`Command`). `factor_type` is the element type of the weights, or of the second input in their place. `nodes` are
+    the names of the ONNX nodes that the layer computes; a copy that the compiler adds has none.
     """
 
     index: int
@@ -118,6 +134,7 @@ class HardwareLayer:
     matrix: bool = False
     scale_shift: LazyConstant | None = None
     residual: View | None = None
+    factor_type: DataType = DataType.FLOAT32
 
     @property
     def fixed_weights(self) -> LazyConstant:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from onnx import ModelProto, NodeProto
 
 from device_agents.emulated_npu.compiler.graph import limits, views
-from device_agents.emulated_npu.compiler.graph.constants import part_of, scale_shift
+from device_agents.emulated_npu.compiler.graph.constants import ChannelStep, part_of, scale_shift
 from device_agents.emulated_npu.compiler.graph.drafts import NO_NODE, Builder, Draft
 from device_agents.emulated_npu.compiler.graph.folding import fold
 from device_agents.emulated_npu.compiler.graph.hardware_graph import (
@@ -20,12 +20,16 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     ViewAxis,
     constant_value,
 )
+from device_agents.emulated_npu.compiler.graph.integer_products import finished_product
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
 from device_agents.emulated_npu.compiler.graph.model_reader import parse_model
 from device_agents.emulated_npu.compiler.graph.operators import DOMAINS, IN_PART, OPERATORS
 from device_agents.emulated_npu.compiler.graph.orders import ordered
 from device_agents.emulated_npu.compiler.graph.patterns import recognise
-from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.compiler.graph.quantised_reads import read_integers
+from device_agents.emulated_npu.unit_commands import PLAIN, DataType, Function
+
+_PRODUCTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
 
 DEFAULT_DOMAIN = "ai.onnx"
 """The domain of operators that name none."""
@@ -47,6 +51,7 @@ def import_model(model: bytes | ModelProto) -> Graph:
         OPERATORS[node.op](build, node)
         free.extend(build.finish_node())
     _write_outputs(build, free)
+    free.extend(read_integers(build))
     return _Finish(build).graph(fold(build), free)
 
 
@@ -116,19 +121,43 @@ class _Finish:
 
     def _layer(self, index: int, draft: Draft) -> HardwareLayer:
         inputs, output = self._checked(draft)
-        folded = None
+        residual = None if draft.layer.residual is None else self._build.resolved(draft.layer.residual)
+        layer = replace(draft.layer, index=index, inputs=inputs, output=output, residual=residual)
+        if layer.function in _PRODUCTS:
+            layer = replace(layer, factor_type=self._factor_type(layer))
+        if draft.product is not None:
+            return finished_product(layer, draft.product, draft.steps)
         if draft.steps:
-            channels = output.axes[channel_axis(draft.layer)].size
-            dtype = self._build.values[draft.layer.output.value].dtype
-            folded = scale_shift(f"{draft.layer.name}.scale_shift", draft.steps, channels, dtype)
-            if draft.layer.function == Function.AFFINE:
-                inputs, folded = (*inputs, *self._factors(folded, output.shape)), None
-        residual = None if draft.layer.residual is None else self._resolved(draft.layer.residual)
-        return replace(draft.layer, index=index, inputs=inputs, output=output, scale_shift=folded, residual=residual)
+            return self._scaled(layer, draft.steps)
+        return self._unconverted(layer)
+
+    def _factor_type(self, layer: HardwareLayer) -> DataType:
+        return self._build.values[layer.inputs[1].value].dtype if layer.weights is None else layer.weights.dtype
+
+    def _scaled(self, layer: HardwareLayer, steps: Sequence[ChannelStep]) -> HardwareLayer:
+        """Return the layer with its steps as scale and shift; those of products are float32 also for float16."""
+        channels, dtype = layer.output.axes[channel_axis(layer)].size, self._build.dtype(layer.output)
+        if layer.function in _PRODUCTS or layer.settings.quantises:
+            dtype = DataType.FLOAT32
+        folded = scale_shift(f"{layer.name}.scale_shift", steps, channels, dtype)
+        if layer.function == Function.AFFINE:
+            return replace(layer, inputs=(*layer.inputs, *self._factors(folded, layer.output.shape)))
+        return replace(layer, scale_shift=folded)
+
+    def _unconverted(self, layer: HardwareLayer) -> HardwareLayer:
+        """Return a copy between equal quantisations as one of the integers; any other layer as it is."""
+        settings = layer.settings
+        same = layer.function is Function.COPY and settings.quantised_first == settings.quantised_target
+        if not same or self._build.dtype(layer.inputs[0]) != self._build.dtype(layer.output):
+            return layer
+        return replace(layer, settings=PLAIN)
 
     def _checked(self, draft: Draft) -> tuple[tuple[View, ...], View]:
         """Return inputs and output of the layer; raises UnsupportedOperator if no command can compute it."""
-        inputs, output = tuple(self._resolved(view) for view in draft.layer.inputs), self._resolved(draft.layer.output)
+        inputs, output = (
+            tuple(self._build.resolved(view) for view in draft.layer.inputs),
+            self._build.resolved(draft.layer.output),
+        )
         operands = [self._build.values[view.value] for view in (output, *inputs)]
         limits.check_types(draft, operands)
         limits.check_window(draft)
@@ -137,11 +166,6 @@ class _Finish:
         for view in (output, *inputs):
             limits.check_elements(draft, view.shape)
         return limits.within_rank(draft, inputs, output)
-
-    def _resolved(self, view: View) -> View:
-        while view.value in self._build.homes:
-            view = views.composed(view, self._build.homes[view.value])
-        return view
 
     def _factors(self, pair: LazyConstant, shape: tuple[int, ...]) -> tuple[View, View]:
         """Return scale and shift of an AFFINE layer as values, repeated over all axes except the channels."""

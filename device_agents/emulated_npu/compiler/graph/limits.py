@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.constants import BYTES
 from device_agents.emulated_npu.compiler.graph.drafts import Draft
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value, View
 from device_agents.emulated_npu.compiler.graph.operators.window_attributes import MAX_PAD, MAX_WINDOW
@@ -12,6 +13,7 @@ from device_agents.emulated_npu.compiler.graph.parsed_model import unsupported
 from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Function
 
 _WITH_WEIGHTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
+_MULTIPLIED = frozenset({DataType.FLOAT32, DataType.FLOAT16})
 _FREE_OF_AXES = frozenset({Function.COPY, Function.MAP, Function.BINARY, Function.WHERE, Function.FILL})
 
 
@@ -49,14 +51,27 @@ def check_elements(draft: Draft, shape: Sequence[int]) -> None:
 
 
 def check_types(draft: Draft, operands: Sequence[Value]) -> None:
-    """Raise UnsupportedOperator for products of another type than float32.
+    """Raise UnsupportedOperator for factors that no unit multiplies; `operands` are the output and the inputs.
 
     The `data_type` of a machine replaces float32 when it computes.
     """
-    weights = () if draft.layer.weights is None else (draft.layer.weights,)
-    other = next((value.dtype for value in (*operands, *weights) if value.dtype != DataType.FLOAT32), None)
-    if other is not None and draft.layer.function in _WITH_WEIGHTS:
-        raise unsupported(draft.node, f"It multiplies in {other.name.lower()}; only float32 is supported")
+    settings, weights = draft.layer.settings, () if draft.layer.weights is None else (draft.layer.weights,)
+    if draft.layer.function not in _WITH_WEIGHTS:
+        return
+    output, *inputs = operands
+    kinds = [value.dtype for value in (*inputs, *weights)][:2]
+    if all(kind in BYTES for kind in kinds) and (draft.product is not None or settings.quantised_first.scale):
+        return
+    codes = settings.quantised_first, settings.quantised_second
+    types = {DataType.FLOAT32 if code.scale else kind for kind, code in zip(kinds, codes, strict=True)}
+    if not settings.quantised_target.scale:
+        types.add(output.dtype)
+    other = next((kind for kind in sorted(types) if kind not in _MULTIPLIED), None)
+    if other is not None:
+        known = "only float32, float16, and int8 and uint8 with scales are supported"
+        raise unsupported(draft.node, f"It multiplies in {other.name.lower()}; {known}")
+    if len(types) > 1:
+        raise unsupported(draft.node, "It multiplies float16 and float32; only factors of one type are supported")
 
 
 def check_window(draft: Draft) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-from device_agents.emulated_npu.compiler.graph import constants
+from device_agents.emulated_npu.compiler.graph import constants, quantised
 from device_agents.emulated_npu.compiler.graph.functions import Functions
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
 from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, ParsedModel, ValueType, shown, untyped
@@ -55,8 +56,12 @@ def parse_model(model: bytes | ModelProto, is_whole: IsWhole) -> ParsedModel:
         raise InvalidModel(f"The model has ONNX opset {opset}", why, "Convert it")
     names = _unique_names(proto.graph)
     functions = Functions(proto.functions, opsets)
-    _check_operators(proto.graph, names, lambda node: is_whole(node) or functions.defines(node))
+    _check_operators(proto.graph, names, lambda node: _is_known(node, is_whole, functions))
     return _ModelReader(proto, opsets, is_whole, functions).source(names)
+
+
+def _is_known(node: NodeProto, is_whole: IsWhole, functions: Functions) -> bool:
+    return is_whole(quantised.standard(node)) or quantised.defines(node) or functions.defines(node)
 
 
 def _unique_names(graph: GraphProto) -> list[str]:
@@ -144,6 +149,7 @@ class _ModelReader:
 
     def _visit(self, node: NodeProto, name: str, part_of: str = "", depth: int = 0) -> None:
         """Fold a node, keep it, or visit the nodes that stand for it."""
+        node = quantised.standard(node)
         kept = OnnxNode(node.op_type, name, (name,), tuple(node.input), tuple(node.output), {}, part_of)
         if _is_constant(node, self._constants):
             self._add_types(node)
@@ -155,6 +161,8 @@ class _ModelReader:
             self._add_types(node)
             attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
             self._nodes.append(OnnxNode(kept.op, name, kept.names, kept.inputs, kept.outputs, attributes, part_of))
+        elif quantised.defines(node):
+            self._visit_all(quantised.body(node, name), kept, depth)
         elif self._functions.defines(node):
             self._check_typed(kept)
             self._visit_all(self._functions.body(node, self._types.known, name), kept, depth)
@@ -206,7 +214,8 @@ class _ModelReader:
         if tensor not in self._values:
             value = self._values[tensor] = constants.value_of(constant)
             if value is not None:
-                self._constants[tensor] = constants.known(tensor, value, constant.dtype)
+                kept = constants.known(tensor, value, constant.dtype)
+                self._constants[tensor] = replace(kept, quantised=constant.quantised)
         return self._values[tensor]
 
     def _set(self, constant: LazyConstant) -> None:
@@ -241,8 +250,10 @@ class _ModelReader:
             else:
                 if not self._of_large.isdisjoint(parent.name for parent in parents):
                     self._of_large.add(name)
-                function = constants.evaluated_node(node, self._opsets[""], index)
-                self._set(constants.derived(name, kind.shape, kind.dtype, parents, function))
+                converted = quantised.evaluated(node, kind.dtype)
+                function = converted or constants.evaluated_node(node, self._opsets[""], index)
+                found = constants.derived(name, kind.shape, kind.dtype, parents, function)
+                self._set(quantised.with_origin(found, node, parents))
             if kept.part_of:
                 self._value(name)
 

@@ -14,6 +14,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLay
 from device_agents.emulated_npu.compiler.graph.regions import size_of
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, aligned_down, allocate
 from device_agents.emulated_npu.compiler.planning.layer_commands import depthwise_constants, factor_axes
+from device_agents.emulated_npu.compiler.planning.memory_places import stored_type
 from device_agents.emulated_npu.compiler.planning.tiling import Cut, Geometry, count_tiles, cut_chain
 from device_agents.emulated_npu.compiler.planning.weights import (
     WeightLoad,
@@ -142,7 +143,7 @@ def plan_chain(
 
 def element_type(value: Value | LazyConstant, machine: Machine) -> DataType:
     """Return the type of a value in the machine's memories: the machine's data type replaces float32."""
-    return machine.data_type if value.dtype is DataType.FLOAT32 else value.dtype
+    return stored_type(value.dtype, machine)
 
 
 def in_buffer(geometry: Geometry, name: str) -> bool:

@@ -31,7 +31,12 @@ from device_agents.emulated_npu.compiler.planning.layer_commands import (
     factor_axes,
     view_of_factor,
 )
-from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, dense_strides, region_operand
+from device_agents.emulated_npu.compiler.planning.memory_places import (
+    Buffer,
+    dense_strides,
+    region_operand,
+    stored_type,
+)
 from device_agents.emulated_npu.compiler.planning.tiling import Tile
 from device_agents.emulated_npu.compiler.planning.weights import (
     WeightBlock,
@@ -290,8 +295,11 @@ class ChainWriter:
         channels = layer.inputs[0].axes[1].size
         ratio = multiplier(layer)
         is_weights = name == depthwise_constants(layer)[0]
-        dims = (*layer.settings.kernel, channels, ratio) if is_weights else (2, channels, ratio)
-        dtype = self._machine.data_type if is_weights else DataType.FLOAT32
+        scale = layer.scale_shift
+        dims: tuple[int, ...] = (*layer.settings.kernel, channels, ratio)
+        dtype = stored_type(layer.factor_type, self._machine)
+        if scale is not None and not is_weights:
+            dims, dtype = (scale.shape[0], channels, ratio), scale.dtype
         return Buffer(Space.NB, address, dtype, dims, dense_strides(dims, range(len(dims)), dtype.bytes))
 
     def _product(self, layer: HardwareLayer, region: Region, plan: WeightPlan, buffers: Buffers) -> Iterator[Command]:
@@ -321,11 +329,11 @@ class ChainWriter:
 
     def _fetch_vectors(self, layer: HardwareLayer, block: WeightBlock, weights: Operand) -> Command:
         """Load scale and shift of the block's columns; constant weights contain them."""
-        columns = output_channels(layer)
-        low, high = block.outputs
-        dims, item = (2, high - low), DataType.FLOAT32.bytes
-        target = Descriptor(Space.SB, DataType.FLOAT32, dims, (item * (high - low), item))
-        source = Descriptor(Space.DDR, DataType.FLOAT32, dims, (item * columns, item))
+        columns, (low, high) = output_channels(layer), block.outputs
+        dtype = DataType.FLOAT32 if layer.scale_shift is None else layer.scale_shift.dtype
+        item, dims = dtype.bytes, (block.vector_bytes // (dtype.bytes * (high - low)), high - low)
+        target = Descriptor(Space.SB, dtype, dims, (item * (high - low), item))
+        source = Descriptor(Space.DDR, dtype, dims, (item * columns, item))
         address = self._externals.constants[factor_scale_key(layer)] + item * low
         first = Operand(target, weights.address + block.weight_bytes)
         return Command(Function.LOAD, first, Operand(source, address), layer=layer.index)

@@ -6,8 +6,11 @@ value, the place of the part does not matter, but the distances between parts do
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
 from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
+from device_agents.emulated_npu.unit_commands import UNQUANTISED, Settings
 
 
 class ChainKeys:
@@ -56,12 +59,25 @@ def _places(name: str, graph: Graph, externals: Externals) -> object:
     return own and own.space, name in graph.foreign, tuple(sends)
 
 
+def _timed_settings(settings: Settings) -> object:
+    """Return the settings without scales and zero points, which take no time."""
+    codes = (settings.quantised_target, settings.quantised_first, settings.quantised_second, settings.quantised_third)
+    plain = replace(
+        settings,
+        quantised_target=UNQUANTISED,
+        quantised_first=UNQUANTISED,
+        quantised_second=UNQUANTISED,
+        quantised_third=UNQUANTISED,
+    )
+    return plain, tuple(code.scale > 0 for code in codes)
+
+
 def _layer_key(layer: HardwareLayer) -> object:
     return (
         layer.function,
         tuple(view.axes for view in layer.reads),
         layer.output.axes,
-        layer.settings,
+        _timed_settings(layer.settings),
         constant_key(layer.weights),
         constant_key(layer.scale_shift),
         layer.groups,

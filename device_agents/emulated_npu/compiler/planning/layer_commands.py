@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, View
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis, depth_axis, reduced_channels
 from device_agents.emulated_npu.compiler.graph.regions import (
     Interval,
@@ -24,7 +24,6 @@ from device_agents.emulated_npu.compiler.planning.weights import VECTOR_BYTES, W
 from device_agents.emulated_npu.unit_commands import (
     Activation,
     Command,
-    DataType,
     Descriptor,
     Function,
     Operand,
@@ -70,7 +69,8 @@ def convolve(
     low, high = cut[axis] = intersection((block.outputs,), (region[axis],))[0]
     if high <= low:
         return
-    vectors = _vectors(block, weights) if block.vector_bytes else None
+    scale = layer.scale_shift
+    vectors = None if scale is None or not block.vector_bytes else _vectors(scale, block, weights)
     skipped, count = low - block.outputs[0], high - low
     if count < size_of(block.outputs):
         weights = _columns(weights, skipped, count)
@@ -120,9 +120,9 @@ def _columns(held: Operand, skipped: int, count: int) -> Operand:
     return Operand(Descriptor(descriptor.space, descriptor.dtype, dims, descriptor.strides), address)
 
 
-def _vectors(block: WeightBlock, weights: Operand) -> Operand:
+def _vectors(scale: LazyConstant, block: WeightBlock, weights: Operand) -> Operand:
     count = size_of(block.outputs)
-    descriptor = Descriptor(Space.SB, DataType.FLOAT32, (2, count), (count * VECTOR_BYTES, VECTOR_BYTES))
+    descriptor = Descriptor(Space.SB, scale.dtype, (scale.shape[0], count), (count * VECTOR_BYTES, VECTOR_BYTES))
     return Operand(descriptor, weights.address + block.weight_bytes)
 
 

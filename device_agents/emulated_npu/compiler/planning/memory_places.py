@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.regions import Region, size_of
+from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import DataType, Descriptor, Operand, Space
 
 Axes = Sequence[tuple[int, int]]
@@ -37,6 +38,11 @@ def dense_strides(extents: Sequence[int], order: Sequence[int], item_bytes: int)
         strides[axis] = step
         step *= extents[axis]
     return tuple(strides)
+
+
+def stored_type(dtype: DataType, machine: Machine) -> DataType:
+    """Return the type of elements in the machine's memories: the machine's data type replaces float32."""
+    return machine.data_type if dtype is DataType.FLOAT32 else dtype
 
 
 def buffer_bytes(extents: Sequence[int], dtype: DataType) -> int:

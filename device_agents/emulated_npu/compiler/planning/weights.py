@@ -16,10 +16,10 @@ from device_agents.emulated_npu.compiler.graph.layer_parts import (
     reduced_channels,
 )
 from device_agents.emulated_npu.compiler.graph.regions import Interval, input_channels, size_of
-from device_agents.emulated_npu.compiler.planning.memory_places import dense_strides
+from device_agents.emulated_npu.compiler.planning.memory_places import dense_strides, stored_type
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.unit_commands import DataType, Descriptor, Function, Operand, Space
 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.numpy_types import Array
@@ -92,7 +92,7 @@ def cut_weights(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tu
 
     Output channels are divided first; input channels only if not even one round of columns fits. Raises DoesNotFit.
     """
-    item = machine.data_type.bytes
+    item = stored_type(layer.factor_type, machine).bytes
     per_group = output_channels(layer) // layer.groups
     channels = reduced_channels(layer)
     column_bytes = stored_taps(layer, machine) * channels * item + _vector_bytes(layer)
@@ -100,11 +100,25 @@ def cut_weights(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tu
     if outputs < per_group and outputs > machine.mfu.columns:
         outputs -= outputs % machine.mfu.columns
     depth = channels
-    if outputs < min(per_group, machine.mfu.columns):
+    if _needs_whole_sums(layer):
+        _demand_column(layer, column_bytes, budget_bytes)
+    elif outputs < min(per_group, machine.mfu.columns):
         outputs, depth = _part_of_channels(layer, machine, budget_bytes, min(per_group, machine.mfu.columns))
         if depth < channels and depth > machine.mfu.rows:
             depth -= depth % machine.mfu.rows
     return tuple(_blocks(layer, stored_taps(layer, machine) * item, per_group, channels, outputs, depth))
+
+
+def _needs_whole_sums(layer: HardwareLayer) -> bool:
+    """Return whether sums lose precision if they are stored before they are complete."""
+    return layer.factor_type is not DataType.FLOAT32 or bool(layer.settings.quantised_target.scale)
+
+
+def _demand_column(layer: HardwareLayer, column_bytes: int, budget_bytes: int) -> None:
+    if column_bytes > budget_bytes:
+        what = f"{layer.name} needs {column_bytes} bytes of SB for the weights of one output channel"
+        why = f"there are {budget_bytes} for it, and the output cannot hold sums that are not complete"
+        raise DoesNotFit(what, why, "Raise sb_bytes of the machine", "SB", column_bytes)
 
 
 def slice_outputs(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tuple[HardwareLayer, ...]:
@@ -114,7 +128,9 @@ def slice_outputs(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> 
     """
     if layer.weights is None:
         return (layer,)
-    column_bytes = stored_taps(layer, machine) * reduced_channels(layer) * machine.data_type.bytes + 8
+    item = stored_type(layer.factor_type, machine).bytes
+    vectors = max(2 * VECTOR_BYTES, _vector_bytes(layer))
+    column_bytes = stored_taps(layer, machine) * reduced_channels(layer) * item + vectors
     channels, columns = output_channels(layer), machine.mfu.columns
     per_group = channels // layer.groups
     count = budget_bytes // column_bytes
@@ -132,7 +148,7 @@ def slice_outputs(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> 
 
 def _part_of_channels(layer: HardwareLayer, machine: Machine, budget_bytes: int, columns: int) -> tuple[int, int]:
     """Return output and input channels of a block that holds only a part of the sum; raises DoesNotFit."""
-    pair_bytes = stored_taps(layer, machine) * machine.data_type.bytes
+    pair_bytes = stored_taps(layer, machine) * stored_type(layer.factor_type, machine).bytes
     least_bytes = _whole_vectors(pair_bytes) + _vector_bytes(layer)
     if least_bytes > budget_bytes:
         what = f"{layer.name} needs {least_bytes} bytes of SB for one window of one channel"
@@ -168,7 +184,7 @@ def _whole_vectors(size_bytes: int) -> int:
 
 
 def _vector_bytes(layer: HardwareLayer) -> int:
-    return 2 * VECTOR_BYTES if layer.scale_shift is not None else 0
+    return layer.scale_shift.shape[0] * VECTOR_BYTES if layer.scale_shift is not None else 0
 
 
 def gather_loads(blocks: Sequence[WeightBlock], most_bytes: int) -> tuple[WeightLoad, ...]:
@@ -189,16 +205,19 @@ def weight_operand(layer: HardwareLayer, block: WeightBlock, machine: Machine, a
     """Return the operand of the block's weights in SB as (kd, kh, kw, C, M)."""
     kernel = (1, 1, 1) if layer.matrix else layer.settings.kernel
     dims = (*kernel, size_of(block.channels), size_of(block.outputs))
-    strides = dense_strides(dims, range(len(dims)), machine.data_type.bytes)
-    return Operand(Descriptor(Space.SB, machine.data_type, dims, strides), address)
+    dtype = stored_type(layer.factor_type, machine)
+    return Operand(Descriptor(Space.SB, dtype, dims, dense_strides(dims, range(len(dims)), dtype.bytes)), address)
 
 
 def pack_weights(
     layer: HardwareLayer, blocks: Sequence[WeightBlock], weights: Array, scale_shift: Array | None
 ) -> bytes:
-    """Return the bytes of all blocks in float32, in the order in which they lie in external memory."""
+    """Return the bytes of all blocks, each element in its type, in the order in which they lie in external memory."""
     import numpy as np
 
+    from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
+
+    dtype = NUMPY_TYPES[layer.factor_type]
     if layer.matrix:
         taken = weights.reshape(1, *weights.shape)  # (taps, C, M)
     else:
@@ -211,7 +230,7 @@ def pack_weights(
             low, high = low - base, high - base
         part = taken[:, low:high, slice(*block.outputs)]
         # Zeros that pad the window (`stored_taps`) follow the weights.
-        parts.append(np.ascontiguousarray(part, np.float32).tobytes().ljust(block.weight_bytes, b"\0"))
-        if block.vector_bytes and scale_shift is not None:
-            parts.append(np.ascontiguousarray(scale_shift[:, slice(*block.outputs)], np.float32).tobytes())
+        parts.append(np.ascontiguousarray(part, dtype).tobytes().ljust(block.weight_bytes, b"\0"))
+        if block.vector_bytes and scale_shift is not None:  # float32 or int32
+            parts.append(np.ascontiguousarray(scale_shift[:, slice(*block.outputs)]).tobytes())
     return b"".join(parts)

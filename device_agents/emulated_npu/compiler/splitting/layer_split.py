@@ -126,6 +126,8 @@ def _by_inputs(layer: HardwareLayer, values: Mapping[str, Value], parts: int) ->
     intervals: Sequence[Interval] = ()
     if layer.function is not Function.CONVOLVE:
         why = f"{layer.function.name} makes no sum of products over input channels"
+    elif layer.settings.quantises:
+        why = "its sums stay on the matrix unit until they are quantised"
     elif layer.groups > 1:
         why = "it has groups, each with input channels of its own"
     elif len(layer.output.axes) + 1 > MAX_RANK:

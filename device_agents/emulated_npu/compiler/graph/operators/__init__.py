@@ -32,6 +32,7 @@ _FAMILIES = (
     "transforms",
     "sampling",
     "unpooling",
+    "quantisation",
 )
 OPERATORS: Mapping[str, Handler] = {
     operator: handler

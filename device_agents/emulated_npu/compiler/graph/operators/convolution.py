@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph import views
-from device_agents.emulated_npu.compiler.graph.constants import ChannelStep
+from device_agents.emulated_npu.compiler.graph.constants import addition_step
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.padding import pad_by_zeros
@@ -33,7 +33,7 @@ def convolution(build: Builder, node: OnnxNode) -> None:
     draft = build.layer(function, [source], build.result(), window.settings(), weights=weights, groups=groups)
     if node.input(2):
         bias = build.parameter(node.inputs[2], "bias")
-        draft.steps.append(ChannelStep((bias,), lambda scale, shift, values: (scale, shift + values)))
+        draft.steps.append(addition_step(bias))
 
 
 def _computed_weights(build: Builder, node: OnnxNode, source: View, window: Window) -> None:

@@ -18,7 +18,7 @@ from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import ChannelStep, derived, known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft, Handler
-from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, QuantisedConstant, View
 from device_agents.emulated_npu.compiler.graph.operators.padding import pad_by_zeros
 from device_agents.emulated_npu.compiler.graph.operators.window_attributes import Window, read_window
 from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
@@ -27,6 +27,8 @@ from device_agents.emulated_npu.unit_commands import MAX_RANK, Binary, Function
 
 _SHAPES = ((1, "image_shape"), (2, "block_shape"))
 """The inputs of Col2Im that must be constant."""
+
+_ZERO = np.zeros(1, np.int8)
 
 
 @dataclass(frozen=True)
@@ -204,8 +206,10 @@ def _kernels(weights: LazyConstant, groups: int, axes: Sequence[_Axis]) -> LazyC
     read, made = weights.shape[0] // groups, weights.shape[1]
     count = len(axes)
 
-    def divided(array: Array) -> Array:
-        spread = np.zeros((*array.shape[:2], *(axis.taps * axis.stride for axis in axes)), array.dtype)
+    def divided(array: Array, absent: Array = _ZERO) -> Array:
+        """Return the taps by phases; those that are absent have the value `absent`, of all or of each channel."""
+        spread = np.empty((*array.shape[:2], *(axis.taps * axis.stride for axis in axes)), array.dtype)
+        spread[...] = absent.reshape(-1, *[1] * count)
         places = tuple(slice(0, axis.kernel * axis.dilation, axis.dilation) for axis in axes)
         spread[(slice(None), slice(None), *places)] = array
         shape = [size for axis in axes for size in (axis.taps, axis.stride)]
@@ -216,7 +220,23 @@ def _kernels(weights: LazyConstant, groups: int, axes: Sequence[_Axis]) -> LazyC
     name = f"{weights.name}.phases{'x'.join(str(axis.stride) for axis in axes)}/{groups}"
     name += "".join(f",{axis.dilation}" for axis in axes)
     shape = (groups * phases * made, read, *(axis.taps for axis in axes))
-    return derived(name, shape, weights.dtype, (weights,), divided)
+    found = derived(name, shape, weights.dtype, (weights,), divided)
+    code = weights.quantised
+    if code is None or (code.axis is not None and (groups, code.axis) != (1, 1)):
+        return found
+    zero = [] if code.zero_point is None else [code.zero_point]
+    integers = derived(f"{name}.integers", shape, code.integers.dtype, (code.integers, *zero), divided)
+    several = code.scale, *zero
+    if code.axis is not None:
+        several = tuple(_repeated(each, phases) for each in several)
+    axis = None if code.axis is None else 0
+    return replace(found, quantised=QuantisedConstant(integers, several[0], several[1] if zero else None, axis))
+
+
+def _repeated(constant: LazyConstant, times: int) -> LazyConstant:
+    """Return a vector several times, one after the other."""
+    name, size = f"{constant.name}.x{times}", math.prod(constant.shape)
+    return derived(name, (times * size,), constant.dtype, (constant,), lambda array: np.tile(array.reshape(-1), times))
 
 
 def _join(build: Builder, node: OnnxNode, computed: View, groups: int, axes: Sequence[_Axis]) -> None:

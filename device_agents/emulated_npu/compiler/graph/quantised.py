@@ -1,0 +1,208 @@
+"""Operators on quantised tensors: each stands for DequantizeLinear, the operator on numbers, and QuantizeLinear.
+
+Folding then makes one layer of these nodes, as it does for networks that store them one by one (quantised_reads.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto, helper
+
+from device_agents.emulated_npu.compiler.graph import constants
+from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
+from device_agents.emulated_npu.emulator_errors import InvalidModel
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
+from device_agents.emulated_npu.unit_commands import DataType
+
+_RUNTIME = "com.microsoft"
+"""The domain of ONNX Runtime's operators."""
+_DEQUANTIZE, _QUANTIZE = "DequantizeLinear", "QuantizeLinear"
+
+
+def standard(node: NodeProto) -> NodeProto:
+    """Return a QuantizeLinear or DequantizeLinear of ONNX Runtime's domain as the operator of ONNX."""
+    if node.domain != _RUNTIME or node.op_type not in (_DEQUANTIZE, _QUANTIZE):
+        return node
+    same = NodeProto()
+    same.CopyFrom(node)
+    same.domain = ""
+    return same
+
+
+def with_origin(constant: LazyConstant, node: NodeProto, parents: Sequence[LazyConstant]) -> LazyConstant:
+    """Return the result of a node of constants; that of a DequantizeLinear knows its integers."""
+    attributes = {item.name: item.i for item in node.attribute}
+    if node.op_type != _DEQUANTIZE or attributes.get("block_size", 0) or not 2 <= len(parents) <= 3:
+        return constant
+    integers, scale, *zero = parents
+    return constants.with_integers(constant, integers, scale, zero[0] if zero else None, attributes.get("axis", 1))
+
+
+def evaluated(node: NodeProto, dtype: DataType) -> Callable[..., Array] | None:
+    """Return the function that converts constants as a node does, to a type; None for any other node."""
+    attributes = {item.name: item.i for item in node.attribute}
+    if node.op_type not in (_DEQUANTIZE, _QUANTIZE) or attributes.get("block_size", 0):
+        return None
+    axis = attributes.get("axis", 1)
+
+    def parts(tensor: Array, scale: Array, zero_point: Array | None) -> tuple[Array, Array]:
+        zeros = np.zeros((), np.int32) if zero_point is None else zero_point.astype(np.int32)
+        shape = [1] * tensor.ndim
+        if max(scale.size, zeros.size) > 1:
+            shape[axis] = -1
+        return scale.astype(np.float32).reshape(shape), zeros.reshape(shape)
+
+    def to_numbers(tensor: Array, scale: Array, zero_point: Array | None = None) -> Array:
+        factor, zeros = parts(tensor, scale, zero_point)
+        return np.asarray((tensor.astype(np.int32) - zeros).astype(np.float32) * factor)
+
+    def to_integers(tensor: Array, scale: Array, zero_point: Array | None = None) -> Array:
+        factor, zeros = parts(tensor, scale, zero_point)
+        ends = np.iinfo(NUMPY_TYPES[dtype])
+        return np.asarray(np.clip(np.rint(tensor.astype(np.float32) / factor) + zeros, ends.min, ends.max))
+
+    function = to_numbers if node.op_type == _DEQUANTIZE else to_integers
+
+    def compute(*operands: Array) -> Array:
+        try:
+            with np.errstate(all="ignore"):
+                return function(*operands)
+        except (IndexError, TypeError, ValueError) as error:
+            what = f"Node {node.name[:80]!r} ({node.op_type}) of constants cannot be computed"
+            raise InvalidModel(what, str(error)[:200], "Export the network with constants that fit") from error
+
+    return compute
+
+
+def defines(node: NodeProto) -> bool:
+    """Return whether `body` has nodes that stand for this one; it has none for maps with channels last."""
+    by_rows = any(item.name == "channels_last" and item.i for item in node.attribute)
+    return (node.domain, node.op_type) in _BODIES and not by_rows
+
+
+def body(node: NodeProto, name: str) -> list[NodeProto]:
+    """Return the nodes that stand for a node on quantised tensors; names of their own tensors begin with `name`.
+
+    Raises InvalidModel for a node without an operand or a scale.
+    """
+    found = _Body(node, name)
+    _BODIES[node.domain, node.op_type](found)
+    return found.nodes
+
+
+class _Body:
+    """Collects the nodes that stand for `node`."""
+
+    def __init__(self, node: NodeProto, name: str) -> None:
+        self.node, self._name = node, name
+        self.nodes: list[NodeProto] = []
+
+    def input(self, place: int) -> str:
+        """Return the name of an input, "" if it is absent."""
+        return self.node.input[place] if place < len(self.node.input) else ""
+
+    def required(self, place: int) -> str:
+        """Return the name of an input; raises InvalidModel if it is absent."""
+        name = self.input(place)
+        if not name:
+            what = f"Node {self._name[:80]!r} ({self.node.op_type}) is not valid"
+            raise InvalidModel(what, f"It has no input {place}", "Export it with all scales")
+        return name
+
+    def attributes(self, *without: str) -> dict[str, Any]:
+        """Return the attributes of the node, without some."""
+        return {item.name: helper.get_attribute_value(item) for item in self.node.attribute if item.name not in without}
+
+    def numbers(self, place: int, scale: str, zero_point: str, axis: int | None = None) -> str:
+        """Add the conversion of an input to numbers; `axis` is that of a scale with several elements."""
+        given = [self.required(place), scale, *filter(None, [zero_point])]
+        return self._add(_DEQUANTIZE, given, {} if axis is None else {"axis": axis})
+
+    def operand(self, place: int, axis: int | None = None) -> str:
+        """Add the conversion of an input whose scale and zero point follow it."""
+        return self.numbers(place, self.required(place + 1), self.input(place + 2), axis)
+
+    def compute(self, op: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
+        """Add an operator on numbers."""
+        return self._add(op, inputs, attributes)
+
+    def result(self, numbers: str, place: int) -> None:
+        """Add the conversion to the node's output; its scale and zero point are the inputs from `place` on."""
+        given = [numbers, self.required(place), *filter(None, [self.input(place + 1)])]
+        self.nodes.append(helper.make_node(_QUANTIZE, given, [self.node.output[0]]))
+
+    def bound(self, numbers: str) -> None:
+        """Make numbers the node's output."""
+        self.nodes.append(helper.make_node("Identity", [numbers], [self.node.output[0]]))
+
+    def _add(self, op: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
+        output = f"{self._name}/{op}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, list(inputs), [output], **attributes))
+        return output
+
+
+def _convolution(found: _Body) -> None:
+    """Stand for QLinearConv; its bias has the scale of the products."""
+    operands = [found.operand(0), found.operand(3, axis=0)]
+    if found.input(8):
+        scale = found.compute("Mul", [found.input(1), found.input(4)], {})
+        operands.append(found.numbers(8, scale, "", axis=0))
+    found.result(found.compute("Conv", operands, found.attributes()), 6)
+
+
+def _product(found: _Body) -> None:
+    """Stand for QLinearMatMul; several scales are those of rows and of columns."""
+    operands = [found.operand(0, axis=-2), found.operand(3, axis=-1)]
+    found.result(found.compute("MatMul", operands, {}), 6)
+
+
+def _gemm(found: _Body) -> None:
+    """Stand for QGemm, whose product may stay numbers."""
+    attributes = found.attributes()
+    operands = [found.operand(0), found.operand(3, axis=0 if attributes.get("transB") else 1)]
+    if found.input(6):
+        scale = found.compute("Mul", [found.input(1), found.input(4)], {})
+        operands.append(found.numbers(6, scale, "", axis=0))
+    numbers = found.compute("Gemm", operands, attributes)
+    if found.input(7):
+        found.result(numbers, 7)
+    else:
+        found.bound(numbers)
+
+
+def _of_two(op: str) -> Callable[[_Body], None]:
+    def stand(found: _Body) -> None:
+        found.result(found.compute(op, [found.operand(0), found.operand(3)], {}), 6)
+
+    return stand
+
+
+def _of_one(op: str, *without: str) -> Callable[[_Body], None]:
+    def stand(found: _Body) -> None:
+        found.result(found.compute(op, [found.operand(0)], found.attributes(*without)), 3)
+
+    return stand
+
+
+def _concatenation(found: _Body) -> None:
+    """Stand for QLinearConcat: scale and zero point of the output, then tensor, scale and zero point of each part."""
+    parts = [found.operand(place) for place in range(2, len(found.node.input), 3)]
+    found.result(found.compute("Concat", parts, found.attributes()), 0)
+
+
+_BODIES: Mapping[tuple[str, str], Callable[[_Body], None]] = {
+    ("", "QLinearConv"): _convolution,
+    ("", "QLinearMatMul"): _product,
+    (_RUNTIME, "QGemm"): _gemm,
+    (_RUNTIME, "QLinearAdd"): _of_two("Add"),
+    (_RUNTIME, "QLinearMul"): _of_two("Mul"),
+    (_RUNTIME, "QLinearSigmoid"): _of_one("Sigmoid"),
+    (_RUNTIME, "QLinearLeakyRelu"): _of_one("LeakyRelu"),
+    (_RUNTIME, "QLinearSoftmax"): _of_one("Softmax", "opset"),
+    (_RUNTIME, "QLinearAveragePool"): _of_one("AveragePool", "channels_last"),
+    (_RUNTIME, "QLinearGlobalAveragePool"): _of_one("GlobalAveragePool", "channels_last"),
+    (_RUNTIME, "QLinearConcat"): _concatenation,
+}
