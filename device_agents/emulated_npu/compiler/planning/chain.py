@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value
 from device_agents.emulated_npu.compiler.graph.regions import size_of
@@ -16,11 +16,13 @@ from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, al
 from device_agents.emulated_npu.compiler.planning.layer_commands import depthwise_constants
 from device_agents.emulated_npu.compiler.planning.tiling import Cut, Geometry, count_tiles, cut_chain
 from device_agents.emulated_npu.compiler.planning.weight_plans import WeightPlan, plan_weights
+from device_agents.emulated_npu.compiler.planning.weights import is_product
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import DataType, Function
 
 MAX_PASSES = 1 << 16
+_ELEMENTWISE = frozenset({Function.SOFTMAX, Function.MAP, Function.BINARY, Function.WHERE})
 
 
 @dataclass(frozen=True)
@@ -190,21 +192,65 @@ def _buffers(
     """Return the addresses in NB of values (up to `turns` each) and of constants of depthwise layers, and the end."""
     passes = math.prod(geometry.counts)
     end = len(geometry.layers)
+    lives = {name: _life(geometry, name, passes) for name in geometry.regions if in_buffer(geometry, name)}
+    homes = _overwritten(geometry, values, extents, lives)
     items: list[Lifetime] = []
     slots: dict[str, int] = {}
-    for name in geometry.regions:
-        if not in_buffer(geometry, name):
-            continue
+    for name, (first, last) in lives.items():
         size = math.prod(extents[name]) * element_type(values[name], machine).bytes
-        first, last = _life(geometry, name, passes)
         slots[name] = turns if passes > 1 and (first, last) == (0, end) and not geometry.is_resident(name) else 1
-        items.extend(Lifetime(f"{name}#{slot}", size, first, last) for slot in range(slots[name]))
+        if name not in homes:
+            last = max([last, *(lives[other][1] for other, home in homes.items() if home == name)])
+            items.extend(Lifetime(f"{name}#{slot}", size, first, last) for slot in range(slots[name]))
     for layer in geometry.layers:
         items.extend(Lifetime(key, size, 0, end) for key, size in depthwise_bytes(layer, machine).items())
     addresses, top = allocate(items)
-    buffers = {name: tuple(addresses[f"{name}#{slot}"] for slot in range(count)) for name, count in slots.items()}
+    buffers = {
+        name: tuple(addresses[f"{homes.get(name, name)}#{slot}"] for slot in range(count))
+        for name, count in slots.items()
+    }
     constants = {name: address for name, address in addresses.items() if "#" not in name}
     return buffers, constants, top
+
+
+def _overwritten(
+    geometry: Geometry,
+    values: Mapping[str, Value],
+    extents: Mapping[str, tuple[int, ...]],
+    lives: Mapping[str, tuple[int, int]],
+) -> dict[str, str]:
+    """Return the values that lie where an earlier one was, which they replace element by element.
+
+    Only chains in several passes with a product of two computed tensors do so: their scores decide how many rows a pass
+    has room for. In one pass, too little would be left for neighbouring chains.
+    """
+    homes: dict[str, str] = {}
+    if math.prod(geometry.counts) == 1 or not any(map(is_product, geometry.layers)):
+        return homes
+    for place, layer in enumerate(geometry.layers):
+        output = layer.output.value
+        if layer.function not in _ELEMENTWISE or lives[output][0] != place or _has_halo(geometry, output):
+            continue
+        for view in layer.inputs:
+            name = view.value
+            alike = replace(view, value=output) == layer.output and values[name].order == values[output].order
+            same = alike and (values[name].shape, values[name].dtype) == (values[output].shape, values[output].dtype)
+            dies = name in lives and lives[name][1] == place and name not in geometry.loaded
+            once = all(other == view for other in layer.reads if other.value == name)
+            if (
+                same
+                and dies
+                and once
+                and extents[name] == extents[output]
+                and geometry.tracks[name] == geometry.tracks[output]
+            ):
+                homes[output] = homes.get(name, name)
+                break
+    return homes
+
+
+def _has_halo(geometry: Geometry, name: str) -> bool:
+    return any(size[2] for track in geometry.tracks[name] if track is not None for size in track.sizes)
 
 
 def depthwise_bytes(layer: HardwareLayer, machine: Machine) -> dict[str, int]:

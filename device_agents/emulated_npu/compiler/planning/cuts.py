@@ -60,7 +60,7 @@ def _row_by_row(layer: HardwareLayer, read_order: Sequence[int]) -> list[Cuts]:
     columns = len(layer.output.axes) - 1
     *matrices, rows = [axis for axis in read_order if axis != columns] or [columns]
     each = tuple(Cut(axis, 1) for axis in matrices)
-    return [(*each, Cut(rows, size)) for size in _tile_sizes(layer.output.axes[rows].size)] if matrices else []
+    return [(*each, Cut(rows, size)) for size in _row_sizes(layer.output.axes[rows].size)] if matrices else []
 
 
 def _squares(layer: HardwareLayer, height: int, width: int) -> Iterator[Cuts]:
@@ -131,6 +131,15 @@ def _tile_sizes(size: int) -> list[int]:
         if tile == 1:
             break
     return sizes
+
+
+def _row_sizes(size: int) -> list[int]:
+    """Return tile sizes for four numbers of tiles between each power of two and the next.
+
+    Second factors that do not stay in SB are fetched for every tile, so that a few tiles more take longer.
+    """
+    counts = (round(2 ** (step / 4)) for step in range(4, 53))
+    return sorted({ceil_div(size, count) for count in counts} - {size}, reverse=True)
 
 
 def first_guess(layer: HardwareLayer, candidates: Sequence[Cuts], wanted_tiles: float) -> int:

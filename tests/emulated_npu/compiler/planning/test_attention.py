@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from itertools import pairwise
 
 import pytest
@@ -22,6 +23,7 @@ from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Command, Function, Space
 
 EDGE = find_machine("edge")
+EXTRAS = ("scale", "mask", "projection")
 WAYS = (
     Options(),
     Options(chains="layers"),
@@ -42,21 +44,29 @@ def _split(source: str, result: str, heads: int, order: list[int]) -> list[NodeP
     return [shape, divided, node("Transpose", f"{result}_4", result, perm=order)]
 
 
-def attention(
-    items: int, heads: int, queries: int, keys: int, depth: int, scaled: bool = True, projected: bool = False
-) -> NetworkCase:
-    """Return attention of (items, queries, heads * depth) to (items, keys, heads * depth), heads merged behind it."""
+def attention(items: int, heads: int, queries: int, keys: int, depth: int, extras: Container[str] = ()) -> NetworkCase:
+    """Return attention of (items, queries, heads * depth) to (items, keys, heads * depth), heads merged behind it.
+
+    `extras` may hold a "scale" of the scores, a computed "mask" of keys, and a "projection" with a residual.
+    """
     width = heads * depth
     inputs = {"q": values((items, queries, width), 1), "k": values((items, keys, width), 2)}
     inputs["v"] = values((items, keys, width), 3)
     constants: dict[str, Array] = {}
     nodes = [*_split("q", "qh", heads, [0, 2, 1, 3]), *_split("k", "kh", heads, [0, 2, 3, 1])]
     nodes += [*_split("v", "vh", heads, [0, 2, 1, 3]), node("MatMul", "qh kh", "s0")]
-    if scaled:
+    scores = "s0"
+    if "scale" in extras:
         constants["scale"] = values((1,), 4, 0.1, 0.5)
-        nodes.append(node("Mul", "s0 scale", "s"))
-    nodes += [node("Softmax", "s" if scaled else "s0", "p", axis=-1), node("MatMul", "p vh", "c")]
+        nodes.append(node("Mul", f"{scores} scale", "s1"))
+        scores = "s1"
+    if "mask" in extras:
+        inputs["m"] = values((items, 1, 1, keys), 6)
+        nodes += [node("Neg", "m", "n"), node("Add", f"{scores} n", "s2")]
+        scores = "s2"
+    nodes += [node("Softmax", scores, "p", axis=-1), node("MatMul", "p vh", "c")]
     nodes += [node("Transpose", "c", "t", perm=[0, 2, 1, 3]), node("Constant", "", "merged", value_ints=[0, 0, -1])]
+    projected = "projection" in extras
     nodes.append(node("Reshape", "t merged", "r" if projected else "y"))
     if projected:
         constants["w"] = values((width, width), 5)
@@ -76,10 +86,10 @@ def traffic(network: NetworkCase) -> Counter[tuple[Function, Space]]:
 
 @st.composite
 def attentions(draw: st.DrawFn) -> NetworkCase:
-    """Draw attention of odd sizes, with or without scores scaled and a projection with a residual behind it."""
+    """Draw attention of odd sizes, with any extras."""
     items, heads = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     queries, keys, depth = draw(st.integers(1, 40)), draw(st.integers(1, 40)), draw(st.integers(1, 11))
-    return attention(items, heads, queries, keys, depth, draw(st.booleans()), draw(st.booleans()))
+    return attention(items, heads, queries, keys, depth, draw(st.sets(st.sampled_from(EXTRAS))))
 
 
 @given(attentions(), st.sampled_from(WAYS), st.sampled_from(ORDERS), st.integers(1, 24), st.integers(1, 24))
@@ -100,7 +110,7 @@ def test_values_of_attention_are_right_however_it_is_cut(
 def test_keys_and_values_are_fetched_once_and_scores_stay_on_chip(items: int, heads: int) -> None:
     """If keys and values of a head fit SB together, each is loaded once, and only the result is stored."""
     tokens, depth = 1201, 64
-    moved = traffic(attention(items, heads, tokens, tokens, depth, scaled=False))
+    moved = traffic(attention(items, heads, tokens, tokens, depth))
     tensor_bytes = 4 * items * heads * tokens * depth
     assert moved[Function.LOAD, Space.SB] == 2 * tensor_bytes
     assert moved[Function.LOAD, Space.NB] == tensor_bytes
