@@ -8,34 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value
 from device_agents.emulated_npu.compiler.graph.regions import size_of
-from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, aligned_down, allocate
-from device_agents.emulated_npu.compiler.planning.layer_commands import depthwise_constants, factor_axes
+from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
+from device_agents.emulated_npu.compiler.planning.layer_commands import depthwise_constants
 from device_agents.emulated_npu.compiler.planning.memory_places import stored_type
 from device_agents.emulated_npu.compiler.planning.tiling import Cut, Geometry, count_tiles, cut_chain
-from device_agents.emulated_npu.compiler.planning.weights import (
-    WeightLoad,
-    cut_weights,
-    gather_loads,
-    uses_weight_buffer,
-)
+from device_agents.emulated_npu.compiler.planning.weight_plans import WeightPlan, plan_weights
+from device_agents.emulated_npu.compiler.planning.weights import is_product
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import DataType, Function
 
-_LOAD_BYTES = 128 << 10
-"""Resident weights are fetched in parts of about this size, so that computing begins before all have arrived."""
-
-_FACTOR_BYTES = 32 << 10
-"""Small second factors of products are fetched together, in loads of up to about this size."""
-
-_FACTOR_SLOTS = 8
-"""Loads of second factors that SB holds at once, so that they arrive while other layers compute."""
-
 MAX_PASSES = 1 << 16
+_ELEMENTWISE = frozenset({Function.SOFTMAX, Function.MAP, Function.BINARY, Function.WHERE})
 
 
 @dataclass(frozen=True)
@@ -57,20 +45,6 @@ class Chain:
 
     layers: tuple[HardwareLayer, ...]
     stored: frozenset[str]
-
-
-@dataclass(frozen=True)
-class WeightPlan:
-    """How the second operand of a layer reaches SB.
-
-    Resident weights lie at `addresses[0]` and are fetched in the first pass. Other weights are fetched in every pass,
-    load after load, into `addresses` in turn. `together` is the number of second factors of a product per load.
-    """
-
-    resident: bool
-    loads: tuple[WeightLoad, ...]
-    addresses: tuple[int, ...]
-    together: int = 1
 
 
 @dataclass(frozen=True)
@@ -136,7 +110,7 @@ def plan_chain(
     _demand(layers, "halo buffer", halo_bytes, room.halo_bytes, "halo_bytes")
     buffers, constants, nb_bytes = _buffers(geometry, values, extents, machine, turns)
     _demand(layers, "NB", nb_bytes, room.nb_bytes - max(halo_bytes, room.reserved_bytes), "nb_bytes")
-    weights, sb_bytes = _weights(geometry, machine, room.sb_bytes)
+    weights, sb_bytes = plan_weights(geometry, machine, room.sb_bytes)
     _demand(layers, "SB", sb_bytes, room.sb_bytes, "sb_bytes")
     return ChainPlan(geometry, extents, buffers, constants, weights, slabs, nb_bytes, sb_bytes, halo_bytes)
 
@@ -219,21 +193,65 @@ def _buffers(
     """Return the addresses in NB of values (up to `turns` each) and of constants of depthwise layers, and the end."""
     passes = math.prod(geometry.counts)
     end = len(geometry.layers)
+    lives = {name: _life(geometry, name, passes) for name in geometry.regions if in_buffer(geometry, name)}
+    homes = _overwritten(geometry, values, extents, lives)
     items: list[Lifetime] = []
     slots: dict[str, int] = {}
-    for name in geometry.regions:
-        if not in_buffer(geometry, name):
-            continue
+    for name, (first, last) in lives.items():
         size = math.prod(extents[name]) * element_type(values[name], machine).bytes
-        first, last = _life(geometry, name, passes)
         slots[name] = turns if passes > 1 and (first, last) == (0, end) and not geometry.is_resident(name) else 1
-        items.extend(Lifetime(f"{name}#{slot}", size, first, last) for slot in range(slots[name]))
+        if name not in homes:
+            last = max([last, *(lives[other][1] for other, home in homes.items() if home == name)])
+            items.extend(Lifetime(f"{name}#{slot}", size, first, last) for slot in range(slots[name]))
     for layer in geometry.layers:
         items.extend(Lifetime(key, size, 0, end) for key, size in depthwise_bytes(layer, machine).items())
     addresses, top = allocate(items)
-    buffers = {name: tuple(addresses[f"{name}#{slot}"] for slot in range(count)) for name, count in slots.items()}
+    buffers = {
+        name: tuple(addresses[f"{homes.get(name, name)}#{slot}"] for slot in range(count))
+        for name, count in slots.items()
+    }
     constants = {name: address for name, address in addresses.items() if "#" not in name}
     return buffers, constants, top
+
+
+def _overwritten(
+    geometry: Geometry,
+    values: Mapping[str, Value],
+    extents: Mapping[str, tuple[int, ...]],
+    lives: Mapping[str, tuple[int, int]],
+) -> dict[str, str]:
+    """Return the values that lie where an earlier one was, which they replace element by element.
+
+    Only chains in several passes with a product of two computed tensors do so: their scores decide how many rows a pass
+    has room for. In one pass, too little would be left for neighbouring chains.
+    """
+    homes: dict[str, str] = {}
+    if math.prod(geometry.counts) == 1 or not any(map(is_product, geometry.layers)):
+        return homes
+    for place, layer in enumerate(geometry.layers):
+        output = layer.output.value
+        if layer.function not in _ELEMENTWISE or lives[output][0] != place or _has_halo(geometry, output):
+            continue
+        for view in layer.inputs:
+            name = view.value
+            alike = replace(view, value=output) == layer.output and values[name].order == values[output].order
+            same = alike and (values[name].shape, values[name].dtype) == (values[output].shape, values[output].dtype)
+            dies = name in lives and lives[name][1] == place and name not in geometry.loaded
+            once = all(other == view for other in layer.reads if other.value == name)
+            if (
+                same
+                and dies
+                and once
+                and extents[name] == extents[output]
+                and geometry.tracks[name] == geometry.tracks[output]
+            ):
+                homes[output] = homes.get(name, name)
+                break
+    return homes
+
+
+def _has_halo(geometry: Geometry, name: str) -> bool:
+    return any(size[2] for track in geometry.tracks[name] if track is not None for size in track.sizes)
 
 
 def depthwise_bytes(layer: HardwareLayer, machine: Machine) -> dict[str, int]:
@@ -257,61 +275,3 @@ def _life(geometry: Geometry, name: str, passes: int) -> tuple[int, int]:
     first = writers[0] if writers else 0
     last = end if name in geometry.stored else max(readers, default=first)
     return first, max(last, max(writers, default=0))
-
-
-def _weights(geometry: Geometry, machine: Machine, sb_bytes: int) -> tuple[dict[int, WeightPlan], int]:
-    layers = [layer for layer in geometry.layers if uses_weight_buffer(layer)]
-    fixed = [layer for layer in layers if layer.weights is not None]
-    sizes = {layer.index: packed_bytes(layer, machine) for layer in fixed}
-    passes = math.prod(geometry.counts)
-    streamed = {layer.index for layer in layers if layer.weights is None}
-    share = sb_bytes
-    if sum(map(aligned, sizes.values())) > sb_bytes or streamed:
-        share = sb_bytes // 2
-        room = sb_bytes - 2 * (share // 2)
-        for layer in sorted(fixed, key=lambda layer: -sizes[layer.index]):
-            if passes > 1 and aligned(sizes[layer.index]) <= room:
-                room -= aligned(sizes[layer.index])
-            else:
-                streamed.add(layer.index)
-    plans: dict[int, WeightPlan] = {}
-    top = 0
-    slot_bytes = aligned_down(share // 2)
-    for layer in layers:
-        if layer.index not in streamed:
-            loads = gather_loads(cut_weights(layer, machine, sb_bytes), _LOAD_BYTES)
-            plans[layer.index] = WeightPlan(True, loads, (top,))
-            top += aligned(sizes[layer.index])
-    try:
-        slots = {layer.index: _streamed(layer, machine, slot_bytes) for layer in layers if layer.index in streamed}
-    except DoesNotFit:  # use all of SB, at the cost that neighbouring chains cannot fetch ahead
-        slot_bytes = aligned_down((sb_bytes - top) // 2)
-        slots = {layer.index: _streamed(layer, machine, slot_bytes) for layer in layers if layer.index in streamed}
-    together = {layer.index: _together(layer, slots[layer.index]) for layer in layers if layer.index in streamed}
-    most = {index: max(load.bytes for load in parts) * together[index] for index, parts in slots.items()}
-    largest = aligned(max(most.values(), default=0))
-    number = 2
-    if largest and all(layer.weights is None for layer in layers if layer.index in streamed):
-        number = max(2, min(_FACTOR_SLOTS, share // largest))
-    addresses = tuple(top + place * largest for place in range(number))
-    plans.update({index: WeightPlan(False, parts, addresses, together[index]) for index, parts in slots.items()})
-    return plans, top + number * largest
-
-
-def _together(layer: HardwareLayer, loads: Sequence[WeightLoad]) -> int:
-    """Return how many second factors of a product are fetched at once, to make a load worth its latency."""
-    if layer.weights is not None or len(loads) > 1 or loads[0].blocks[0].vector_bytes:
-        return 1
-    axes = factor_axes(layer.inputs[1])
-    return max(1, min(layer.inputs[1].axes[axes[-1]].size, _FACTOR_BYTES // loads[0].bytes)) if axes else 1
-
-
-def _streamed(layer: HardwareLayer, machine: Machine, slot_bytes: int) -> tuple[WeightLoad, ...]:
-    """Return loads that fit a slot; the second factor of a product is loaded block by block."""
-    return gather_loads(cut_weights(layer, machine, slot_bytes), slot_bytes if layer.weights else 0)
-
-
-def packed_bytes(layer: HardwareLayer, machine: Machine) -> int:
-    """Return the size of a layer's weights in one block per group, with scales."""
-    blocks = cut_weights(layer, machine, 1 << 40)
-    return blocks[-1].offset + blocks[-1].bytes

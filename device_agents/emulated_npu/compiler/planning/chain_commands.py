@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value, whole_value
-from device_agents.emulated_npu.compiler.graph.layer_parts import output_channels
 from device_agents.emulated_npu.compiler.graph.regions import (
+    Interval,
     Region,
     intersection,
     is_empty,
     multiplier,
-    read_region,
     view_region,
 )
 from device_agents.emulated_npu.compiler.planning.chain import (
     ChainPlan,
-    WeightPlan,
     depthwise_bytes,
     element_type,
     reads_outside,
 )
+from device_agents.emulated_npu.compiler.planning.factor_commands import Factors, batches
 from device_agents.emulated_npu.compiler.planning.layer_commands import (
     Buffers,
     commands_of,
     convolve,
     depthwise_constants,
-    factor_axes,
-    view_of_factor,
 )
 from device_agents.emulated_npu.compiler.planning.memory_places import (
     Buffer,
@@ -38,12 +34,8 @@ from device_agents.emulated_npu.compiler.planning.memory_places import (
     stored_type,
 )
 from device_agents.emulated_npu.compiler.planning.tiling import Tile
-from device_agents.emulated_npu.compiler.planning.weights import (
-    WeightBlock,
-    WeightLoad,
-    uses_weight_buffer,
-    weight_operand,
-)
+from device_agents.emulated_npu.compiler.planning.weight_plans import WeightPlan
+from device_agents.emulated_npu.compiler.planning.weights import WeightLoad, uses_weight_buffer, weight_operand
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
 
@@ -95,6 +87,15 @@ class ComputeStep:
     region: Region
 
 
+@dataclass(frozen=True)
+class _Held:
+    """The batch indices of the second factors that lie in SB, their address, and how many were there before."""
+
+    indices: tuple[Interval, ...]
+    address: int
+    turn: int
+
+
 class ChainWriter:
     """Writes the passes of one chain in order; `nb_base` and `sb_base` shift its buffers."""
 
@@ -115,6 +116,7 @@ class ChainWriter:
         self._loads = 0
         self._ahead = 0
         self._fetched: set[int] = set()
+        self._held: dict[int, _Held] = {}
         first_reader: dict[str, int] = {}
         self._first_writer: dict[str, int] = {}
         self._last_writer: dict[str, int] = {}
@@ -144,6 +146,7 @@ class ChainWriter:
             active = self._geometry.is_active(output, tile)
             if active:  # before the features, which may wait for the chain that computes them
                 yield from self._first_weights(layer)
+                yield from self._first_factors(layer, tile)
             for name in self._loaded_by.get(place, ()):
                 yield from self._load(name, tile, layer.index)
             if self._first_writer[output] == place:
@@ -239,7 +242,7 @@ class ChainWriter:
         for name, size in depthwise_bytes(layer, self._machine).items():
             address = self._nb_base + self._plan.constants[name]
             yield self._bytes_load(Space.NB, address, self._externals.constants[name], size, layer.index)
-        if plan is not None and plan.resident:
+        if plan is not None and plan.resident and layer.weights is not None:
             for load in plan.loads:
                 yield self._fetch(layer, load, self._sb_base + plan.addresses[0] + load.offset)
 
@@ -302,51 +305,34 @@ class ChainWriter:
             dims, dtype = (scale.shape[0], channels, ratio), scale.dtype
         return Buffer(Space.NB, address, dtype, dims, dense_strides(dims, range(len(dims)), dtype.bytes))
 
+    def _factors(self, layer: HardwareLayer) -> Factors:
+        """Return the second factors of a product of two computed tensors."""
+        scaled = layer.scale_shift is not None
+        address = self._externals.constants[factor_scale_key(layer)] if scaled else None
+        return Factors(layer, self._machine, self._externals.values[layer.inputs[1].value], address)
+
+    def _first_factors(self, layer: HardwareLayer, tile: Tile) -> Iterator[Command]:
+        """Fetch resident second factors, unless they are those of the pass before."""
+        plan = self._plan.weights.get(layer.index)
+        if plan is None or not plan.resident or layer.weights is not None:
+            return
+        region, factors = self._geometry.output_region(layer, tile), self._factors(layer)
+        before, needed = self._held.get(layer.index), factors.needed(region)
+        if before is not None and before.indices == needed:
+            return
+        turn = 0 if before is None else before.turn + 1
+        address = self._sb_base + plan.addresses[turn % len(plan.addresses)]
+        self._held[layer.index] = _Held(needed, address, turn)
+        yield from factors.fetched(region, plan.loads[0].blocks[0], address, plan.together)
+
     def _product(self, layer: HardwareLayer, region: Region, plan: WeightPlan, buffers: Buffers) -> Iterator[Command]:
-        """Yield a product of two computed tensors; the second factor is loaded into SB, some matrices at a time."""
-        for batch in _batches(layer, region, plan.together):
+        """Yield a product of two computed tensors; factors that are not resident are loaded, some at a time."""
+        factors = self._factors(layer)
+        if plan.resident:
+            yield from factors.multiplied(region, plan.loads[0].blocks[0], self._held[layer.index].address, buffers)
+            return
+        for batch in batches(layer, region, plan.together):
             for load in plan.loads:
-                block = load.blocks[0]
                 address = self._next_slot(plan)
-                weights = weight_operand(layer, block, self._machine, address)
-                yield self._fetch_factor(layer, batch, block, weights)
-                if block.vector_bytes:
-                    yield self._fetch_vectors(layer, block, weights)
-                for place, part in enumerate(_batches(layer, batch, 1)):
-                    own = Operand(weights.descriptor, address + place * block.bytes)
-                    yield from convolve(layer, part, block, buffers, own)
-
-    def _fetch_factor(self, layer: HardwareLayer, region: Region, block: WeightBlock, weights: Operand) -> Command:
-        needed = list(read_region(layer, 1, region))
-        needed[-2:] = [block.channels, block.outputs]
-        view = layer.inputs[1]
-        source = view_of_factor(view, tuple(needed), self._externals.values[view.value])
-        descriptor = weights.descriptor
-        batch = source.descriptor.dims[:-2]
-        dims, strides = (*batch, *descriptor.dims[3:]), (*[block.bytes] * len(batch), *descriptor.strides[3:])
-        target = Descriptor(Space.SB, source.descriptor.dtype, dims, strides)
-        return Command(Function.LOAD, Operand(target, weights.address), source, layer=layer.index)
-
-    def _fetch_vectors(self, layer: HardwareLayer, block: WeightBlock, weights: Operand) -> Command:
-        """Load scale and shift of the block's columns; constant weights contain them."""
-        columns, (low, high) = output_channels(layer), block.outputs
-        dtype = DataType.FLOAT32 if layer.scale_shift is None else layer.scale_shift.dtype
-        item, dims = dtype.bytes, (block.vector_bytes // (dtype.bytes * (high - low)), high - low)
-        target = Descriptor(Space.SB, dtype, dims, (item * (high - low), item))
-        source = Descriptor(Space.DDR, dtype, dims, (item * columns, item))
-        address = self._externals.constants[factor_scale_key(layer)] + item * low
-        first = Operand(target, weights.address + block.weight_bytes)
-        return Command(Function.LOAD, first, Operand(source, address), layer=layer.index)
-
-
-def _batches(layer: HardwareLayer, region: Region, together: int) -> Iterator[Region]:
-    """Yield parts of the region with `together` second factors each, adjacent along their innermost batch axis.
-
-    A part has all indices along axes where the second factor repeats.
-    """
-    axes = factor_axes(layer.inputs[1])
-    parts = [[interval] for interval in region]
-    for place in axes:
-        (low, high), step = region[place], together if place == axes[-1] else 1
-        parts[place] = [(first, min(first + step, high)) for first in range(low, high, step)]
-    yield from itertools.product(*parts)
+                yield from factors.fetched(batch, load.blocks[0], address, plan.together)
+                yield from factors.multiplied(batch, load.blocks[0], address, buffers)

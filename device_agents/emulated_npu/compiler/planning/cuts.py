@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
 from device_agents.emulated_npu.compiler.graph.regions import can_cut, cut_axis, is_windowed, read_axis
-from device_agents.emulated_npu.compiler.planning.tiling import Cut
+from device_agents.emulated_npu.compiler.planning.tiling import Cut, count_tiles
+from device_agents.emulated_npu.compiler.planning.weights import is_product
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.unit_commands import Function
 
@@ -17,14 +19,16 @@ _FIRST_SPATIAL = 2
 
 
 def candidate_cuts(
-    layer: HardwareLayer, tile: tuple[int, int] | None, values: Mapping[str, Value]
+    layers: Sequence[HardwareLayer], tile: tuple[int, int] | None, values: Mapping[str, Value]
 ) -> Iterator[tuple[list[Cuts], ...]]:
-    """Yield stages of cuts, one more axis in each, each with groups of cuts from coarse to fine.
+    """Yield stages of cuts of the last layer, one more axis in each, each with groups of cuts from coarse to fine.
 
     The groups of a stage are alternatives: rows, tiles that are about square, which have less halo, and parts of the
-    channels, which have none; or parts that lie together in the output, and in the input. With a forced `tile`, its
-    height and width along the last two spatial axes are the only cut.
+    channels, which have none; or parts that lie together in the output, and in the input; or, behind products of two
+    computed tensors, rows of one matrix after the other. With a forced `tile`, its height and width along the last two
+    spatial axes are the only cut.
     """
+    layer = layers[-1]
     axes = [axis for axis in _cut_axes(layer) if _is_plain(layer, axis)]
     if tile is not None and is_windowed(layer):
         last = len(layer.output.axes) - 1
@@ -34,7 +38,7 @@ def candidate_cuts(
         order = values[layer.output.value].order
         axes.sort(key=lambda axis: order.index(layer.output.base(axis)))  # parts that lie together in memory
     yield ([()],)
-    read_together = None if is_windowed(layer) else _outermost_read(layer, axes, values)
+    read_order = [] if is_windowed(layer) else _read_order(layer, axes, values)
     spatial = [axis for axis in axes if axis >= _FIRST_SPATIAL] if is_windowed(layer) else []
     for place, axis in enumerate(axes):
         outer = tuple(Cut(before, 1) for before in axes[:place])
@@ -44,9 +48,19 @@ def candidate_cuts(
         if axis in spatial[:1] and _computes_channels_alone(layer):
             channels = layer.output.axes[_CHANNELS].size
             groups.append([(*outer, Cut(_CHANNELS, size)) for size in _tile_sizes(channels)])
-        if place == 0 and read_together not in (None, axis):
-            groups.append([(Cut(read_together, size),) for size in _tile_sizes(layer.output.axes[read_together].size)])
+        if place == 0 and read_order and read_order[0] != axis:
+            groups.append([(Cut(read_order[0], size),) for size in _tile_sizes(layer.output.axes[read_order[0]].size)])
+        if place == 0 and any(map(is_product, layers)):
+            groups.append(_row_by_row(layer, read_order))
         yield tuple(groups)
+
+
+def _row_by_row(layer: HardwareLayer, read_order: Sequence[int]) -> list[Cuts]:
+    """Return cuts into parts of the rows of single matrices, from coarse to fine; none for a single matrix."""
+    columns = len(layer.output.axes) - 1
+    *matrices, rows = [axis for axis in read_order if axis != columns] or [columns]
+    each = tuple(Cut(axis, 1) for axis in matrices)
+    return [(*each, Cut(rows, size)) for size in _row_sizes(layer.output.axes[rows].size)] if matrices else []
 
 
 def _squares(layer: HardwareLayer, height: int, width: int) -> Iterator[Cuts]:
@@ -55,6 +69,13 @@ def _squares(layer: HardwareLayer, height: int, width: int) -> Iterator[Cuts]:
     for side in _tile_sizes(max(sizes)):
         if side < min(sizes):
             yield Cut(height, side), Cut(width, side)
+
+
+def tiles_per_item(layer: HardwareLayer, cuts: Cuts) -> int:
+    """Return the number of tiles of one item of a batch: a picture, or a matrix."""
+    items = 1 if is_windowed(layer) else len(layer.output.axes) - 2
+    inner = [cut for place, cut in enumerate(cuts) if cut.axis >= items or place == len(cuts) - 1]
+    return count_tiles(layer, inner)
 
 
 def _cut_axes(layer: HardwareLayer) -> list[int]:
@@ -78,10 +99,10 @@ def _computes_channels_alone(layer: HardwareLayer) -> bool:
     return layer.function is not Function.CONVOLVE and can_cut(layer, _CHANNELS) and _is_plain(layer, _CHANNELS)
 
 
-def _outermost_read(layer: HardwareLayer, axes: Sequence[int], values: Mapping[str, Value]) -> int | None:
-    """Return the axis whose parts lie together in the memory of what the layer reads first; None if none does."""
+def _read_order(layer: HardwareLayer, axes: Sequence[int], values: Mapping[str, Value]) -> list[int]:
+    """Return the axes along which the layer follows what it reads first, in the order of its memory."""
     if not layer.reads:
-        return None
+        return []
     view = layer.reads[0]
     order = values[view.value].order
     found: dict[tuple[int, int], int] = {}
@@ -90,7 +111,7 @@ def _outermost_read(layer: HardwareLayer, axes: Sequence[int], values: Mapping[s
         walked = None if target is None else view.axes[target]
         if walked is not None and walked.base is not None:
             found[order.index(walked.base), -abs(walked.step)] = axis
-    return found[min(found)] if found else None
+    return [found[place] for place in sorted(found)]
 
 
 def _is_plain(layer: HardwareLayer, axis: int) -> bool:
@@ -112,10 +133,20 @@ def _tile_sizes(size: int) -> list[int]:
     return sizes
 
 
+def _row_sizes(size: int) -> list[int]:
+    """Return tile sizes for four numbers of tiles between each power of two and the next.
+
+    Second factors that do not stay in SB are fetched for every tile, so that a few tiles more take longer.
+    """
+    counts = (round(2 ** (step / 4)) for step in range(4, 53))
+    return sorted({ceil_div(size, count) for count in counts} - {size}, reverse=True)
+
+
 def first_guess(layer: HardwareLayer, candidates: Sequence[Cuts], wanted_tiles: float) -> int:
     """Return the place of the first cut into about that many tiles; candidates go from coarse to fine."""
     for place, cuts in enumerate(candidates):
-        if not cuts or layer.output.axes[cuts[-1].axis].size >= wanted_tiles * cuts[-1].size:
+        items = math.prod(layer.output.axes[cut.axis].size for cut in cuts[:-1] if cut.size == 1)
+        if not cuts or items * layer.output.axes[cuts[-1].axis].size >= wanted_tiles * cuts[-1].size:
             return place
     return len(candidates) - 1
 

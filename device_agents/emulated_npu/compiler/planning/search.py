@@ -18,12 +18,17 @@ from device_agents.emulated_npu.compiler.planning.chain import (
     Room,
     countless,
     element_type,
-    packed_bytes,
     plan_chain,
 )
 from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
 from device_agents.emulated_npu.compiler.planning.chain_times import ChainTimes, QueueTimes, TimedPlan, in_sequence
-from device_agents.emulated_npu.compiler.planning.cuts import Cuts, candidate_cuts, first_guess, first_that_fits
+from device_agents.emulated_npu.compiler.planning.cuts import (
+    Cuts,
+    candidate_cuts,
+    first_guess,
+    first_that_fits,
+    tiles_per_item,
+)
 from device_agents.emulated_npu.compiler.planning.tiling import (
     DividesParts,
     HaloMode,
@@ -31,7 +36,12 @@ from device_agents.emulated_npu.compiler.planning.tiling import (
     count_tiles,
     cut_chain,
 )
-from device_agents.emulated_npu.compiler.planning.weights import slice_outputs, uses_weight_buffer
+from device_agents.emulated_npu.compiler.planning.weights import (
+    is_product,
+    packed_bytes,
+    slice_outputs,
+    uses_weight_buffer,
+)
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
@@ -83,6 +93,7 @@ class _Effort:
 
 
 _QUICK = _Effort(stages=3, tiles=32, plans=1, finer=0)
+_PRODUCTS = _Effort(stages=3, tiles=4096, plans=1, finer=0)
 _LARGE = _Effort(stages=3, tiles=4096, plans=2, finer=2)
 _LARGE_MAP = 1 << 15
 """Pixels of a map for which more than a quick search pays: it is cut into many tiles, and they have much halo."""
@@ -171,11 +182,12 @@ class ChainSearch:
         refused: DoesNotFit | None = None
         last = chain.layers[-1]
         most = effort.tiles if len(chain.layers) > 1 else MAX_PASSES
-        stages = candidate_cuts(last, self._options.tile, self._values)
+        products = any(map(is_product, chain.layers))
+        stages = candidate_cuts(chain.layers, self._options.tile, self._values)
         for stage in itertools.islice(stages, effort.stages):
             found: list[ChainPlan] = []
             for group in stage:
-                candidates = [cuts for cuts in group if count_tiles(last, cuts) <= most]
+                candidates = [cuts for cuts in group if _is_searched(last, cuts, most)]
                 if not candidates:
                     fewest = min((count_tiles(last, cuts) for cuts in group), default=0)
                     refused = countless(last, fewest) if fewest > MAX_PASSES else refused
@@ -187,7 +199,7 @@ class ChainSearch:
                     problems.append(error)
                 except NotTileable:
                     continue
-                if len(chain.layers) > 1 and found and found[0].passes < _MANY_PASSES:
+                if len(chain.layers) > 1 and found and found[0].passes < _MANY_PASSES and not products:
                     break
             if found:
                 timed = list(map(self._times.timed, found))
@@ -210,7 +222,7 @@ class ChainSearch:
         if _DOUBT * max(times.io_ps, times.cp_ps) >= times.together_ps:
             return []
         found: list[ChainPlan] = []
-        _, *stages = itertools.islice(candidate_cuts(last, self._options.tile, self._values), 2)
+        _, *stages = itertools.islice(candidate_cuts(chain.layers, self._options.tile, self._values), 2)
         for rows, *_ in stages:
             for cuts in (cuts for cuts in rows if count_tiles(last, cuts) in _FEW_PASSES):
                 with contextlib.suppress(DoesNotFit, NotTileable):
@@ -309,8 +321,15 @@ def _is_faster(parts: QueueTimes, whole: QueueTimes) -> bool:
 
 
 def _effort(chain: Chain) -> _Effort:
+    if any(map(is_product, chain.layers)):
+        return _PRODUCTS
     maps = (layer.output.shape[2:] for layer in chain.layers if is_windowed(layer))
     return _LARGE if any(math.prod(pixels) >= _LARGE_MAP for pixels in maps) else _QUICK
+
+
+def _is_searched(layer: HardwareLayer, cuts: Cuts, most: int) -> bool:
+    """Return whether cuts are within a limit of tiles: those of one item, because all items are alike."""
+    return tiles_per_item(layer, cuts) <= most and count_tiles(layer, cuts) <= MAX_PASSES
 
 
 def _keeps_parts(chain: Chain, cuts: Cuts) -> bool:

@@ -164,14 +164,19 @@ class Geometry:
         """Return the part of a layer's output, on the axes of its view, that a pass computes."""
         region = list(whole(layer.output.shape))
         value = self.new_region(layer.output.value, tile)
-        for track in self.tracks[layer.output.value]:
-            if track is not None:
-                walked = [axis for axis, one in enumerate(layer.output.axes) if one.base == track.axis]
-                axis = max(walked, key=lambda one: layer.output.axes[one].step)
+        for place, track in enumerate(self.tracks[layer.output.value]):
+            axis = self.output_axis(layer, place)
+            if track is not None and axis is not None:
                 unit, first = layer.output.axes[axis].step, layer.output.start[track.axis]
                 low, high = value[track.axis]
                 region[axis] = ((low - first) // unit, (high - first) // unit)
         return tuple(region)
+
+    def output_axis(self, layer: HardwareLayer, place: int) -> int | None:
+        """Return the axis of a layer's output that follows the cut with this number; None if none does."""
+        track = self.tracks[layer.output.value][place]
+        walked = [axis for axis, one in enumerate(layer.output.axes) if track is not None and one.base == track.axis]
+        return max(walked, key=lambda axis: layer.output.axes[axis].step, default=None)
 
     def halos(self, name: str, tile: Tile) -> Iterator[tuple[int, Region]]:
         """Yield what a pass takes over from earlier passes: the place of the cut, and the region.

@@ -70,6 +70,11 @@ def uses_weight_buffer(layer: HardwareLayer) -> bool:
     return layer.function is Function.CONVOLVE
 
 
+def is_product(layer: HardwareLayer) -> bool:
+    """Return whether the layer multiplies two computed tensors."""
+    return uses_weight_buffer(layer) and layer.weights is None
+
+
 def taps(layer: HardwareLayer) -> int:
     """Return the number of positions of the window."""
     return 1 if layer.matrix else math.prod(layer.settings.kernel)
@@ -234,3 +239,9 @@ def pack_weights(
         if block.vector_bytes and scale_shift is not None:  # float32 or int32
             parts.append(np.ascontiguousarray(scale_shift[:, slice(*block.outputs)]).tobytes())
     return b"".join(parts)
+
+
+def packed_bytes(layer: HardwareLayer, machine: Machine) -> int:
+    """Return the size of a layer's weights in one block per group, with scales."""
+    blocks = cut_weights(layer, machine, 1 << 40)
+    return blocks[-1].offset + blocks[-1].bytes
