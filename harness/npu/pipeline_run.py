@@ -126,7 +126,7 @@ class _Division:
             self._chosen = choose_group_count(self._task, self._fabric, min(most, self._fabric.cores))
             self._groups, self.task = self._chosen.groups, self._chosen.task
         else:
-            self._groups = form_groups(self._fabric, options.groups or "1", options.cores)
+            self._groups = form_groups(self._fabric, "1" if options.groups is None else options.groups, options.cores)
             self.task = self._task(self._groups)
 
     def _task(self, groups: Sequence[CoreGroup]) -> PartitionTask:

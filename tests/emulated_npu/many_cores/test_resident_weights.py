@@ -12,7 +12,7 @@ from random_networks import WINDOWS, all_options, machines_for, random_networks
 from small_models import node, values
 from systems_of_cores import assignments, in_turn, with_cores
 
-from device_agents.emulated_npu.compiler.compiled import CompiledSystem
+from device_agents.emulated_npu.compiler.compiled import CompiledCore, CompiledSystem
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
@@ -41,9 +41,9 @@ def _compiled(
     return compile_system(import_model(network.model), machine, assignment, weights=weights)
 
 
-def _weight_loads(compiled: CompiledSystem) -> list[Command]:
-    """Return the loads of weights that the cores run for every input."""
-    items = (step.item for core in compiled.cores for step in sequence(core.program.code))
+def _weight_loads(*cores: CompiledCore) -> list[Command]:
+    """Return the loads of weights that cores run for every input."""
+    items = (step.item for core in cores for step in sequence(core.program.code))
     return [
         item
         for item in items
@@ -69,17 +69,16 @@ def test_weights_that_fit_are_loaded_once() -> None:
     machine = with_cores(small_machine(), 2)
     compiled = _compiled(network, machine, in_turn(import_model(network.model), 2))
     assert [group.resident_bytes for group in compiled.groups] == [2 * _LAYER_BYTES, 2 * _LAYER_BYTES]
-    assert not _weight_loads(compiled)
+    assert not _weight_loads(*compiled.cores)
     _check_stream(network, compiled)
     run = run_stream(group_programs(compiled, network.weights), machine, [network.inputs] * 3)
     fetched = _compiled(network, machine, in_turn(import_model(network.model), 2), "fetched")
     other = run_stream(group_programs(fetched, network.weights), machine, [network.inputs] * 3)
-    for core in (0, 1):
-        saved = other.counters[core].read_bytes[Space.DDR] - run.counters[core].read_bytes[Space.DDR]
-        assert saved == 3 * sum(
-            load.target.descriptor.bytes for load in _weight_loads(fetched) if load.layer // 2 == core
-        )
-        assert saved >= 3 * 2 * _LAYER_BYTES
+    for core in fetched.cores:
+        before, after = (one.counters[core.core].read_bytes[Space.DDR] for one in (other, run))
+        saved = sum(load.target.descriptor.bytes for load in _weight_loads(core))
+        assert before - after == 3 * saved
+        assert saved >= 2 * _LAYER_BYTES
 
 
 @pytest.mark.parametrize("sb_bytes", [2304, 2303, 1216, 1152, 700, 576])
@@ -90,7 +89,7 @@ def test_sb_holds_what_stays_and_what_passes(sb_bytes: int) -> None:
     compiled = _compiled(network, machine, in_turn(import_model(network.model)))
     (core,) = compiled.cores
     assert core.program.footprint.sb_bytes <= sb_bytes
-    assert bool(_weight_loads(compiled)) == (sb_bytes < 4 * _LAYER_BYTES)
+    assert bool(_weight_loads(*compiled.cores)) == (sb_bytes < 4 * _LAYER_BYTES)
     _check_stream(network, compiled)
 
 
@@ -99,7 +98,7 @@ def test_one_buffer_for_features_and_weights_keeps_none() -> None:
     network = _convolutions()
     machine = with_cores(small_machine(nb_bytes=16 << 10, sb_bytes=16 << 10, shared_buffer=True), 1)
     compiled = _compiled(network, machine, in_turn(import_model(network.model)))
-    assert compiled.groups[0].resident_bytes == 0 and _weight_loads(compiled)
+    assert compiled.groups[0].resident_bytes == 0 and _weight_loads(*compiled.cores)
     _check_stream(network, compiled)
 
 
@@ -110,7 +109,7 @@ def test_cores_of_a_group_keep_their_own_weights() -> None:
     graph = import_model(network.model)
     groups = Assignment((GroupAssignment((0, 1), (0, 1)), GroupAssignment((2,), (2, 3))))
     compiled = compile_system(graph, machine, groups, weights="resident")
-    assert not _weight_loads(compiled)
+    assert not _weight_loads(*compiled.cores)
     _check_stream(network, compiled)
 
 
