@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.many_cores.core_groups import form_groups
-from device_agents.emulated_npu.many_cores.stage_balancing import (
-    PartitionTask,
-    TimedPartition,
-    balance_stages,
-    predicted_interval_ps,
-)
+from device_agents.emulated_npu.many_cores.stage_balancing import PartitionTask, TimedPartition, balance_stages
 from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric
 
-_PREDICTION_ERROR = 0.25
-"""Numbers of groups whose predicted interval is longer than the best run by more than this are not run."""
 _PS_PER_MS = 1e9
 
 
@@ -28,38 +22,37 @@ class ChosenGroups:
     task: PartitionTask
     placed: TimedPartition
 
+    @property
+    def interval_ps(self) -> float:
+        """The time from one input to the next."""
+        return self.placed.timed.report.interval_ps
+
 
 def choose_group_count(
     task_on: Callable[[Sequence[CoreGroup]], PartitionTask], fabric: Fabric, most: int
 ) -> ChosenGroups:
-    """Return the fastest of 1 to `most` groups of one core each, with the balanced partition.
+    """Return the fastest of several numbers of groups up to `most`, of one core each, with the balanced partition.
 
-    Every number of groups is predicted. They run in the order of their predictions, as long as a prediction may be
-    better than the best run. Raises DoesNotFit if the network fits on no number of groups.
+    All numbers run whose computation alone, evenly divided, would be faster than the best run. A number that runs for
+    some `most` also runs for a larger one, so a larger `most` never gives a longer interval. Raises DoesNotFit if the
+    network fits on no number of groups.
     """
-    predicted: list[tuple[float, int, tuple[CoreGroup, ...], PartitionTask]] = []
+    best: ChosenGroups | None = None
     problem: DoesNotFit | None = None
-    for count in range(1, most + 1):
+    runs = []
+    for count in reversed(group_counts(most)):
         groups = form_groups(fabric, str(count))
         task = task_on(groups)
-        if count > len(task.nodes.layers):
-            break
-        try:
-            predicted.append((predicted_interval_ps(task, groups), count, groups, task))
-        except DoesNotFit as error:
-            problem = error
-    best: ChosenGroups | None = None
-    runs = []
-    for expected_ps, count, groups, task in sorted(predicted, key=lambda one: one[:2]):
-        if best is not None and expected_ps > (1 + _PREDICTION_ERROR) * _interval_ps(best):
-            break
+        works = [node.workload.compute_macs * PS_PER_S / fabric.core.macs_per_s for node in task.nodes.graph.nodes]
+        if count > len(works) or (best is not None and max(sum(works) / count, *works) > best.interval_ps):
+            continue
         try:
             found = ChosenGroups(groups, task, balance_stages(task, groups))
         except DoesNotFit as error:
             problem = error
             continue
-        runs.append(f"{count}: {_interval_ps(found) / _PS_PER_MS:.4g}")
-        if best is None or _interval_ps(found) < _interval_ps(best):
+        runs.append(f"{count}: {found.interval_ps / _PS_PER_MS:.4g}")
+        if best is None or found.interval_ps <= best.interval_ps:
             best = found
     if best is None:
         raise problem or DoesNotFit("no core group is possible", f"there are {most} cores")
@@ -68,5 +61,9 @@ def choose_group_count(
     return replace(best, placed=replace(best.placed, partition=partition))
 
 
-def _interval_ps(chosen: ChosenGroups) -> float:
-    return chosen.placed.timed.report.interval_ps
+def group_counts(most: int) -> list[int]:
+    """Return the numbers of groups to try: 1, 2, 3, 4, 6, 8, 12, 16, and so on up to `most`."""
+    found = [1]
+    while found[-1] < most:
+        found.append(found[-1] + (1 << max(0, found[-1].bit_length() - 2)))
+    return [count for count in found if count <= most]

@@ -125,14 +125,6 @@ def balance_stages(task: PartitionTask, groups: Sequence[CoreGroup]) -> TimedPar
     return replace(best, partition=replace(best.partition, events=(event.format(*intervals_ms),)))
 
 
-def predicted_interval_ps(task: PartitionTask, groups: Sequence[CoreGroup]) -> float:
-    """Return the predicted time of the slowest stage of the balanced partition; raises DoesNotFit."""
-    partition = balanced_partition(
-        task.nodes.graph, task.traversal, groups, task.stage_times(groups), _widest_limits(task, groups)
-    )
-    return max(part.load for part in partition.sub_structures)
-
-
 def _widest_limits(task: PartitionTask, groups: Sequence[CoreGroup]) -> StorageLimits:
     """Return what groups can hold at most: all of the memory of their chip, or what their cores are described with."""
     held = (task.machine.ddr.bytes if group.core.external_bytes else group.held_bytes for group in groups)
