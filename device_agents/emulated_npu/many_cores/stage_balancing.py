@@ -96,18 +96,22 @@ def place_by_score(
     The demands of nodes are estimates. If the programs do not fit the memory of a chip, its groups hold less, and the
     network is partitioned again. Raises as `compile_and_time` and `partition_on`.
     """
-    attempt = 0
-    while True:
-        partition = partition_on(groups)
+    problems: list[ChipTooSmall] = []
+    while len(problems) <= _ATTEMPTS:
+        try:
+            partition = partition_on(groups)
+        except DoesNotFit:
+            if not problems:
+                raise
+            break
         try:
             return compile_and_time(task, partition)
         except ChipTooSmall as error:
-            attempt += 1
-            if attempt > _ATTEMPTS:
-                raise
+            problems.append(error)
             held = tuple(group.held_bytes for group in groups)
             less = _less(groups, held, _demands(StorageLimits(held, task.dynamic_factor), partition), error)
             groups = [_holding(group, held) for group, held in zip(groups, less, strict=True)]
+    raise problems[-1]
 
 
 def balance_stages(task: PartitionTask, groups: Sequence[CoreGroup]) -> TimedPartition:
