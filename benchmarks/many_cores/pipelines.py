@@ -1,8 +1,8 @@
-"""Run networks as pipelines over core groups, partitioned by score and balanced: a table and a plot of many_cores.md.
+"""Run networks as pipelines over core groups, partitioned by score and balanced: a table of many_cores.md, and a plot.
 
     python -m benchmarks.many_cores.pipelines [--preset chiplets-64] [--values] [--plot FILE.html]
 
-Prints Markdown. docs/images/pipelines.png is a screenshot of the plot.
+Prints Markdown.
 """
 
 from __future__ import annotations
