@@ -1,8 +1,8 @@
-"""Run networks as pipelines over core groups, partitioned by score and balanced: a table and a plot of many_cores.md.
+"""Run networks as pipelines over core groups, partitioned by score and balanced: a table of many_cores.md, and a plot.
 
     python -m benchmarks.many_cores.pipelines [--preset chiplets-64] [--values] [--plot FILE.html]
 
-Prints Markdown. docs/images/pipelines.png is a screenshot of the plot.
+Prints Markdown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from device_agents.emulated_npu.compiler.options import DEFAULT
 from device_agents.emulated_npu.machine import load_preset
-from harness.npu.loading import compile_network, load_model
+from harness.npu.loading import load_model
 from harness.npu.npu_options import PipelineOptions
 from harness.npu.pipeline_run import PartitionRun, PipelineRun, run_pipeline
 from harness.report.html import write_figure
@@ -26,11 +26,11 @@ _PS_PER_MS = 1e9
 
 def pipelines_of(network: str, groups_of_run: Sequence[int], preset: str, with_values: bool) -> dict[int, PipelineRun]:
     """Run the network on each number of groups of one core."""
-    compiled = compile_network(load_model(f"builtin:{network}", {}), load_preset(preset), DEFAULT)
+    model, machine = load_model(f"builtin:{network}", {}), load_preset(preset)
     found = {}
     for groups in groups_of_run:
         options = PipelineOptions(groups=str(groups), values=with_values)
-        found[groups] = run_pipeline(compiled, options, note=print)
+        found[groups] = run_pipeline(model, machine, DEFAULT, options, note=print)
     return found
 
 

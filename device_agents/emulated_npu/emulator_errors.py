@@ -9,6 +9,7 @@
     ├── InvalidModel         a network is not valid ONNX, or a shape is unknown before it runs
     ├── UnsupportedOperator  the compiler does not support a node of the network
     ├── DoesNotFit           a layer or network needs more memory than the machine has
+    │   └── ChipTooSmall     the core groups on a chip together need more external memory than it has
     ├── InvalidPartition     the input of a partition over core groups contradicts itself
     ├── InvalidProgram       the bytes are not a program: damaged, unknown opcode, jump out of the code
     └── ExecutionFault       a program did something the machine forbids, such as an access outside a memory
@@ -18,6 +19,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Self
 
 
@@ -62,6 +64,22 @@ class DoesNotFit(EmulatorError):
     def __init__(self, what: str, why: str = "", next_step: str = "", memory: str = "", demand_bytes: int = 0) -> None:
         super().__init__(what, why, next_step)
         self.memory, self.demand_bytes = memory, demand_bytes
+
+
+class ChipTooSmall(DoesNotFit):
+    """The core groups on a chip together need more DDR than it has; `demands` are their bytes by number."""
+
+    def __init__(self, chip: int, demands: Mapping[int, int], limit_bytes: int) -> None:
+        total = sum(demands.values())
+        needed = ", ".join(f"{size} for group {number}" for number, size in demands.items())
+        super().__init__(
+            f"Chip {chip} needs {total} bytes of DDR: {needed}",
+            f"there are {limit_bytes}",
+            "Raise bytes of [ddr] of the machine, or form groups on more chips",
+            "DDR",
+            total,
+        )
+        self.chip, self.limit_bytes = chip, limit_bytes
 
 
 class InvalidPartition(EmulatorError):

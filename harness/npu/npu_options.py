@@ -16,6 +16,9 @@ __all__ = ["DEFAULT", "MachineChoice", "Options", "PipelineOptions", "RunOptions
 
 DEFAULT_PRESET = "edge"
 
+AUTO_GROUPS = "auto"
+"""The value of --groups that leaves the number of groups to the compiler."""
+
 PartitionMethod = Literal["both", "balanced", "score", "absolute"]
 
 _NO_VALUES = "Measure the time only; do not compute values or compare them with ONNX Runtime's."
@@ -97,7 +100,7 @@ class RunOptions:
             raise UsageError("--input and --output-dir need values", next_step="Omit --no-values")
 
 
-_SCORED = ("score", "threshold", "max_nodes", "add_groups", "period_ms")
+_SCORED = ("score", "threshold", "max_nodes", "parts", "add_groups", "period_ms")
 """Options that only the partition by score uses."""
 
 
@@ -105,10 +108,13 @@ _SCORED = ("score", "threshold", "max_nodes", "add_groups", "period_ms")
 class PipelineOptions:
     """The division of a network over core groups, and its run."""
 
-    cores: int | None = option(None, "Number of cores, divided evenly among the groups.", metavar="N")
+    cores: int | None = option(
+        None, "Number of cores, divided evenly among the groups; with --groups auto, the most to use.", metavar="N"
+    )
     groups: str | None = option(
         None,
-        "Core groups: their number (1 if only --cores is given), or the cores of each, such as 0-3/4,5/6.",
+        "Core groups: their number (1 if only --cores is given), the cores of each, such as 0-3/4,5/6, or auto, for the"
+        " number of groups of one core that is fastest.",
         metavar="GROUPS",
     )
     inputs: int | None = option(
@@ -125,12 +131,20 @@ class PipelineOptions:
         metavar="NAME=NUMBER",
     )
     threshold: float | None = option(None, "Split where the score exceeds this value.", metavar="SCORE")
-    max_nodes: int | None = option(None, "Largest number of nodes in a group.", metavar="N")
+    max_nodes: int | None = option(None, "Largest number of nodes in a part.", metavar="N")
+    parts: int | None = option(
+        None,
+        "Largest number of parts; several share a group if there are more parts than groups (default: one for each"
+        " group, or as many as --max-nodes requires).",
+        metavar="N",
+        min=1,
+    )
     start: str | None = option(None, "Node at which the traversal of the network starts.", metavar="NODE")
     add_groups: bool = option(False, "Add core groups if the network does not fit in the existing ones.")
     core_storage_bytes: int | None = option(
         None,
-        "Bytes that a core can hold (default: its share of DDR).",
+        "Bytes that a core stores and can hold (default: it stores NB, SB and its share of the last-level cache, and"
+        " holds its share of DDR).",
         flag="--core-storage",
         metavar="BYTES",
         min=1,
@@ -138,6 +152,11 @@ class PipelineOptions:
     )
     period_ms: float | None = option(
         None, "Longest computation of a group for one input, in milliseconds.", metavar="MS"
+    )
+    weights: Literal["resident", "fetched"] = option(
+        "resident",
+        "Weights that fit in the SB of their core stay there from input to input (resident), or are fetched for each"
+        " input (fetched).",
     )
     values: bool = option(True, _NO_VALUES)
     cycle_budget: int | None = _cycle_budget()
@@ -157,6 +176,9 @@ class PipelineOptions:
         if self.partition == "balanced" and given:
             why = "The balanced partition uses no score"
             raise UsageError(f"--partition balanced contradicts {' and '.join(given)}", why=why)
+        if self.parts is not None and self.add_groups:
+            why = "Parts share the given groups, or groups are added for them"
+            raise UsageError("--parts contradicts --add-groups", why=why, next_step="Omit one of them")
 
 
 @dataclass(frozen=True)

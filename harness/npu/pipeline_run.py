@@ -6,27 +6,32 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from device_agents.emulated_npu.compiler.compiled import Compiled
+from device_agents.emulated_npu.compiler.splitting.assignment import with_room
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.inference import time_program
+from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.core_groups import contended, fabric_of, form_groups, traversal_from
+from device_agents.emulated_npu.many_cores.group_count import ChosenGroups, choose_group_count
 from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes, network_nodes
 from device_agents.emulated_npu.many_cores.pipeline_timing import TimedSystem
 from device_agents.emulated_npu.many_cores.stage_balancing import (
     PartitionTask,
     TimedPartition,
     balance_stages,
-    compile_and_time,
+    place_by_score,
 )
 from device_agents.emulated_npu.partition.cut_walk import SplitRule
-from device_agents.emulated_npu.partition.greedy import partition_by_score, partition_by_score_adding_groups
-from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric
+from device_agents.emulated_npu.partition.greedy import partition_by_score_adding_groups
+from device_agents.emulated_npu.partition.groups import CoreGroup
 from device_agents.emulated_npu.partition.result import CorePartition
 from device_agents.emulated_npu.partition.score import AbsoluteScore, ShareScore
+from device_agents.emulated_npu.partition.sharing import partition_by_score_sharing_groups
 from harness.errors import UsageError
 from harness.npu.error_translation import errors_of_compiler, errors_of_user
-from harness.npu.loading import CompiledModel
-from harness.npu.npu_options import PipelineOptions
+from harness.npu.loading import CompiledModel, NetworkModel, compile_network
+from harness.npu.npu_options import AUTO_GROUPS, Options, PipelineOptions
 from harness.npu.value_check import Note, has_values, system_error
 
 _SHARE = {
@@ -64,80 +69,132 @@ class PartitionRun:
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """A network on core groups; `single_core_ps` is the time of one input on one core."""
+    """A network on core groups of a machine.
+
+    `source` is the network compiled for one core, whose chip has room for all of it; it needs `one_core_bytes` of DDR
+    and takes `single_core_ps` for an input.
+    """
 
     source: CompiledModel
+    machine: Machine
     single_core_ps: int
     nodes: NetworkNodes
     runs: tuple[PartitionRun, ...]
 
+    @property
+    def one_core_bytes(self) -> int:
+        """The DDR that the network needs on one core."""
+        return self.source.compiled.program.footprint.ddr_bytes
 
-def run_pipeline(source: CompiledModel, options: PipelineOptions, note: Note) -> PipelineRun:
-    """Divide a network that was compiled for one core over core groups, and run it on them.
+    @property
+    def fits_one_chip(self) -> bool:
+        """Whether one chip holds the network."""
+        return self.one_core_bytes <= self.machine.ddr.bytes
+
+
+def run_pipeline(
+    model: NetworkModel, machine: Machine, compiler: Options, options: PipelineOptions, note: Note
+) -> PipelineRun:
+    """Divide a network over core groups, and run it on them; a chip need not hold all of the network.
 
     Raises UsageError and InputError for options that contradict each other, the machine or the network.
     """
     options.check()
+    source = compile_network(model, with_room(machine), compiler)
     with errors_of_user("Correct the option"):
-        fabric = fabric_of(source.compiled.machine, options.core_storage_bytes)
-        groups = form_groups(fabric, "1" if options.groups is None else options.groups, options.cores)
-        rule = None if options.partition == "balanced" else _split_rule(options)
-        task = _task(source, groups, options)
+        division = _Division(source, machine, options, note)
     with errors_of_compiler():
-        runs = tuple(_runs(task, groups, fabric, rule, options, note))
-    if options.values and has_values(source.compiled.machine, note):
-        runs = tuple(
-            replace(each, max_rel_error=system_error(source.model, each.timed.compiled, note)) for each in runs
-        )
-    return PipelineRun(source, task.single_core_ps, task.nodes, runs)
+        runs = tuple(division.runs())
+    if options.values and has_values(machine, note):
+        runs = tuple(replace(each, max_rel_error=system_error(model, each.timed.compiled, note)) for each in runs)
+    return PipelineRun(source, machine, division.alone.makespan_ps, division.task.nodes, runs)
 
 
-def _task(source: CompiledModel, groups: Sequence[CoreGroup], options: PipelineOptions) -> PartitionTask:
-    """Return what every partition starts from: the network as compiled for a core that shares its memories."""
-    machine, compiler = source.compiled.machine, source.compiled.options
-    alone = time_program(source.compiled.program, machine).timing
-    crowded = contended(machine, groups)
-    compiled, timing = source.compiled, alone
-    if crowded != machine:
-        compiled = compile_model(source.model.content, crowded, compiler)
-        timing = time_program(compiled.program, crowded).timing
-    nodes = network_nodes(compiled.graph, crowded, timing)
-    traversal = traversal_from(nodes, options.start)
-    limit_ps = None if options.cycle_budget is None else options.cycle_budget * alone.cycle_ps
-    return PartitionTask(
-        compiled.graph, machine, compiler, nodes, traversal, alone.makespan_ps, options.inputs, limit_ps
-    )
+class _Division:
+    """The divisions of a network that the options ask for."""
 
-
-def _runs(
-    task: PartitionTask,
-    groups: Sequence[CoreGroup],
-    fabric: Fabric,
-    rule: SplitRule | None,
-    options: PipelineOptions,
-    note: Note,
-) -> Iterator[PartitionRun]:
-    """Yield the balanced partition, then the one by score, both on the same groups, added ones included."""
-    by_score = None
-    if rule is not None and (len(groups) > 1 or options.by_score):
-        if options.add_groups:
-            by_score = partition_by_score_adding_groups(task.nodes.graph, task.traversal, groups, rule, fabric)
+    def __init__(self, source: CompiledModel, machine: Machine, options: PipelineOptions, note: Note) -> None:
+        self._source, self._machine, self._options, self._note = source, machine, options, note
+        self._timed = time_program(source.compiled.program, source.compiled.machine)
+        self.alone = self._timed.timing
+        self._measured: dict[Machine, tuple[Compiled, NetworkNodes]] = {}
+        self._fabric = fabric_of(machine, options.core_storage_bytes)
+        self._rule = None if options.partition == "balanced" else _split_rule(options)
+        self._chosen: ChosenGroups | None = None
+        if options.groups == AUTO_GROUPS:
+            most = options.cores or self._fabric.cores
+            self._chosen = choose_group_count(self._task, self._fabric, min(most, self._fabric.cores))
+            self._groups, self.task = self._chosen.groups, self._chosen.task
         else:
-            by_score = partition_by_score(task.nodes.graph, task.traversal, groups, rule)
-    if options.partition in ("both", "balanced"):
-        start = time.perf_counter()
-        try:
-            placed = balance_stages(task, groups if by_score is None else by_score.groups)
-            yield PartitionRun("balanced", placed, time.perf_counter() - start, None)
-        except DoesNotFit as error:  # it needs a node in every group; by score, groups may stay empty
-            if by_score is None:
-                raise
-            note(f"No balanced partition: {error.what}: {error.why}")
-    if by_score is not None:
-        start = time.perf_counter()
-        placed = compile_and_time(task, by_score)
-        method = "absolute" if options.partition == "absolute" else "score"
-        yield PartitionRun(method, placed, time.perf_counter() - start, None)
+            self._groups = form_groups(self._fabric, "1" if options.groups is None else options.groups, options.cores)
+            self.task = self._task(self._groups)
+
+    def _task(self, groups: Sequence[CoreGroup]) -> PartitionTask:
+        """Return what every partition starts from: the network as compiled for a core that shares its memories."""
+        compiled, nodes = self._measured_on(contended(self._machine, groups))
+        budget = self._options.cycle_budget
+        limit_ps = None if budget is None else budget * self.alone.cycle_ps
+        traversal = traversal_from(nodes, self._options.start)
+        return PartitionTask(
+            graph=compiled.graph,
+            machine=self._machine,
+            options=self._source.compiled.options,
+            nodes=nodes,
+            traversal=traversal,
+            single_core_ps=self.alone.makespan_ps,
+            inputs=self._options.inputs,
+            limit_ps=limit_ps,
+            dynamic_factor=_dynamic_factor(compiled, nodes),
+            weights=self._options.weights,
+        )
+
+    def _measured_on(self, crowded: Machine) -> tuple[Compiled, NetworkNodes]:
+        """Return the network on one core of a machine, and its nodes with their times there."""
+        if crowded not in self._measured:
+            compiled, timed = self._source.compiled, self._timed
+            if crowded != compiled.machine:
+                compiled = compile_model(self._source.model.content, crowded, compiled.options)
+                timed = time_program(compiled.program, crowded)
+            self._measured[crowded] = compiled, network_nodes(compiled.graph, crowded, timed)
+        return self._measured[crowded]
+
+    def runs(self) -> Iterator[PartitionRun]:
+        """Yield the balanced partition, then the one by score, both on the same groups, added ones included."""
+        options, groups = self._options, self._groups
+        by_score = None
+        if self._rule is not None and (len(groups) > 1 or options.by_score):
+            by_score = self._by_score(groups)
+            groups = by_score.groups  # those added, too
+        if options.partition in ("both", "balanced"):
+            start = time.perf_counter()
+            try:
+                placed = self._chosen.placed if self._chosen is not None else balance_stages(self.task, groups)
+                yield PartitionRun("balanced", placed, time.perf_counter() - start, None)
+            except DoesNotFit as error:  # it needs a node in every group; by score, groups may stay empty
+                if by_score is None:
+                    raise
+                self._note(f"No balanced partition: {error.what}: {error.why}")
+        if by_score is not None:
+            start = time.perf_counter()
+            placed = place_by_score(self.task, self._groups, self._by_score)
+            method = "absolute" if options.partition == "absolute" else "score"
+            yield PartitionRun(method, placed, time.perf_counter() - start, None)
+
+    def _by_score(self, groups: Sequence[CoreGroup]) -> CorePartition:
+        if self._rule is None:
+            raise ValueError("the options ask for no partition by score")
+        nodes, traversal, parts = self.task.nodes.graph, self.task.traversal, self._options.parts
+        rule = replace(self._rule, external_factor=self.task.dynamic_factor)
+        if self._options.add_groups:
+            return partition_by_score_adding_groups(nodes, traversal, groups, rule, self._fabric)
+        return partition_by_score_sharing_groups(nodes, traversal, groups, rule, parts)
+
+
+def _dynamic_factor(compiled: Compiled, nodes: NetworkNodes) -> float:
+    """Return the DDR that features occupy on one core, divided by the size of all inputs of nodes (S5.4)."""
+    whole = nodes.graph.workload
+    features_bytes = max(0, compiled.program.footprint.ddr_bytes - whole.static_bytes)
+    return min(1.0, features_bytes / whole.dynamic_in_bytes) if whole.dynamic_in_bytes else 0.0
 
 
 def _split_rule(options: PipelineOptions) -> SplitRule:

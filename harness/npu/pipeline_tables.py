@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from device_agents.emulated_npu.partition.groups import name_cores
+from device_agents.emulated_npu.partition.node_graph import Workload
 from harness.npu.pipeline_run import PartitionRun, PipelineRun
 from harness.npu.tables import Facts, Part, Table
 from harness.text import byte_size, milliseconds, printable
@@ -19,13 +21,15 @@ def json_fields(run: PipelineRun) -> dict[str, Any]:
 
     `compute_slots`: multiply-adds that the matrix units could compute in the time that the nodes keep the units busy.
     """
-    machine = run.source.compiled.machine
+    machine = run.machine
     return {
         "network": run.source.model.name,
         "machine": machine.name,
         "chips": machine.cores.chips,
         "cores_per_chip": machine.cores.per_chip,
         "single_core_s": run.single_core_ps / _PS_PER_S,
+        "one_core_bytes": run.one_core_bytes,
+        "fits_one_chip": run.fits_one_chip,
         "nodes": len(run.nodes.layers),
         "hardware_layers": len(run.source.compiled.graph.layers),
         "partitions": [_partition_fields(run, each) for each in run.runs],
@@ -55,7 +59,7 @@ def _partition_fields(run: PipelineRun, each: PartitionRun) -> dict[str, Any]:
         "speedup": report.speedup,
         "efficiency": report.efficiency,
         "imbalance": report.imbalance,
-        "predicted_interval_s": max(each.placed.predicted_ps) / _PS_PER_S,
+        "predicted_interval_s": each.placed.predicted_interval_ps / _PS_PER_S,
         "bound": report.bound,
         "bound_by": report.bound_by,
         "max_rel_error": each.max_rel_error,
@@ -75,20 +79,26 @@ def _partition_fields(run: PipelineRun, each: PartitionRun) -> dict[str, Any]:
 
 
 def _group_fields(run: PipelineRun, each: PartitionRun, number: int) -> dict[str, Any]:
-    part = each.partition.sub_structures[number]
+    used = each.partition.used[number]
+    parts = each.partition.parts_of(used)
     group, load = each.timed.compiled.groups[number], each.timed.report.groups[number]
+    workload = sum((part.workload for part in parts), Workload())
     return {
-        "group": part.group,
+        "group": used,
         "chip": group.chip,
         "cores": [core.core for core in group.cores],
         "stage": group.stage,
-        "nodes": [run.nodes.graph.nodes[node].name for node in part.nodes],
-        "compute_slots": part.workload.compute_macs,
-        "dynamic_in_bytes": part.workload.dynamic_in_bytes,
-        "static_bytes": part.workload.static_bytes,
-        "routing_bytes": part.workload.routing_bytes,
-        "score": None if each.method == "balanced" else part.load,
-        "predicted_s": each.placed.predicted_ps[number] / _PS_PER_S,
+        "nodes": _names(run, each.partition.nodes_of(used)),
+        "parts": [_names(run, part.nodes) for part in parts],
+        "compute_slots": workload.compute_macs,
+        "dynamic_in_bytes": workload.dynamic_in_bytes,
+        "static_bytes": workload.static_bytes,
+        "routing_bytes": workload.routing_bytes,
+        "score": None if each.method == "balanced" else math.fsum(part.load for part in parts),
+        "storage_bytes": each.partition.groups[used].storage_bytes,
+        "ddr_bytes": group.ddr_bytes,
+        "resident_bytes": group.resident_bytes,
+        "predicted_s": each.placed.predicted_ps[used] / _PS_PER_S,
         "own_s": load.own_ps / _PS_PER_S,
         "load": load.load,
         "bound_by": load.by,
@@ -97,11 +107,18 @@ def _group_fields(run: PipelineRun, each: PartitionRun, number: int) -> dict[str
     }
 
 
+def _names(run: PipelineRun, nodes: Sequence[int]) -> list[str]:
+    return [run.nodes.graph.nodes[node].name for node in nodes]
+
+
 def pipeline_tables(run: PipelineRun) -> list[Part]:
     """Return one row per partition below that of one core, then the groups and the facts of each partition."""
     parts: list[Part] = [
         Table(("", "cores", *_SUMMARY), [_single(run), *(_summary(each) for each in run.runs)]),
     ]
+    if not run.fits_one_chip:
+        needed, held = byte_size(run.one_core_bytes), byte_size(run.machine.ddr.bytes)
+        parts.append(Facts((("one core", f"timed with {needed} of DDR, which the network needs; a chip has {held}"),)))
     for each in run.runs:
         parts.append(f"{_title(each)}, bound by {each.timed.report.bound}")
         parts.append(Table(_GROUPS, list(_group_rows(run, each)), left=2))
@@ -120,7 +137,20 @@ def _facts(each: PartitionRun) -> Iterator[tuple[str, str]]:
 
 
 _SUMMARY = ("latency ms", "interval ms", "inputs/s", "speedup", "efficiency", "imbalance")
-_GROUPS = ("group", "cores", "nodes", "from", "predicted ms", "own ms", "load", "received", "works on")
+_GROUPS = (
+    "group",
+    "cores",
+    "parts",
+    "nodes",
+    "from",
+    "predicted ms",
+    "own ms",
+    "load",
+    "received",
+    "DDR",
+    "resident",
+    "works on",
+)
 
 
 def _single(run: PipelineRun) -> tuple[str, ...]:
@@ -147,16 +177,20 @@ def _title(each: PartitionRun) -> str:
 
 
 def _group_rows(run: PipelineRun, each: PartitionRun) -> Iterator[tuple[str, ...]]:
-    for number, part in enumerate(each.partition.sub_structures):
+    for number, used in enumerate(each.partition.used):
         found, load = each.timed.compiled.groups[number], each.timed.report.groups[number]
+        nodes = each.partition.nodes_of(used)
         yield (
-            str(part.group),
-            name_cores(each.partition.groups[part.group]),
-            str(len(part.nodes)),
-            printable(run.nodes.graph.nodes[part.nodes[0]].name, _WIDTH),
-            milliseconds(each.placed.predicted_ps[number] / _PS_PER_S),
+            str(used),
+            name_cores(each.partition.groups[used]),
+            str(len(each.partition.parts_of(used))),
+            str(len(nodes)),
+            printable(run.nodes.graph.nodes[nodes[0]].name, _WIDTH),
+            milliseconds(each.placed.predicted_ps[used] / _PS_PER_S),
             milliseconds(load.own_ps / _PS_PER_S),
             f"{load.load:.0%}",
             byte_size(found.received_bytes),
+            byte_size(found.ddr_bytes),
+            byte_size(found.resident_bytes),
             load.by,
         )

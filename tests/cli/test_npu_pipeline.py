@@ -95,6 +95,39 @@ def test_options_of_the_score_change_the_partition(npu: Npu, network: Path) -> N
     assert len(parts("--groups", "6", *only_compute)) > len(free)
 
 
+@pytest.mark.parametrize("words", [("--parts", "4"), ("--max-nodes", "2")], ids=str)
+def test_parts_share_groups(npu: Npu, network: Path, words: tuple[str, ...]) -> None:
+    """With more parts than groups, a group runs several, one after the other, and values are those of the network."""
+    found = npu("pipeline", network, "--groups", "2", *words, "--partition", "score", "--json").data
+    (by_score,) = found["partitions"]
+    groups = by_score["groups"]
+    assert sum(len(group["parts"]) for group in groups) > len(groups) == 2
+    assert all(group["nodes"] == [node for part in group["parts"] for node in part] for group in groups)
+    assert sum(len(group["nodes"]) for group in groups) == found["nodes"]
+    assert max(group["own_s"] for group in groups) <= 1.001 * by_score["interval_s"]
+    assert by_score["max_rel_error"] < 1e-4
+
+
+def test_a_chip_smaller_than_the_network(npu: Npu, network: Path, tmp_path: Path) -> None:
+    """A network that one chip cannot hold runs on several, and the report compares with a core that has room."""
+    text = npu_inputs.machine_text(per_chip="1", chips="3")
+    whole = npu("pipeline", network, "--groups", "1", "--no-values", "--json").data
+    size = whole["one_core_bytes"] * 2 // 3
+    for number, fits in ((size, True), (2_000, False)):
+        small = text.replace("bytes = 2_147_483_648", f"bytes = {number}")
+        machine = npu_inputs.save(small, tmp_path / f"{number}.toml")
+        words = ("pipeline", network, "--groups", "3", "--machine", machine)
+        if not fits:
+            npu.refuses(3, *words, mentions=("bytes",))
+            continue
+        found = npu(*words, "--json").data
+        assert not found["fits_one_chip"] and whole["fits_one_chip"]
+        for each in found["partitions"]:
+            assert max(group["ddr_bytes"] for group in each["groups"]) <= number
+            assert each["max_rel_error"] < 1e-4
+        assert "timed with" in npu(*words, "--no-values").stdout
+
+
 def test_groups_are_added_on_another_chip(npu: Npu, network: Path, tmp_path: Path) -> None:
     """If the network does not fit in the groups, groups are added, on the next chip once the first is full."""
     text = npu_inputs.machine_text(per_chip="2", chips="3")
@@ -198,6 +231,7 @@ def test_a_group_computes_no_more_than_its_period(npu: Npu, network: Path) -> No
             ("--groups", "2", "--score", "compute=0", "--score", "storage=0", "--score", "routing=0"),
             ("all weights are 0",),
         ),
+        (("--groups", "2", "--parts", "1"), ("1 parts", "2 groups")),
         (("--groups", "2", "--core-storage", "10"), ("bytes of storage", "10")),
         (("--groups", "2", "--core-storage", "10", "--partition", "balanced"), ("storage", "10")),
         (("--groups", "2", "--cycle-budget", "5"), ("budget",)),
@@ -221,6 +255,7 @@ def test_impossible_groups_are_refused(
         (("--groups", "2", "--score", "speed=1"), ("speed", "compute")),
         (("--groups", "2", "--score", "compute=much"), ("much",)),
         (("--groups", "2", "--partition", "balanced", "--threshold", "0"), ("balanced", "--threshold")),
+        (("--groups", "2", "--parts", "4", "--add-groups"), ("--parts", "--add-groups")),
     ],
     ids=str,
 )

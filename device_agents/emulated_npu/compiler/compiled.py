@@ -54,11 +54,17 @@ class Compiled:
 
 @dataclass(frozen=True)
 class CompiledCore:
-    """The program of one core. Its layer names are those of the whole network."""
+    """The program of one core, with the layer names of the whole network.
+
+    `preload` is code that runs once, before the first input: it loads weights that stay in the bytes `resident` of SB,
+    from the first to one past the last.
+    """
 
     core: int
     program: Program
     decisions: tuple[Decision, ...]
+    preload: bytes = b""
+    resident: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,16 @@ class CompiledGroup:
     machine: Machine
     packed: tuple[PackedWeights, ...]
     plain: tuple[PlainConstant, ...]
+
+    @property
+    def resident_bytes(self) -> int:
+        """The weights that stay in the SBs of its cores from input to input."""
+        return sum(end - first for first, end in (core.resident for core in self.cores))
+
+    @property
+    def ddr_bytes(self) -> int:
+        """The DDR of the chip that the group uses."""
+        return self.cores[0].program.footprint.ddr_bytes
 
     def image(self, arrays: Mapping[str, Array]) -> Iterator[tuple[int, Array]]:
         """Yield what the loader writes to its DDR before the first run, as `Compiled.image`."""

@@ -8,8 +8,9 @@ nothing of those behind it. `prediction` runs planning and ordering on candidate
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
+from typing import Literal
 
 from device_agents.emulated_npu.compiler.codegen.emit import emit
 from device_agents.emulated_npu.compiler.compiled import Compiled, CompiledCore, CompiledGroup, CompiledSystem
@@ -19,17 +20,22 @@ from device_agents.emulated_npu.compiler.graph.multiplied_types import machine_f
 from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutions
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
+from device_agents.emulated_npu.compiler.ordering.residency import ResidentWeights, keep_weights
 from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
 from device_agents.emulated_npu.compiler.planning.external_memory import FREE, OccupiedMemory, port_of
 from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, plan
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
-from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, check_assignment
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, check_assignment, with_room
 from device_agents.emulated_npu.compiler.splitting.division import Division, divide
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
+from device_agents.emulated_npu.emulator_errors import ChipTooSmall
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Item
+
+WeightPolicy = Literal["resident", "fetched"]
+"""Whether weights that fit in SB stay there from input to input, or are fetched for every input."""
 
 
 def compile_model(model: bytes, machine: Machine, options: Options = DEFAULT) -> Compiled:
@@ -59,29 +65,44 @@ def compile_system(
     options: Options = DEFAULT,
     *,
     splits: Mapping[int, LayerSplit] | None = None,
+    weights: WeightPolicy = "fetched",
 ) -> CompiledSystem:
     """Compile a graph for the core groups of an assignment; convolutions are computed as the graph has them.
 
     `splits` selects, by the index of a layer, how the cores of its group share it; other layers run on the first core.
-    Without `splits` the compiler chooses the splits that it predicts to be fastest. Raises InvalidAssignment, or
-    DoesNotFit, which names the group whose share of the memories is too small.
+    Without `splits` the compiler chooses the splits that it predicts to be fastest. With "resident", weights that fit
+    in SB stay there from input to input. Raises InvalidAssignment, DoesNotFit, or ChipTooSmall, which names the
+    groups of the chip.
     """
     machine = machine_for(graph, machine)
     check_assignment(assignment, graph, machine)
+    roomy = with_room(machine)
     if splits is None:
-        splits = predicted_splits(graph, machine, assignment, options)
-    division = divide(graph, machine, assignment, splits)
-    groups = _generate(_schedule(division, machine, options), machine)
+        splits = predicted_splits(graph, roomy, assignment, options)
+    division = divide(graph, roomy, assignment, splits)
+    groups = _generate(_schedule(division, roomy, options, weights=weights), roomy)
+    _check_chips(groups, machine)
     return CompiledSystem(division.graph, division.origins, machine, options, assignment, groups)
+
+
+def _check_chips(groups: Sequence[CompiledGroup], machine: Machine) -> None:
+    """Raise ChipTooSmall for a chip whose DDR is too small for its groups together."""
+    demands: dict[int, dict[int, int]] = {}
+    for number, group in enumerate(groups):
+        demands.setdefault(group.chip, {})[number] = group.ddr_bytes
+    for chip, own in demands.items():
+        if sum(own.values()) > machine.ddr.bytes:
+            raise ChipTooSmall(chip, own, machine.ddr.bytes)
 
 
 @dataclass(frozen=True)
 class _Schedule:
-    """The plans of all groups, and by core the items that its queues receive."""
+    """The plans of all groups, and by core the items that its queues receive, and the weights that stay in SB."""
 
     division: Division
     plans: tuple[GroupPlan, ...]
     items: Mapping[int, list[Item]]
+    resident: Mapping[int, ResidentWeights]
 
 
 def _schedule(
@@ -90,10 +111,28 @@ def _schedule(
     options: Options,
     decisions: Mapping[int, tuple[Decision, ...]] = NO_DECISIONS,
     occupied: OccupiedMemory = FREE,
+    weights: WeightPolicy = "fetched",
 ) -> _Schedule:
     plans = plan(division, options, decisions=decisions, occupied=occupied)
-    items = {core.core: order(core.commands, machine, options) for group in plans for core in group.cores}
-    return _Schedule(division, plans, items)
+    resident = _resident(plans, machine) if weights == "resident" else {}
+    items = {
+        core.core: order(resident[core.core].commands if core.core in resident else core.commands, machine, options)
+        for group in plans
+        for core in group.cores
+    }
+    return _Schedule(division, plans, items, resident)
+
+
+def _resident(plans: Sequence[GroupPlan], machine: Machine) -> dict[int, ResidentWeights]:
+    """Return by core the weights that stay in SB; none where SB and NB are one memory, which chains divide."""
+    found = {}
+    for group in () if machine.shared_buffer else plans:
+        ranges = [(each.address, each.address + each.bytes) for each in group.memory.packed]
+        for core in group.cores:
+            kept = keep_weights(core.commands, ranges, machine.sb_bytes)
+            if kept is not None:
+                found[core.core] = kept
+    return found
 
 
 def _generate(schedule: _Schedule, machine: Machine) -> tuple[CompiledGroup, ...]:
@@ -101,7 +140,7 @@ def _generate(schedule: _Schedule, machine: Machine) -> tuple[CompiledGroup, ...
     groups = []
     for planned in schedule.plans:
         group = planned.group
-        cores = [_generate_core(core, planned, schedule.items[core.core], names) for core in planned.cores]
+        cores = [_generate_core(core, planned, schedule, names) for core in planned.cores]
         packed, plain = planned.memory.packed, planned.memory.plain
         if group.graph.setup is not None:
             setup, before = _compile_setup(group.graph.setup, planned)
@@ -124,8 +163,8 @@ def _generate(schedule: _Schedule, machine: Machine) -> tuple[CompiledGroup, ...
     return tuple(groups)
 
 
-def _generate_core(core: CorePlan, group: GroupPlan, items: list[Item], names: tuple[str, ...]) -> CompiledCore:
-    code, layer_of = emit(items)
+def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names: tuple[str, ...]) -> CompiledCore:
+    code, layer_of = emit(schedule.items[core.core])
     graph, externals = core.graph, core.externals
     program = Program(
         group.group.machine.name,
@@ -137,7 +176,13 @@ def _generate_core(core: CorePlan, group: GroupPlan, items: list[Item], names: t
         group.footprint(core),
         NO_SETUP,
     )
-    return CompiledCore(core.core, program, core.decisions)
+    kept = schedule.resident.get(core.core)
+    if kept is None:
+        return CompiledCore(core.core, program, core.decisions)
+    end = kept.address + kept.bytes
+    footprint = replace(program.footprint, sb_bytes=max(program.footprint.sb_bytes, end))
+    preload, _ = emit(kept.loads)
+    return CompiledCore(core.core, replace(program, footprint=footprint), core.decisions, preload, (kept.address, end))
 
 
 def _compile_setup(setup: Graph, group: GroupPlan) -> tuple[Setup, GroupPlan]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,20 +27,33 @@ from device_agents.emulated_npu.execution.interleaving import UNLIMITED, Order, 
 from device_agents.emulated_npu.execution.memory import Memories
 from device_agents.emulated_npu.execution.operand_memories import fault, operands_of
 from device_agents.emulated_npu.isa.program import Program
+from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
-from device_agents.emulated_npu.unit_commands import Command, Function, Operand
+from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
+
+
+@dataclass(frozen=True)
+class Preload:
+    """Code that runs once before the first input; the bytes `kept` of SB that it writes stay from input to input.
+
+    `kept` is from the first byte to one past the last.
+    """
+
+    code: bytes
+    kept: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class GroupProgram:
     """The programs of the cores of a group, by core, and the initial content of their DDR.
 
-    The group runs the setup of its first core.
+    The group runs the setup of its first core, then the preloads of its cores, given by core.
     """
 
     programs: Mapping[int, Program]
     fill: Filling
+    preloads: Mapping[int, Preload] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,6 +104,9 @@ def _loaded(group: GroupProgram, machine: Machine, messages: _Mailboxes, order: 
         cores.append(_CoreExecution(core, program, memories.beside(cores[0].memories) if cores else memories, messages))
     if cores:
         load(cores[0].program, cores[0].functional, group.fill, order=order)
+    for each in cores:
+        if each.core in group.preloads:
+            each.preload(group.preloads[each.core])
     return cores
 
 
@@ -201,11 +217,25 @@ class _CoreExecution:
         self.functional = FunctionalMachine(memories)
         self._messages = messages
         self._number = 0
+        self._kept: tuple[int, Array] | None = None
+
+    def preload(self, preload: Preload) -> None:
+        """Run the loads of a preload, and keep what they write."""
+        runs, self.functional.counters = self.functional.counters, self.functional.setup_counters
+        for step in sequence(preload.code):
+            if isinstance(step.item, Command):
+                self.functional.execute(step.item)
+        self.functional.counters = runs
+        first, end = preload.kept
+        kept = Descriptor(Space.SB, DataType.UINT8, (end - first,), (1,))
+        self._kept = first, self.memories.view(Operand(kept, first)).copy()
 
     def run(self, number: int, inputs: Mapping[str, Array], order: Order) -> Iterator[Deadlock]:
         """Run the program on the input of this number; yield whenever it has to wait for a message."""
         self._number = number
         steps = start_run(self.program, self.memories, inputs)
+        if self._kept is not None:
+            self.memories.write(*self._kept, Space.SB)
         return run_while_possible(steps, self._execute, self._is_ready, order=order, queues=UNLIMITED)
 
     def _is_ready(self, command: Command) -> bool:

@@ -1,33 +1,36 @@
-"""Core groups of a machine, and what partitioning needs of them: fabric, traversal, stage times (S5.1 to S5.7)."""
+"""Core groups of a machine, and what partitioning needs of them: fabric, traversal, assignment (S5.1 to S5.6)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
 
-from device_agents.emulated_npu.arithmetic import PS_PER_S
-from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment, group_machines
+from device_agents.emulated_npu.compiler.splitting.assignment import (
+    Assignment,
+    GroupAssignment,
+    group_machines,
+    with_room,
+)
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes
-from device_agents.emulated_npu.partition.balanced import StageTimes
 from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup, Fabric, parse_groups
 from device_agents.emulated_npu.partition.result import CorePartition
 from device_agents.emulated_npu.partition.traversal import Traversal, traverse, traverse_from
 
 
 def fabric_of(machine: Machine, storage_bytes: int | None = None) -> Fabric:
-    """Return the cores of a machine with their capability; a core stores `storage_bytes`, or its part of the DDR.
+    """Return the cores of a machine with their capability.
 
-    That part depends on the number of cores in use on the chip, as in `group_machines`; until that is known, on all.
+    The storage of a core is NB, SB and its part of the last-level cache, and it can hold its part of the DDR. With
+    `storage_bytes` it stores and holds that much. Parts depend on the cores in use on the chip, as in `group_machines`.
     """
     cores = machine.cores
     macs_per_s = machine.mfu.multipliers * machine.clock_hz
     if storage_bytes is not None:
         return Fabric(cores.chips, cores.per_chip, CoreCapability(macs_per_s, storage_bytes))
-    core = CoreCapability(macs_per_s, machine.ddr.bytes // cores.per_chip)
-    return Fabric(cores.chips, cores.per_chip, core, machine.ddr.bytes)
+    own_bytes = machine.nb_bytes if machine.shared_buffer else machine.nb_bytes + machine.sb_bytes
+    core = CoreCapability(macs_per_s, own_bytes)
+    return Fabric(cores.chips, cores.per_chip, core, machine.llc.bytes, machine.ddr.bytes)
 
 
 def form_groups(fabric: Fabric, text: str, cores: int | None = None) -> tuple[CoreGroup, ...]:
@@ -68,13 +71,10 @@ def _evenly(total: int, parts: int) -> list[int]:
 
 
 def contended(machine: Machine, groups: Sequence[CoreGroup]) -> Machine:
-    """Return the machine of one core while all cores work, on the chip with the most cores in use.
-
-    It has all of the DDR, because a core of several need not hold the whole network.
-    """
+    """Return the machine of one core while all cores work, on the chip with the most cores in use, and with room."""
     cores = [group.cores for group in groups]
-    own = min(group_machines(machine, [[core] for each in cores for core in each]), key=lambda own: own.ddr.bytes)
-    return replace(own, ddr=replace(own.ddr, bytes=machine.ddr.bytes))
+    one_each = group_machines(machine, [[core] for each in cores for core in each])
+    return with_room(min(one_each, key=lambda own: own.ddr.bytes_per_s))
 
 
 def traversal_from(nodes: NetworkNodes, start: str | None) -> Traversal:
@@ -88,26 +88,10 @@ def traversal_from(nodes: NetworkNodes, start: str | None) -> Traversal:
     return traverse_from(nodes.graph, names.index(start))
 
 
-def stage_times(nodes: NetworkNodes, traversal: Traversal, groups: Sequence[CoreGroup], machine: Machine) -> StageTimes:
-    """Return predicted stage times in picoseconds: each node's share of one core's run, divided by the group's cores.
-
-    `nodes` should come from a run on the `contended` machine. Data cross the end of a stage over the link to the next
-    group, within a chip or between chips.
-    """
-    on_one = [nodes.times_ps[node] for node in traversal.order]
-    times = tuple(tuple(time / len(group.cores) for time in on_one) for group in groups)
-    links = (
-        machine.cores.link if group.chip == following.chip else machine.cores.chip_link
-        for group, following in pairwise(groups)
-    )
-    per_byte = (*(PS_PER_S / link.bytes_per_s for link in links), 0.0)
-    return StageTimes(times, nodes.graph.cut_bytes(traversal.order), per_byte)
-
-
 def assignment_of(partition: CorePartition, nodes: NetworkNodes) -> Assignment:
-    """Return the assignment of the layers of each sub-structure to the cores of its group."""
+    """Return the assignment of the layers of each group to its cores; groups without nodes are left out."""
     groups = []
-    for part in partition.sub_structures:
-        layers = tuple(layer for node in part.nodes for layer in nodes.layers[node])
-        groups.append(GroupAssignment(partition.groups[part.group].cores, layers))
+    for used in partition.used:
+        layers = tuple(layer for node in partition.nodes_of(used) for layer in nodes.layers[node])
+        groups.append(GroupAssignment(partition.groups[used].cores, layers))
     return Assignment(tuple(groups))

@@ -14,29 +14,37 @@ from device_agents.emulated_npu.compiler.graph.producers import layer_producers
 from device_agents.emulated_npu.compiler.planning.chain import depthwise_bytes, element_type
 from device_agents.emulated_npu.compiler.planning.memory_places import buffer_bytes
 from device_agents.emulated_npu.compiler.planning.weights import packed_bytes, uses_weight_buffer
+from device_agents.emulated_npu.inference import TimedProgram
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload, WorkloadNode
-from device_agents.emulated_npu.timing.simulation import Timing
-from device_agents.emulated_npu.unit_commands import Command, Queue
+from device_agents.emulated_npu.timing.simulation import Timing, simulate
+from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Item, Queue, Space
 
 
 @dataclass(frozen=True)
 class NetworkNodes:
-    """The nodes of a network: `layers` lists the hardware layers of each, `times_ps` its share of one core's run."""
+    """The nodes of a network: `layers` lists the hardware layers of each, `times_ps` its share of one core's run.
+
+    `resident_ps` is its share of a run in which weights that pass through SB are there already; `weight_bytes` is their
+    size.
+    """
 
     graph: NodeGraph
     layers: tuple[tuple[int, ...], ...]
     times_ps: tuple[int, ...]
+    resident_ps: tuple[int, ...]
+    weight_bytes: tuple[int, ...]
 
 
-def network_nodes(graph: Graph, machine: Machine, timing: Timing) -> NetworkNodes:
-    """Return the nodes of a network, with the `timing` of its program on one core.
+def network_nodes(graph: Graph, machine: Machine, timed: TimedProgram) -> NetworkNodes:
+    """Return the nodes of a network from its program on one core of a machine.
 
     Compute counts the multiply-adds that the matrix unit could do while a unit was busy for the node.
     """
     producers = layer_producers(graph)
     members = _members(graph, producers)
     place = {layer: number for number, layers in enumerate(members) for layer in layers}
+    timing = timed.timing
     busy_ps = _busy_ps(timing, len(graph.layers))
     slots_per_ps = machine.mfu.multipliers / timing.cycle_ps
     nodes = []
@@ -45,8 +53,31 @@ def network_nodes(graph: Graph, machine: Machine, timing: Timing) -> NetworkNode
         compute = round(sum(busy_ps[layer] for layer in layers) * slots_per_ps)
         storage = _storage(graph, machine, [graph.layers[layer] for layer in layers], producers)
         nodes.append(WorkloadNode(graph.layers[layers[-1]].name, Workload(compute, *storage), tuple(sorted(before))))
-    times = tuple(sum(timing.layers[one] for one in layers if one < len(timing.layers)) for layers in members)
-    return NetworkNodes(NodeGraph(tuple(nodes)), members, times)
+    weight_bytes = tuple(sum(_weight_bytes(graph.layers[layer], machine) for layer in layers) for layers in members)
+    times, resident = (_shares(each, members) for each in (timing, _with_resident_weights(timed)))
+    return NetworkNodes(NodeGraph(tuple(nodes)), members, times, resident, weight_bytes)
+
+
+def _with_resident_weights(timed: TimedProgram) -> Timing:
+    """Return the timing of a program whose weights are in SB already."""
+    steps = [step for step in timed.steps if not _loads_weights(step.item)]
+    return simulate(steps, timed.machine, costs=timed.costs)
+
+
+def _loads_weights(item: Item | None) -> bool:
+    if not isinstance(item, Command) or item.function is not Function.LOAD:
+        return False
+    return item.target.descriptor.space is Space.SB and item.target.descriptor.dtype is DataType.UINT8
+
+
+def _shares(timing: Timing, members: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return the share of each node in a run."""
+    return tuple(sum(timing.layers[one] for one in layers if one < len(timing.layers)) for layers in members)
+
+
+def _weight_bytes(layer: HardwareLayer, machine: Machine) -> int:
+    """Return the size of the weights of a layer that pass through SB."""
+    return packed_bytes(layer, machine) if uses_weight_buffer(layer) and layer.weights is not None else 0
 
 
 def _members(graph: Graph, producers: Sequence[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
@@ -98,8 +129,7 @@ def _storage(
                 continue
             taken += size
             routed += size if writers else 0
-        if uses_weight_buffer(layer) and layer.weights is not None:
-            static += packed_bytes(layer, machine)
+        static += _weight_bytes(layer, machine)
         static += sum(depthwise_bytes(layer, machine).values())
     return taken, _bytes(graph, machine, layers[-1].output), static, routed
 

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.stages import compile_system
+from device_agents.emulated_npu.compiler.stages import WeightPolicy, compile_system
+from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.many_cores.core_groups import assignment_of, stage_times
+from device_agents.emulated_npu.many_cores.core_groups import assignment_of
 from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes
 from device_agents.emulated_npu.many_cores.pipeline_timing import TimedSystem, time_system
-from device_agents.emulated_npu.partition.balanced import balanced_partition
+from device_agents.emulated_npu.many_cores.stage_times import StagePredictor
+from device_agents.emulated_npu.partition.balanced import StageTimes, StorageLimits, balanced_partition
 from device_agents.emulated_npu.partition.groups import CoreGroup
+from device_agents.emulated_npu.partition.refined import group_loads, refined_partition
 from device_agents.emulated_npu.partition.result import CorePartition
 from device_agents.emulated_npu.partition.traversal import Traversal
 
 _CORRECTIONS = 2
+_WORTH_SHARING = 0.02
+"""Several parts share a group if the slowest stage is predicted to be faster by more than this."""
+_ATTEMPTS = 8
+"""How often a partition that does not fit the memory of its chips is moved before it is refused."""
 _PS_PER_MS = 1e9
 
 
@@ -25,7 +33,8 @@ _PS_PER_MS = 1e9
 class PartitionTask:
     """A network to partition on a machine; one core takes `single_core_ps` for an input.
 
-    `inputs` and `limit_ps` are as in `time_system`.
+    `inputs` and `limit_ps` are as in `time_system`. `dynamic_factor` is the DDR that features occupy on one core,
+    divided by the size of all inputs of nodes (k_dynamic of S5.4, as observed). `weights` is as in `compile_system`.
     """
 
     graph: Graph
@@ -36,33 +45,82 @@ class PartitionTask:
     single_core_ps: int
     inputs: int | None = None
     limit_ps: int | None = None
+    dynamic_factor: float = 1.0
+    weights: WeightPolicy = "resident"
+
+    @cached_property
+    def predictor(self) -> StagePredictor:
+        """Predicted times of the stages on groups."""
+        return StagePredictor(self.graph, self.machine, self.options, self.nodes, self.weights)
+
+    def stage_times(self, groups: Sequence[CoreGroup], factors: Sequence[float] | None = None) -> StageTimes:
+        """Return predicted stage times on some groups, with the time of each node multiplied by its factor."""
+        return self.predictor.times(self.traversal, groups, factors)
+
+    def group_loads(self, partition: CorePartition, times: StageTimes) -> tuple[float, ...]:
+        """Return the predicted time of every group, which runs its parts one after the other; 0 without nodes."""
+        group_of = [0] * len(self.nodes.layers)
+        for part in partition.sub_structures:
+            for node in part.nodes:
+                group_of[node] = part.group
+        return group_loads(self.nodes.graph, self.traversal, times, group_of)
 
 
 @dataclass(frozen=True)
 class TimedPartition:
-    """A partition with its timing; `predicted_ps` are the times of its stages as predicted before any run."""
+    """A partition with its timing; `predicted_ps` are the times of all groups as predicted before any run."""
 
     partition: CorePartition
     predicted_ps: tuple[float, ...]
     timed: TimedSystem
 
+    @property
+    def predicted_interval_ps(self) -> float:
+        """The predicted time of the slowest group."""
+        return max(self.predicted_ps)
 
-def compile_and_time(ground: PartitionTask, partition: CorePartition) -> TimedPartition:
+
+def compile_and_time(task: PartitionTask, partition: CorePartition) -> TimedPartition:
     """Compile and time a partition; raises as `compile_system` and `time_system`."""
-    system = compile_system(ground.graph, ground.machine, assignment_of(partition, ground.nodes), ground.options)
-    timed = time_system(system, ground.single_core_ps, ground.inputs, ground.limit_ps)
-    predicted = stage_times(ground.nodes, ground.traversal, partition.groups, ground.machine).loads(partition)
-    return TimedPartition(partition, predicted, timed)
+    assignment = assignment_of(partition, task.nodes)
+    system = compile_system(task.graph, task.machine, assignment, task.options, weights=task.weights)
+    timed = time_system(system, task.single_core_ps, task.inputs, task.limit_ps)
+    return TimedPartition(partition, task.group_loads(partition, task.stage_times(partition.groups)), timed)
 
 
-def balance_stages(ground: PartitionTask, groups: Sequence[CoreGroup]) -> TimedPartition:
+def place_by_score(
+    task: PartitionTask, groups: Sequence[CoreGroup], partition_on: Callable[[Sequence[CoreGroup]], CorePartition]
+) -> TimedPartition:
+    """Return the partition that `partition_on` finds for the groups, compiled and timed.
+
+    The demands of nodes are estimates. If the programs do not fit the memory of a chip, its groups hold less, and the
+    network is partitioned again. Raises as `compile_and_time` and `partition_on`.
+    """
+    problems: list[ChipTooSmall] = []
+    while len(problems) <= _ATTEMPTS:
+        try:
+            partition = partition_on(groups)
+        except DoesNotFit:
+            if not problems:
+                raise
+            break
+        try:
+            return compile_and_time(task, partition)
+        except ChipTooSmall as error:
+            problems.append(error)
+            held = tuple(group.held_bytes for group in groups)
+            less = _less(groups, held, _demands(StorageLimits(held, task.dynamic_factor), partition), error)
+            groups = [_holding(group, held) for group, held in zip(groups, less, strict=True)]
+    raise problems[-1]
+
+
+def balance_stages(task: PartitionTask, groups: Sequence[CoreGroup]) -> TimedPartition:
     """Return the balanced partition, or one with a shorter interval, found with corrected predictions.
 
-    Predictions from one core's run ignore where chains end in the stages, the cost of sending, and the gain of several
-    cores. So the times of a stage's nodes are scaled to the measured time, and the network is balanced again. The
-    events of the partition report the gain.
+    Predictions ignore where chains end in the stages, and the cost of sending. So the times of a stage's nodes are
+    scaled to the measured time, and the network is balanced again. The events of the partition report the gain.
     """
-    first, *corrected = _rounds(ground, groups)
+    first, *corrected = _rounds(task, groups)
     best = min((first, *corrected), key=lambda placed: placed.timed.report.interval_ps)
     if best is first:
         return first
@@ -71,27 +129,86 @@ def balance_stages(ground: PartitionTask, groups: Sequence[CoreGroup]) -> TimedP
     return replace(best, partition=replace(best.partition, events=(event.format(*intervals_ms),)))
 
 
-def _rounds(ground: PartitionTask, groups: Sequence[CoreGroup]) -> Iterator[TimedPartition]:
-    """Yield different partitions: first by prediction, then corrected by the run of the one before."""
-    known = set()
-    nodes = ground.nodes
-    for _ in range(1 + _CORRECTIONS):
-        times = stage_times(nodes, ground.traversal, groups, ground.machine)
-        partition = balanced_partition(nodes.graph, ground.traversal, groups, times)
-        stages = tuple(part.nodes for part in partition.sub_structures)
+def _widest_limits(task: PartitionTask, groups: Sequence[CoreGroup]) -> StorageLimits:
+    """Return what groups can hold at most: all of the memory of their chip, or what their cores are described with."""
+    held = (task.machine.ddr.bytes if group.core.external_bytes else group.held_bytes for group in groups)
+    return StorageLimits(tuple(held), task.dynamic_factor)
+
+
+def _rounds(task: PartitionTask, groups: Sequence[CoreGroup]) -> Iterator[TimedPartition]:
+    """Yield different partitions: first by prediction, then corrected by the run of the one before.
+
+    At first each group may hold all of its chip's memory; groups of a chip that does not hold them all hold less.
+    """
+    known: set[tuple[tuple[int, ...], ...]] = set()
+    factors = [1.0] * len(task.nodes.layers)
+    limits = _widest_limits(task, groups)
+    too_small: ChipTooSmall | None = None
+    corrections = attempts = 0
+    while corrections <= _CORRECTIONS and attempts <= _ATTEMPTS:
+        times = task.stage_times(groups, factors)
+        try:
+            partition = _balanced(task, groups, times, limits)
+        except DoesNotFit:
+            if corrections:
+                return
+            if too_small is None:
+                raise
+            break
+        stages = tuple(map(partition.nodes_of, partition.used))
         if stages in known:
-            return
+            break
         known.add(stages)
-        placed = compile_and_time(ground, partition)
+        try:
+            placed = compile_and_time(task, partition)
+        except ChipTooSmall as error:
+            too_small, attempts = error, attempts + 1
+            demands = _demands(limits, partition)
+            limits = replace(limits, held_bytes=tuple(_less(groups, limits.held_bytes, demands, error)))
+            continue
         yield placed
-        nodes = _scaled(nodes, placed, times.loads(partition))
+        corrections += 1
+        factors = _corrected(factors, placed, task.group_loads(partition, times))
+    if too_small is not None and not corrections:
+        raise too_small
 
 
-def _scaled(nodes: NetworkNodes, placed: TimedPartition, expected_ps: Sequence[float]) -> NetworkNodes:
-    """Return the nodes with times that sum, for each stage, to its measured time."""
-    times = list(nodes.times_ps)
-    for number, part in enumerate(placed.partition.sub_structures):
-        factor = placed.timed.report.groups[number].own_ps / max(1.0, expected_ps[number])
-        for node in part.nodes:
-            times[node] = round(times[node] * factor)
-    return replace(nodes, times_ps=tuple(times))
+def _balanced(
+    task: PartitionTask, groups: Sequence[CoreGroup], times: StageTimes, limits: StorageLimits
+) -> CorePartition:
+    """Return the balanced partition, or one with several parts in a group that is predicted to be faster."""
+    graph, traversal = task.nodes.graph, task.traversal
+    cut = balanced_partition(graph, traversal, groups, times, limits)
+    refined = refined_partition(graph, traversal, cut, times, limits)
+    slowest = [max(task.group_loads(partition, times)) for partition in (cut, refined)]
+    return refined if slowest[1] < (1 - _WORTH_SHARING) * slowest[0] else cut
+
+
+def _demands(limits: StorageLimits, partition: CorePartition) -> list[int]:
+    """Return the storage that the nodes of each group demand."""
+    return [
+        sum(limits.demand_bytes(part.workload) for part in partition.parts_of(group))
+        for group in range(len(partition.groups))
+    ]
+
+
+def _holding(group: CoreGroup, held_bytes: int) -> CoreGroup:
+    return replace(group, core=replace(group.core, external_bytes=max(1, held_bytes // len(group.cores))))
+
+
+def _less(
+    groups: Sequence[CoreGroup], held_bytes: Sequence[int], demands: Sequence[int], error: ChipTooSmall
+) -> Iterator[int]:
+    """Yield what each group may hold now; the demands on the chip that is too small shrink in proportion."""
+    for group, held, demand in zip(groups, held_bytes, demands, strict=True):
+        yield max(0, demand * error.limit_bytes // error.demand_bytes - 1) if group.chip == error.chip else held
+
+
+def _corrected(factors: Sequence[float], placed: TimedPartition, expected_ps: Sequence[float]) -> list[float]:
+    """Return factors with which the times of the nodes of each group sum to its measured time."""
+    found = list(factors)
+    for number, group in enumerate(placed.partition.used):
+        factor = placed.timed.report.groups[number].own_ps / max(1.0, expected_ps[group])
+        for node in placed.partition.nodes_of(group):
+            found[node] *= factor
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.execution.interleaving import Order
-from device_agents.emulated_npu.execution.stream_execution import GroupProgram, StreamRun, run_stream
+from device_agents.emulated_npu.execution.stream_execution import GroupProgram, Preload, StreamRun, run_stream
 from device_agents.emulated_npu.numpy_types import Array
 
 
@@ -24,6 +24,10 @@ def run_system(
 def group_programs(compiled: CompiledSystem, weights: Mapping[str, Array]) -> list[GroupProgram]:
     """Return the programs and constants of every group, for `run_stream`."""
     return [
-        GroupProgram({core.core: core.program for core in group.cores}, group.image(weights))
+        GroupProgram(
+            {core.core: core.program for core in group.cores},
+            group.image(weights),
+            {core.core: Preload(core.preload, core.resident) for core in group.cores if core.preload},
+        )
         for group in compiled.groups
     ]

@@ -8,6 +8,7 @@ other stages. No stage demands more storage than its group has (S5.6).
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,61 +28,117 @@ _Table = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class ResidentTimes:
+    """Node times of stages whose weights stay in the group from input to input.
+
+    `node_times` is as in `StageTimes`. The weights of a stage stay if their sum, `weight_bytes[position]`, is at most
+    `room_bytes[group]`.
+    """
+
+    node_times: tuple[tuple[float, ...], ...]
+    weight_bytes: tuple[int, ...]
+    room_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class StageTimes:
     """Stage times, from the times of nodes and the bytes that cross the end of a stage.
 
     `node_times[group][position]` is the time on a group of the node at a position of the traversal. The stage that ends
-    before a position sends `cut_bytes[position]` (`NodeGraph.cut_bytes`) at `time_per_byte[group]`. Raises
-    `InvalidPartition` if lengths do not match, or a number is negative or not finite.
+    before a position sends `cut_bytes[position]` (`NodeGraph.cut_bytes`) at `time_per_byte[group]`. Stages whose
+    weights stay in the group take the times of `resident`, if there are any. Raises `InvalidPartition` if lengths do
+    not match, or a number is negative or not finite.
     """
 
     node_times: tuple[tuple[float, ...], ...]
     cut_bytes: tuple[int, ...]
     time_per_byte: tuple[float, ...]
+    resident: ResidentTimes | None = None
 
     def __post_init__(self) -> None:
-        for group, times in enumerate(self.node_times):
+        others = () if self.resident is None else self.resident.node_times
+        for group, times in enumerate((*self.node_times, *others)):
             if len(times) + 1 != len(self.cut_bytes):
                 what = f"{len(times)} node times on group {group} for {len(self.cut_bytes)} cuts"
                 raise InvalidPartition(what, "there must be one cut more than nodes")
         if len(self.time_per_byte) != len(self.node_times):
             what = f"times per byte of {len(self.time_per_byte)} groups"
             raise InvalidPartition(what, f"there are {len(self.node_times)} groups")
-        for value in (*(time for times in self.node_times for time in times), *self.cut_bytes, *self.time_per_byte):
+        node_times = (time for times in (*self.node_times, *others) for time in times)
+        for value in (*node_times, *self.cut_bytes, *self.time_per_byte):
             if not 0 <= value < float("inf"):
                 raise InvalidPartition(f"a stage time contains {value}", "times and bytes are at least 0 and finite")
 
     def __call__(self, start: int, stop: int, group: int) -> float:
         """Return the time of positions [start, stop) on a group."""
-        return sum(self.node_times[group][start:stop]) + self.cut_bytes[stop] * self.time_per_byte[group]
+        return float(self.table(group)[start, stop])
 
     def table(self, group: int) -> _Table:
         """Return the time from every start to every stop on a group."""
-        sums = np.concatenate([[0.0], np.cumsum(self.node_times[group])])
-        sent = np.asarray(self.cut_bytes, dtype=np.float64) * self.time_per_byte[group]
-        times: _Table = sums[None, :] - sums[:, None] + sent[None, :]
-        return times
+        times = _sums(self.node_times[group])
+        if self.resident is not None:
+            staying = _sums(self.resident.weight_bytes) <= self.resident.room_bytes[group]
+            times = np.where(staying, np.minimum(times, _sums(self.resident.node_times[group])), times)
+        sent: _Table = np.asarray(self.cut_bytes, dtype=np.float64) * self.time_per_byte[group]
+        return times + sent[None, :]
 
     def loads(self, partition: CorePartition) -> tuple[float, ...]:
-        """Return the time of each sub-structure of a partition by either method."""
-        ends = itertools.accumulate(len(part.nodes) for part in partition.sub_structures)
-        spans = itertools.pairwise((0, *ends))
-        return tuple(self(*span, part.group) for span, part in zip(spans, partition.sub_structures, strict=True))
+        """Return the time of each sub-structure of a partition by either method.
+
+        A sub-structure sends nothing to the next one if that shares its group.
+        """
+        parts = partition.sub_structures
+        ends = list(itertools.accumulate((len(part.nodes) for part in parts), initial=0))
+        found = []
+        for number, part in enumerate(parts):
+            stop = ends[number + 1]
+            shared = number + 1 < len(parts) and parts[number + 1].group == part.group
+            sent = self.cut_bytes[stop] * self.time_per_byte[part.group] if shared else 0.0
+            found.append(max(0.0, self(ends[number], stop, part.group) - sent))
+        return tuple(found)
+
+
+def _sums(values: Sequence[float]) -> _Table:
+    """Return the sum of the values from every start to every stop."""
+    sums = np.concatenate([[0.0], np.cumsum(np.asarray(values, dtype=np.float64))])
+    found: _Table = sums[None, :] - sums[:, None]
+    return found
+
+
+@dataclass(frozen=True)
+class StorageLimits:
+    """The most that each group may hold, and the bytes that a byte of inputs occupies on average (k_dynamic)."""
+
+    held_bytes: tuple[int, ...]
+    dynamic_factor: float = 1.0
+
+    @classmethod
+    def of(cls, groups: Sequence[CoreGroup]) -> StorageLimits:
+        """Return what the groups hold (S5.6), with data that occupy their size."""
+        return cls(tuple(group.held_bytes for group in groups))
+
+    def demand_bytes(self, workload: Workload) -> int:
+        """Return the bytes that a workload occupies."""
+        return math.ceil(workload.static_bytes + self.dynamic_factor * workload.dynamic_in_bytes)
 
 
 def balanced_partition(
-    graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup], cost: StageTimes
+    graph: NodeGraph,
+    traversal: Traversal,
+    groups: Sequence[CoreGroup],
+    cost: StageTimes,
+    limits: StorageLimits | None = None,
 ) -> CorePartition:
     """Return the partition on the given groups, in their order, with the smallest possible largest stage time.
 
-    Every group gets at least one node, and no more inputs and static storage than it holds (the demand of the split
-    score with factors of 1). The search takes groups x nodes^2 steps. Raises `InvalidPartition` for more groups than
-    nodes, `DoesNotFit`, naming nodes, demand and limit, if no stages are allowed.
+    Every group gets at least one node, and no more than it holds: `limits`, or what `StorageLimits.of` returns. The
+    search takes groups x nodes^2 steps. Raises `InvalidPartition` for more groups than nodes, `DoesNotFit`, naming
+    nodes, demand and limit, if no stages are allowed.
     """
     check_demand(graph, traversal, groups)
     if len(cost.node_times) != len(groups):
         raise InvalidPartition(f"node times on {len(cost.node_times)} groups", f"there are {len(groups)} groups")
-    stages = _Stages(graph, traversal, groups, cost)
+    stages = _Stages(graph, traversal, groups, cost, limits or StorageLimits.of(groups))
     largest, _ = _best(len(groups), stages.table, np.maximum)
     if np.isinf(largest):
         _refuse(stages)
@@ -102,22 +159,24 @@ class _Stages:
     traversal: Traversal
     groups: Sequence[CoreGroup]
     cost: StageTimes
+    limits: StorageLimits
 
     @cached_property
     def stored_bytes(self) -> NDArray[np.float64]:
         """The storage demand of the nodes before each position."""
-        demands = [self.graph.nodes[node].workload.stored_bytes for node in self.traversal.order]
+        demands = [self.limits.demand_bytes(self.graph.nodes[node].workload) for node in self.traversal.order]
         return np.asarray([0, *itertools.accumulate(demands)], dtype=np.float64)
 
-    def check_held(self, start: int, stop: int, group: CoreGroup, what: str) -> None:
+    def check_held(self, start: int, stop: int, group: int, what: str) -> None:
         """Raise `DoesNotFit`, with `what` about the nodes, if the group does not hold positions [start, stop)."""
-        demand = int(self.stored_bytes[stop] - self.stored_bytes[start])
-        if demand <= group.storage_bytes:
+        demand, limit = int(self.stored_bytes[stop] - self.stored_bytes[start]), self.limits.held_bytes[group]
+        if demand <= limit:
             return
         first, last = (repr(self.graph.nodes[self.traversal.order[at]].name) for at in (start, stop - 1))
+        cores = len(self.groups[group].cores)
         raise DoesNotFit(
             what.format(f"node {first}" if first == last else f"nodes {first} to {last}"),
-            f"the demand is {group.storage_limit(demand)}",
+            f"the demand is {demand} bytes of storage, the limit is {limit} ({cores} core{'s' if cores > 1 else ''})",
             "form more or larger groups, or groups of cores that hold more",
             memory="core group",
             demand_bytes=demand,
@@ -129,7 +188,7 @@ class _Stages:
         starts, stops = np.ogrid[: nodes + 1, : nodes + 1]
         # Every group before and after needs a node; the first begins at 0 and the last ends the network.
         possible: NDArray[np.bool_] = (starts < stops) & (starts >= group) & (stops <= nodes - behind)
-        possible &= self.stored_bytes[stops] - self.stored_bytes[starts] <= self.groups[group].storage_bytes
+        possible &= self.stored_bytes[stops] - self.stored_bytes[starts] <= self.limits.held_bytes[group]
         if self.traversal.second_leg is not None:
             possible &= (stops <= self.traversal.second_leg) | (starts >= self.traversal.second_leg)
         if group == 0:
@@ -142,16 +201,16 @@ class _Stages:
 def _refuse(stages: _Stages) -> NoReturn:
     """Raise for a node that no group holds, for nodes that a group must hold but cannot, or for any other stage."""
     nodes, groups = len(stages.traversal.order), stages.groups
-    largest = max(groups, key=lambda group: group.storage_bytes)
+    largest = max(range(len(groups)), key=stages.limits.held_bytes.__getitem__)
     for position in range(nodes):
         stages.check_held(position, position + 1, largest, "no core group holds {}")
     reached = np.arange(nodes + 1) == 0
-    for number, group in enumerate(groups):
+    for number in range(len(groups)):
         beyond = np.isfinite(stages.table(number)[reached]).any(axis=0)
         if not beyond.any():
             start = int(np.flatnonzero(reached)[-1])
             stop = nodes if number == len(groups) - 1 else start + 1
-            stages.check_held(start, stop, group, f"group {number} does not hold {{}}, and no group before it can")
+            stages.check_held(start, stop, number, f"group {number} does not hold {{}}, and no group before it can")
             break
         reached = beyond
     raise DoesNotFit(

@@ -25,13 +25,15 @@ class SplitRule:
 
     Without a threshold, the partition searches the smallest one with which the sub-structures fit the groups; without a
     limit, a sub-structure may have any number of nodes. `period_s` is the time between inputs; without it multiply-adds
-    per second are not limited. Raises `InvalidPartition` for values out of range.
+    per second are not limited. A byte of inputs occupies `external_factor` bytes off the chip, if groups have a memory
+    there; on the chip the factors of the score apply. Raises `InvalidPartition` for values out of range.
     """
 
     score: SplitScore
     threshold: float | None = None
     node_limit: int | None = None
     period_s: float | None = None
+    external_factor: float = 1.0
 
     def __post_init__(self) -> None:
         if self.threshold is not None and not 0 <= self.threshold < math.inf:
@@ -79,8 +81,8 @@ class Splitting:
     def lack(self, start: int, stop: int, group: CoreGroup) -> tuple[Closing, str] | None:
         """Return what the group lacks to hold positions [start, stop) (S5.6); None if it holds them."""
         workload = self.workload(start, stop)
-        occupied = self.rule.score.occupied_bytes(workload)
-        if occupied > group.storage_bytes:
+        occupied = self.demand_bytes(workload, group)
+        if occupied > group.held_bytes:
             return "storage", group.storage_limit(occupied)
         period = self.rule.period_s
         if period is not None and workload.compute_macs > group.macs_per_s * period:
@@ -88,6 +90,12 @@ class Splitting:
             limit = f"the limit is {group.macs_per_s * period:.6g} ({cores})"
             return "compute", f"{workload.compute_macs} multiply-adds in {period:g} s, {limit}"
         return None
+
+    def demand_bytes(self, workload: Workload, group: CoreGroup) -> float:
+        """Return the bytes that a workload occupies where a group holds its data."""
+        if group.core.external_bytes:
+            return workload.static_bytes + self.rule.external_factor * workload.dynamic_in_bytes
+        return self.rule.score.occupied_bytes(workload)
 
     def walk(self, groups: Sequence[CoreGroup], threshold: float) -> list[Stretch]:
         """Return the sub-structures at a threshold, one per group; after the last group, on more groups like it."""

@@ -44,13 +44,13 @@ def partition_by_score_adding_groups(
 
     A new group lies on the chip of the last one, or on the next chip with room. It is as large as the last given group,
     larger if its first node needs that, smaller if the chip has fewer free cores. All cores, also those of the given
-    groups, count with their guaranteed capability (`Fabric.core`). Raises as `partition_by_score`, and `DoesNotFit` if
-    no core is left for a group.
+    groups, count with their guaranteed capability (`Fabric.guaranteed`). Raises as `partition_by_score`, and
+    `DoesNotFit` if no core is left for a group.
     """
     check_demand(graph, traversal, groups)
-    groups = [replace(group, core=fabric.core) for group in groups]
+    groups = [replace(group, core=fabric.guaranteed) for group in groups]
     splitting = Splitting(graph, traversal, rule)
-    _check_nodes(splitting, [CoreGroup(tuple(range(fabric.cores_per_chip)), 0, fabric.core)])
+    _check_nodes(splitting, [CoreGroup(tuple(range(fabric.cores_per_chip)), 0, fabric.guaranteed)])
     present = list(groups)
     events: list[str] = []
     while True:
@@ -80,7 +80,7 @@ def _fitting_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> tup
         stretches = splitting.walk(groups, given)
         if _fits(stretches, groups):
             return given, []
-    smallest = _smallest_threshold(splitting, groups)
+    smallest = smallest_threshold(splitting, groups)
     if smallest is None:
         return None, []
     if given is None:
@@ -103,7 +103,7 @@ def _fitting_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> tup
     return last, [] if last is None else [f"threshold lowered from {given:.6g} to {last:.6g}: {why}"]
 
 
-def _smallest_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> float | None:
+def smallest_threshold(splitting: Splitting, groups: Sequence[CoreGroup]) -> float | None:
     """Return the smallest threshold with no more sub-structures than groups; None if even infinity gives more.
 
     The bisection moves to the next rejected or accepted score. Only these scores matter, so the result is exact.
@@ -201,14 +201,14 @@ def _added_group(
     needed = next(
         cores
         for cores in range(1, fabric.cores_per_chip + 1)
-        if not splitting.lack(position, position + 1, CoreGroup(tuple(range(cores)), 0, fabric.core))
+        if not splitting.lack(position, position + 1, CoreGroup(tuple(range(cores)), 0, fabric.guaranteed))
     )
     for distance in range(fabric.chips):
         chip = (groups[-1].chip + distance) % fabric.chips
         first = chip * fabric.cores_per_chip
         free = [core for core in range(first, first + fabric.cores_per_chip) if core not in taken]
         if len(free) >= needed:
-            return CoreGroup(tuple(free[: max(size, needed)]), chip, fabric.core)
+            return CoreGroup(tuple(free[: max(size, needed)]), chip, fabric.guaranteed)
     raise DoesNotFit(
         f"no core group is left for {_name(splitting, position)} and the nodes after it",
         f"it needs {needed} free cores of one chip; {fabric.cores - len(taken)} of {fabric.cores} cores are free, "
@@ -222,13 +222,14 @@ def _check_nodes(splitting: Splitting, groups: Sequence[CoreGroup]) -> None:
     """Raise `DoesNotFit` for a node that no group holds, with its demand on the largest group."""
     for position in range(len(splitting.graph.nodes)):
         if all(splitting.lack(position, position + 1, group) for group in groups):
-            lack = splitting.lack(position, position + 1, max(groups, key=lambda group: len(group.cores)))
+            largest = max(groups, key=lambda group: group.held_bytes)
+            lack = splitting.lack(position, position + 1, largest)
             raise DoesNotFit(
                 f"no core group holds {_name(splitting, position)}",
                 f"it demands {lack[1] if lack else 'more than any'}",
                 "form groups of more cores, or split the layer over more nodes",
                 memory="core group",
-                demand_bytes=math.ceil(splitting.rule.score.occupied_bytes(splitting.workload(position, position + 1))),
+                demand_bytes=math.ceil(splitting.demand_bytes(splitting.workload(position, position + 1), largest)),
             )
 
 

@@ -18,10 +18,15 @@ _SYNTAX = "write the cores of each group with / between groups: 0-3/4,5/6"
 
 @dataclass(frozen=True)
 class CoreCapability:
-    """The capability of one core: multiply-adds per second, and bytes of storage."""
+    """The capability of one core: multiply-adds per second, and bytes of storage.
+
+    `storage_bytes` is the memory on the chip, to which the utilisation of the split score relates. `external_bytes` is
+    the memory off the chip, which bounds what the core can hold; 0 if it holds everything on the chip.
+    """
 
     macs_per_s: float
     storage_bytes: int
+    external_bytes: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.macs_per_s < math.inf:
@@ -35,14 +40,15 @@ class CoreCapability:
 class Fabric:
     """`chips` chips of `cores_per_chip` equal cores each; cores are numbered from 0 over all chips.
 
-    `core` is the capability that each has whatever the others do. If the cores in use share `shared_bytes` of a chip, a
-    core has more storage while others are idle (`shared_by`).
+    `core` is what each core has of its own. The cores in use on a chip share its `cache_bytes` of storage and its
+    `external_bytes` off the chip.
     """
 
     chips: int
     cores_per_chip: int
     core: CoreCapability
-    shared_bytes: int | None = None
+    cache_bytes: int = 0
+    external_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.chips < 1 or self.cores_per_chip < 1:
@@ -54,19 +60,27 @@ class Fabric:
         """The number of cores of all chips."""
         return self.chips * self.cores_per_chip
 
+    @property
+    def guaranteed(self) -> CoreCapability:
+        """The capability that each core has whatever the others do: that with all cores in use."""
+        return self.capability(self.cores_per_chip)
+
+    def capability(self, in_use: int) -> CoreCapability:
+        """Return the capability of each core of a chip with `in_use` cores in use."""
+        return replace(
+            self.core,
+            storage_bytes=self.core.storage_bytes + self.cache_bytes // in_use,
+            external_bytes=self.core.external_bytes + self.external_bytes // in_use,
+        )
+
     def chip_of(self, core: int) -> int:
         """Return the chip of a core."""
         return core // self.cores_per_chip
 
     def shared_by(self, groups: Sequence[CoreGroup]) -> tuple[CoreGroup, ...]:
-        """Return the groups with the storage of their cores if no other cores are in use."""
-        if self.shared_bytes is None:
-            return tuple(groups)
+        """Return the groups with the capability of their cores if no other cores are in use."""
         in_use = Counter(group.chip for group in groups for _ in group.cores)
-        return tuple(
-            replace(group, core=replace(group.core, storage_bytes=self.shared_bytes // in_use[group.chip]))
-            for group in groups
-        )
+        return tuple(replace(group, core=self.capability(in_use[group.chip])) for group in groups)
 
 
 @dataclass(frozen=True)
@@ -97,10 +111,15 @@ class CoreGroup:
         """Storage of all its cores together (paragraph 76 of the source)."""
         return len(self.cores) * self.core.storage_bytes
 
+    @property
+    def held_bytes(self) -> int:
+        """The most that the group can hold: its part of the memory off the chip; without one, its storage."""
+        return len(self.cores) * (self.core.external_bytes or self.core.storage_bytes)
+
     def storage_limit(self, demand_bytes: float) -> str:
         """Return a demand and the limit of the group as text, for the error that the demand is too large."""
         cores = f"{len(self.cores)} core{'s' if len(self.cores) > 1 else ''}"
-        return f"{demand_bytes:.12g} bytes of storage, the limit is {self.storage_bytes} ({cores})"
+        return f"{demand_bytes:.12g} bytes of storage, the limit is {self.held_bytes} ({cores})"
 
 
 def parse_groups(fabric: Fabric, text: str) -> tuple[CoreGroup, ...]:
@@ -140,7 +159,7 @@ def _group(fabric: Fabric, cores: tuple[int, ...]) -> CoreGroup:
         what = f"a group has core {core} on chip {one} and core {far} on chip {other}"
         why = f"a group lies on one chip; a chip has {fabric.cores_per_chip} cores"
         raise InvalidPartition(what, why, "split the group, or name cores of one chip")
-    return CoreGroup(cores, fabric.chip_of(cores[0]) if cores else 0, fabric.core)
+    return CoreGroup(cores, fabric.chip_of(cores[0]) if cores else 0, fabric.guaranteed)
 
 
 def _cores(fabric: Fabric, part: str, text: str) -> tuple[int, ...]:

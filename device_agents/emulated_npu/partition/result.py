@@ -44,9 +44,9 @@ class SubStructure:
 class CorePartition:
     """Sub-structures in traversal order; together they are the whole traversal.
 
-    `groups` holds the given groups and the added ones. `method` defines the load: the score per core of the group
-    ("score"), or the predicted time of the stage ("balanced"). Only the score sets `threshold` and `steps`. `events`
-    lists the changes that made the network fit, with reasons.
+    `groups` holds the given groups and the added ones. Several sub-structures may share a group. `method` defines the
+    load: the score per core of the group ("score"), or the predicted time of the stage ("balanced"). Only the score
+    sets `threshold` and `steps`. `events` lists the changes that made the network fit, with reasons.
     """
 
     method: Literal["score", "balanced"]
@@ -55,6 +55,19 @@ class CorePartition:
     threshold: float | None = None
     steps: tuple[ScoreStep, ...] = ()
     events: tuple[str, ...] = ()
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """The groups that have nodes, by index, in the order of their first sub-structures."""
+        return tuple(dict.fromkeys(part.group for part in self.sub_structures))
+
+    def parts_of(self, group: int) -> tuple[SubStructure, ...]:
+        """Return the sub-structures of a group, in the order in which it runs them."""
+        return tuple(part for part in self.sub_structures if part.group == group)
+
+    def nodes_of(self, group: int) -> tuple[int, ...]:
+        """Return the nodes of a group, in the order in which it runs them."""
+        return tuple(node for part in self.parts_of(group) for node in part.nodes)
 
 
 def check_demand(graph: NodeGraph, traversal: Traversal, groups: Sequence[CoreGroup]) -> None:

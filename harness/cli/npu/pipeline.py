@@ -28,13 +28,14 @@ def pipeline_command(
     Example: harness npu pipeline builtin:resnet50 --groups 4
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in `harness npu run`
-    from harness.npu.loading import load_network
+    from harness.npu.loading import load_model
     from harness.npu.pipeline_run import run_pipeline
     from harness.npu.pipeline_tables import json_fields, pipeline_tables
 
     wanted.check()
-    source = load_network(model, machine, compiler, arguments.parse_dims(dim))
-    run = run_pipeline(source, wanted, note)
+    target = machine.load()
+    network = load_model(model, arguments.parse_dims(dim))
+    run = run_pipeline(network, target, compiler, wanted, note)
     if json:
         print_json(**json_fields(run))
     else:

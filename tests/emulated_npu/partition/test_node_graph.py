@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import Array, model, node
 
-from device_agents.emulated_npu.compiler.splitting.assignment import group_machines
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
+from device_agents.emulated_npu.compiler.options import DEFAULT
+from device_agents.emulated_npu.compiler.splitting.assignment import group_machines, with_room
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.inference import time_program
@@ -17,10 +21,10 @@ from device_agents.emulated_npu.many_cores.core_groups import (
     contended,
     fabric_of,
     form_groups,
-    stage_times,
     traversal_from,
 )
 from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes, network_nodes
+from device_agents.emulated_npu.many_cores.stage_times import StagePredictor
 from device_agents.emulated_npu.partition.balanced import balanced_partition
 from device_agents.emulated_npu.partition.groups import CoreCapability, Fabric
 from device_agents.emulated_npu.partition.node_graph import Workload
@@ -33,7 +37,7 @@ def _weights(*shape: int) -> Array:
     return _RNG.normal(0, 0.3, shape).astype(np.float32)
 
 
-def _nodes(machine: Machine = EDGE) -> NetworkNodes:
+def _measured(machine: Machine = EDGE) -> tuple[Graph, NetworkNodes]:
     """Return a convolution of 3 to 8 channels, a copy with a border of ones, a second one, and the sum of both."""
     nodes = [
         node("Conv", "x first", "a", pads=[1, 1, 1, 1]),
@@ -46,7 +50,17 @@ def _nodes(machine: Machine = EDGE) -> NetworkNodes:
     constants["one"] = np.array(1, np.float32)  # a border of ones is no padding of a convolution
     proto = model(nodes, {"x": _weights(1, 3, 10, 10)}, constants)
     compiled = compile_model(proto.SerializeToString(), machine)
-    return network_nodes(compiled.graph, machine, time_program(compiled.program, machine).timing)
+    return compiled.graph, network_nodes(compiled.graph, machine, time_program(compiled.program, machine))
+
+
+def _nodes(machine: Machine = EDGE) -> NetworkNodes:
+    return _measured(machine)[1]
+
+
+def _predictor(machine: Machine) -> StagePredictor:
+    """Return the predictor of the nodes of the edge on a machine; weights are fetched."""
+    graph, nodes = _measured()
+    return StagePredictor(graph, machine, DEFAULT, nodes, "fetched")
 
 
 def test_every_layer_is_in_one_node() -> None:
@@ -107,7 +121,7 @@ def test_groups_come_from_text() -> None:
 @given(st.integers(1, 5), st.integers(1, 9), st.data())
 def test_a_number_of_groups_spreads_over_chips(chips: int, cores_per_chip: int, data: st.DataObject) -> None:
     """The requested groups and cores are spread evenly over chips; each group lies on one chip."""
-    fabric = Fabric(chips, cores_per_chip, CoreCapability(1e9, 1), shared_bytes=360)
+    fabric = Fabric(chips, cores_per_chip, CoreCapability(1e9, 1), cache_bytes=360)
     total = data.draw(st.integers(1, fabric.cores))
     count = data.draw(st.integers(min(chips, total), total))
     groups = form_groups(fabric, str(count), total)
@@ -119,7 +133,7 @@ def test_a_number_of_groups_spreads_over_chips(chips: int, cores_per_chip: int, 
     for sizes in by_chip:
         assert not sizes or max(sizes) - min(sizes) <= 1
     for group in groups:
-        assert group.storage_bytes == 360 // sum(by_chip[group.chip]) * len(group.cores)
+        assert group.storage_bytes == (1 + 360 // sum(by_chip[group.chip])) * len(group.cores)
 
 
 @pytest.mark.parametrize(
@@ -143,23 +157,36 @@ def test_numbers_that_contradict_the_machine_are_refused(text: str, cores: int |
     assert limit in caught.value.why
 
 
-def test_a_core_holds_its_part_of_the_memory_by_the_cores_in_use() -> None:
-    """Two cores in use have 1 GiB each of the edge's 2 GiB, as in `group_machines`, unless a size is given."""
+def test_a_core_stores_what_its_chip_has_for_it() -> None:
+    """Of the edge's 4 MiB of cache and 2 GiB of DDR two cores in use have half each, beside 1 MiB each of NB and SB.
+
+    With a given size, that is what each core stores and holds.
+    """
     fabric = fabric_of(EDGE)
     for text, cores in (("2", None), ("3", 8), ("0-2/5", None)):
         groups = form_groups(fabric, text, cores)
         shares = group_machines(EDGE, [group.cores for group in groups])
         in_use = sum(len(group.cores) for group in groups)
         for group, share in zip(groups, shares, strict=True):
-            assert 0 <= share.ddr.bytes - group.storage_bytes < in_use, "but for rounding"
-    assert form_groups(fabric, "2")[0].storage_bytes == 2**30
-    assert form_groups(fabric_of(EDGE, 60_000), "0-1/2")[0].storage_bytes == 120_000
+            own = len(group.cores) * (EDGE.nb_bytes + EDGE.sb_bytes)
+            assert 0 <= own + share.llc.bytes - group.storage_bytes < in_use, "but for rounding"
+            assert group.held_bytes == EDGE.ddr.bytes // in_use * len(group.cores)
+    assert form_groups(fabric, "2")[0].storage_bytes == 4 * 2**20
+    assert form_groups(fabric, "2")[0].held_bytes == 2**30
+    given = form_groups(fabric_of(EDGE, 60_000), "0-1/2")[0]
+    assert given.storage_bytes == given.held_bytes == 120_000
+
+
+def test_one_buffer_for_both_counts_once() -> None:
+    """Where NB and SB are one memory, a core stores as much as that has."""
+    machine = replace(EDGE, shared_buffer=True)
+    assert form_groups(fabric_of(machine), "1")[0].storage_bytes == EDGE.nb_bytes + EDGE.llc.bytes
 
 
 def test_a_core_among_several_need_not_hold_the_network() -> None:
-    """The machine for predictions has the bandwidth of one core of four, and the DDR of the chip."""
+    """The machine for predictions has the bandwidth of one core of four, and room for any network."""
     crowded = contended(EDGE, form_groups(fabric_of(EDGE), "4"))
-    assert crowded.ddr.bytes == EDGE.ddr.bytes
+    assert crowded.ddr.bytes == with_room(EDGE).ddr.bytes > EDGE.ddr.bytes
     assert crowded.ddr.bytes_per_s == EDGE.ddr.bytes_per_s / 4
     assert crowded.llc.bytes == EDGE.llc.bytes // 4
 
@@ -168,7 +195,7 @@ def test_a_stage_sends_over_the_link_to_the_next_one() -> None:
     """Groups on chips 0, 0 and 1 send 544 bytes/ns to the second, 100 to the third, and nothing after it."""
     machine = load_preset("chiplets-64")
     found = _nodes()
-    times = stage_times(found, traversal_from(found, None), form_groups(fabric_of(machine), "0/1/16"), machine)
+    times = _predictor(machine).times(traversal_from(found, None), form_groups(fabric_of(machine), "0/1/16"))
     assert times.time_per_byte == pytest.approx((1000 / 544, 1000 / 100, 0))
 
 
@@ -177,7 +204,7 @@ def test_the_balanced_partition_is_by_stage_times() -> None:
     found = _nodes()
     traversal = traversal_from(found, None)
     groups = form_groups(fabric_of(EDGE), "2")
-    times = stage_times(found, traversal, groups, EDGE)
+    times = _predictor(EDGE).times(traversal, groups)
     best = balanced_partition(found.graph, traversal, groups, times)
     count = len(traversal.order)
     every = [max(times(0, cut, 0), times(cut, count, 1)) for cut in range(1, count)]

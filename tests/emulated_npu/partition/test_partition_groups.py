@@ -30,13 +30,18 @@ def test_the_capability_of_a_group_is_that_of_its_cores_together() -> None:
     assert name_cores(group) == "4,5,7"
 
 
-def test_cores_in_use_share_the_storage_of_their_chip() -> None:
-    """Of 120 bytes per chip three cores in use have 40 each, one alone has all; without sharing 30 stay 30."""
+def test_cores_in_use_share_the_memories_of_their_chip() -> None:
+    """Three cores in use have 40 of 120 bytes of cache each beside 30 of their own, and 80 of 240 off the chip.
+
+    One alone has all; without shared memories 30 stay 30.
+    """
     groups = parse_groups(fabric(2, 4, storage_bytes=30), "0-1/2/5")
-    shared = Fabric(2, 4, CoreCapability(1e9, 30), shared_bytes=120).shared_by(groups)
-    assert [group.storage_bytes for group in shared] == [80, 40, 120]
+    shared = Fabric(2, 4, CoreCapability(1e9, 30), cache_bytes=120, external_bytes=240).shared_by(groups)
+    assert [group.storage_bytes for group in shared] == [140, 70, 150]
+    assert [group.held_bytes for group in shared] == [160, 80, 240]
     assert _cores(shared) == _cores(groups)
     assert fabric(2, 4, storage_bytes=30).shared_by(groups) == groups
+    assert [group.held_bytes for group in groups] == [60, 30, 30]
 
 
 @pytest.mark.parametrize(

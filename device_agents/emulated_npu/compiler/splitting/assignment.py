@@ -11,6 +11,9 @@ from device_agents.emulated_npu.compiler.graph.producers import layer_producers
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.machine import Machine
 
+_LARGEST_MEMORY_BYTES = 1 << 40
+"""The largest DDR that a machine can be described with."""
+
 
 class InvalidAssignment(EmulatorError):
     """Layers or cores are missing, listed twice or do not exist, or the groups would wait for each other."""
@@ -40,11 +43,20 @@ def _cores(group: GroupAssignment) -> str:
     return f"core{'s' if len(group.cores) != 1 else ''} {', '.join(map(str, group.cores))}"
 
 
+def with_room(machine: Machine) -> Machine:
+    """Return the machine with as much DDR on a chip as can be described.
+
+    A network that is divided over chips is measured on one core first, whose chip need not hold it.
+    """
+    return replace(machine, ddr=replace(machine.ddr, bytes=_LARGEST_MEMORY_BYTES))
+
+
 def group_machines(machine: Machine, groups: Sequence[Sequence[int]]) -> list[Machine]:
     """Return the machine of each group of cores, with the group's share of the memories of its chip.
 
-    The share is the number of its cores divided by the number of cores in use on the chip. It applies to size and, for
-    predictions, to bandwidth: in the steady state of a pipeline all cores work all the time.
+    The share is the number of its cores divided by the number of cores in use on the chip. It applies to the bandwidth,
+    for predictions, because in the steady state of a pipeline all cores work all the time; and to the size of the
+    last-level cache. The groups of a chip take as much of its DDR as they need; `compile_system` adds up the demands.
     """
     chip_of = machine.cores.chip_of
     in_use = Counter(chip_of(core) for cores in groups for core in cores)
@@ -53,10 +65,9 @@ def group_machines(machine: Machine, groups: Sequence[Sequence[int]]) -> list[Ma
 
 def _share(machine: Machine, cores: int, in_use: int) -> Machine:
     llc, ddr = (
-        replace(memory, bytes=memory.bytes * cores // in_use, bytes_per_s=memory.bytes_per_s * cores / in_use)
-        for memory in (machine.llc, machine.ddr)
+        replace(memory, bytes_per_s=memory.bytes_per_s * cores / in_use) for memory in (machine.llc, machine.ddr)
     )
-    return replace(machine, llc=llc, ddr=ddr)
+    return replace(machine, llc=replace(llc, bytes=llc.bytes * cores // in_use), ddr=ddr)
 
 
 def check_assignment(assignment: Assignment, graph: Graph, machine: Machine) -> None:

@@ -20,7 +20,7 @@ from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.splitting.layer_split import split_layer
 from device_agents.emulated_npu.compiler.stages import compile_graph, compile_system
-from device_agents.emulated_npu.emulator_errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.execution.interleaving import Order
 from device_agents.emulated_npu.execution.stream_execution import run_stream
 from device_agents.emulated_npu.inference import time_program
@@ -296,19 +296,23 @@ def test_equal_systems_are_compiled_equally() -> None:
     assert [core.program.to_bytes() for core in first.cores] == [core.program.to_bytes() for core in second.cores]
 
 
-def test_a_group_whose_share_is_too_small_is_named() -> None:
-    """Received values take room for every pending input; the error has the demand, the limit and the group."""
+def test_a_chip_that_is_too_small_for_its_groups_is_named() -> None:
+    """Received values take room for every pending input; the error has the demands, the limit, chip and groups.
+
+    x, t0, t1 and the output have 6144 bytes, the weights of a layer 576. The groups need 6144 + 576 for x, 2 x 6144 +
+    576 for a ring of two, and 6144 more for the output: 6720 + 12864 + 19008 = 38592.
+    """
     network = _convolutions(3)
-    # x or t0 or t1: 6144 bytes. A ring of two, the weights of a layer and one output: 2 x 6144 + 576 + 6144 = 19008.
-    for share, fits in ((19008, True), (19007, False)):
-        machine = with_cores(small_machine(ddr=replace(find_machine("edge").ddr, bytes=3 * share)), 3)
-        assignment = in_turn(import_model(network.model), 1, 2)
+    assignment = in_turn(import_model(network.model), 1, 2)
+    for size, fits in ((38592, True), (38591, False)):
+        machine = with_cores(small_machine(ddr=replace(find_machine("edge").ddr, bytes=size)), 3)
         if fits:
             checked_run(network, compiled_for(network, machine, assignment))
             continue
-        with pytest.raises(DoesNotFit, match=r"Group 2 \(core 2\) needs 19008 bytes of DDR") as caught:
+        with pytest.raises(ChipTooSmall, match=r"Chip 0 needs 38592 bytes of DDR: 6720 for group 0, 12864") as caught:
             compiled_for(network, machine, assignment)
-        assert caught.value.why == "there are 19007"
+        assert caught.value.why == "there are 38591"
+        assert (caught.value.chip, caught.value.limit_bytes, caught.value.demand_bytes) == (0, 38591, 38592)
 
 
 def test_counters_are_those_of_each_core() -> None:
@@ -419,7 +423,7 @@ def test_whole_networks(name: str, count: int) -> None:
     groups = form_groups(fabric_of(machine), str(count))
     crowded = contended(machine, groups)
     here = compile_graph(graph, crowded, DIRECT)
-    nodes = network_nodes(graph, crowded, time_program(here.program, crowded).timing)
+    nodes = network_nodes(graph, crowded, time_program(here.program, crowded))
     alone_ps = time_program(compiled.program, machine).timing.makespan_ps
     ground = placing.PartitionTask(graph, machine, DIRECT, nodes, traverse(nodes.graph), alone_ps)
     by_score = partition_by_score(nodes.graph, ground.traversal, groups, SplitRule(ShareScore()))

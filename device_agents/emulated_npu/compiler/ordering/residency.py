@@ -1,0 +1,195 @@
+"""Keeps weights in SB from input to input: loads that are the same for every input run once, before the first.
+
+The planner gives every chain all of SB, so chains use its addresses again. If SB has room for the weights of a core
+beside what else it holds, they get addresses of their own, and their loads leave the program. Weights that a run loads
+most often for their size come first, as long as there is room.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
+
+_ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True)
+class ResidentWeights:
+    """The commands of a core with some weights resident in SB.
+
+    `loads` run once; `commands` run for every input. The weights lie in `bytes` of SB from `address` on, where no
+    command writes.
+    """
+
+    loads: tuple[Command, ...]
+    commands: tuple[Command, ...]
+    address: int
+    bytes: int
+
+
+def keep_weights(
+    commands: Sequence[Command], weights: Iterable[tuple[int, int]], sb_bytes: int
+) -> ResidentWeights | None:
+    """Return the commands with as many weights resident as `sb_bytes` of SB have room for; None if there are none.
+
+    Requires: commands whose results are correct if each ends before the next begins; `weights` are the ranges of DDR,
+    from the first byte to one past the last, that no run writes.
+    Ensures: the same results, if SB keeps its content from `loads` on and from input to input.
+    """
+    regions = _Regions(commands, sorted(weights))
+    uses = regions.uses(commands)
+    if uses is None:
+        return None
+    tops = [0] * (len(regions.spans) + 1)  # the last is that of other data
+    for use in (use for found in uses for use in found):
+        tops[use.region] = max(tops[use.region], use.stop)
+    for count in range(len(regions.spans), 0, -1):
+        kept = sorted(regions.by_benefit[:count])
+        others = set(range(len(tops))) - set(kept)
+        base = _aligned(max(tops[region] for region in others))
+        addresses, end = {}, base
+        for region in kept:
+            addresses[region] = end
+            end += _aligned(regions.spans[region][1] - regions.spans[region][0])
+        if end <= sb_bytes:
+            loads = tuple(regions.load(region, address) for region, address in addresses.items())
+            moved = (_moved(*pair, regions, addresses) for pair in zip(commands, uses, strict=True))
+            return ResidentWeights(loads, tuple(one for one in moved if one is not None), base, end - base)
+    return None
+
+
+@dataclass(frozen=True)
+class _Use:
+    """Bytes [start, stop) of SB that a command accesses.
+
+    They are those of a region of weights, from `source` in DDR on; for other data `region` is `_OTHER`.
+    """
+
+    start: int
+    stop: int
+    region: int
+    source: int = 0
+
+
+_OTHER = -1
+
+
+class _Regions:
+    """The constant bytes of DDR that some commands load into SB, as disjoint spans in the order of their addresses."""
+
+    def __init__(self, commands: Sequence[Command], constants: Sequence[tuple[int, int]]) -> None:
+        self._constants = constants
+        loaded = Counter(source for source in map(self._constant_source, commands) if source is not None)
+        self.spans: list[tuple[int, int]] = []
+        sizes: list[int] = []
+        for (start, stop), times in sorted(loaded.items()):
+            loaded_bytes = times * (stop - start)
+            if self.spans and start < self.spans[-1][1]:
+                first, end = self.spans.pop()
+                start, stop = first, max(end, stop)
+                loaded_bytes += sizes.pop()
+            self.spans.append((start, stop))
+            sizes.append(loaded_bytes)
+        self._starts = [start for start, _ in self.spans]
+        benefits = [-size / (stop - start) for size, (start, stop) in zip(sizes, self.spans, strict=True)]
+        self.by_benefit = sorted(range(len(self.spans)), key=lambda region: (benefits[region], region))
+
+    def load(self, region: int, address: int) -> Command:
+        """Return the load of a region to an address of SB."""
+        start, stop = self.spans[region]
+        there, here = (
+            Operand(Descriptor(space, DataType.UINT8, (stop - start,), (1,)), at)
+            for space, at in ((Space.SB, address), (Space.DDR, start))
+        )
+        return Command(Function.LOAD, there, here)
+
+    def _constant_source(self, command: Command) -> tuple[int, int] | None:
+        """Return the bytes of DDR that a command copies to SB as they are, if no run writes them."""
+        source, target = command.first, command.target.descriptor
+        if command.function is not Function.LOAD or target.space is not Space.SB or source is None:
+            return None
+        here = source.descriptor
+        if here.space is not Space.DDR or here.dtype is not DataType.UINT8 or here.strides != (1,):
+            return None
+        place = bisect_right(self._constants, (source.address, 1 << 62)) - 1
+        inside = place >= 0 and source.span[1] <= self._constants[place][1]
+        return source.span if inside and target.strides == (1,) else None
+
+    def uses(self, commands: Sequence[Command]) -> list[list[_Use]] | None:
+        """Return the bytes of SB that each command reads, then those that it writes; None if a use is not clear.
+
+        It is not clear if an operand has bytes of several loads, or if others than a product read weights.
+        """
+        held: list[_Use] = []
+        found = []
+        for command in commands:
+            uses = []
+            for operand in command.sources:
+                if operand.descriptor.space is Space.SB:
+                    use = _read(operand, held)
+                    is_factor = operand is command.second or operand is command.fourth
+                    if use is None or (use.region != _OTHER and not is_factor):
+                        return None
+                    uses.append(use)
+            if command.target.descriptor.space is Space.SB:
+                written = self._written(command)
+                held = [part for one in held for part in _without(one, written)] + [written]
+                uses.append(written)
+            found.append(uses)
+        return found
+
+    def _written(self, command: Command) -> _Use:
+        start, stop = command.target.span
+        source = self._constant_source(command)
+        if source is None:
+            return _Use(start, stop, _OTHER)
+        return _Use(start, stop, bisect_right(self._starts, source[0]) - 1, source[0])
+
+
+def _read(operand: Operand, held: Sequence[_Use]) -> _Use | None:
+    """Return the use of an operand, from what SB holds; None if it has weights of several loads, or only some."""
+    start, stop = operand.span
+    touched = [one for one in held if one.start < stop and start < one.stop]
+    if all(one.region == _OTHER for one in touched):
+        return _Use(start, stop, _OTHER)
+    (one, *more) = touched
+    if more or start < one.start or one.stop < stop:
+        return None
+    return _Use(start, stop, one.region, one.source + start - one.start)
+
+
+def _without(held: _Use, written: _Use) -> list[_Use]:
+    """Return what is left of some bytes of SB when others are written over them."""
+    kept = []
+    if held.start < min(held.stop, written.start):
+        kept.append(replace(held, stop=min(held.stop, written.start)))
+    first = max(held.start, written.stop)
+    if first < held.stop:
+        kept.append(replace(held, start=first, source=held.source + first - held.start))
+    return kept
+
+
+def _moved(command: Command, uses: Sequence[_Use], regions: _Regions, addresses: dict[int, int]) -> Command | None:
+    """Return a command that reads its weights from where they stay; None for a load of weights that stay."""
+    staying = {use.start: use for use in uses if use.region in addresses}
+    if not staying:
+        return command
+    if command.target.descriptor.space is Space.SB:
+        return None
+
+    def moved(operand: Operand | None) -> Operand | None:
+        if operand is None or operand.descriptor.space is not Space.SB or operand.span[0] not in staying:
+            return operand
+        use = staying[operand.span[0]]
+        at = addresses[use.region] + use.source - regions.spans[use.region][0]
+        return Operand(operand.descriptor, operand.address + at - use.start)
+
+    return replace(command, second=moved(command.second), fourth=moved(command.fourth))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
