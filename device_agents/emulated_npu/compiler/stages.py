@@ -48,11 +48,14 @@ def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) ->
     machine = machine_for(graph, machine)
     predictor = GraphPredictor(machine, options)
     chosen = choose_convolutions(graph, machine, options, predictor)
-    schedule = _schedule(divide(chosen, machine), machine, options, predictor.decisions(chosen))
-    if chosen.setup is not None and options.conv_algorithm == "auto":
-        # A DFT that is faster for a layer can be slower for the network, because it ends chains.
-        direct = _schedule(divide(graph, machine), machine, options, predictor.decisions(graph))
-        schedule = min(direct, schedule, key=lambda way: predicted_time_ps(way.items[0], machine))
+    # A DFT that is faster for a layer can be slower for the network, because it ends chains.
+    tried = [graph, chosen] if chosen.setup is not None and options.conv_algorithm == "auto" else [chosen]
+    schedules = (
+        _schedule(divide(each, machine), machine, options, {0: decisions})
+        for each in tried
+        for decisions in predictor.candidates(each)
+    )
+    schedule = min(schedules, key=lambda way: predicted_time_ps(way.items[0], machine))
     (group,) = _generate(schedule, machine)
     (core,) = group.cores
     return Compiled(core.program, schedule.division.graph, machine, options, core.decisions, group.packed, group.plain)

@@ -29,6 +29,7 @@ from device_agents.emulated_npu.unit_commands import (
     Descriptor,
     Function,
     Operand,
+    Quantisation,
     Settings,
     Space,
 )
@@ -204,6 +205,8 @@ def mutated(draw: st.DrawFn) -> Command:
                 new = _changed(draw, old)
             elif isinstance(old, Activation):
                 new = draw(st.sampled_from(Activation))
+            elif isinstance(old, Quantisation):
+                new = Quantisation(draw(st.floats(0, width=32)), draw(st.integers(-128, 255)))
             command = replace(command, settings=replace(command.settings, **{field: new}))
         else:
             change = operands(getattr(command, name) or command.target)

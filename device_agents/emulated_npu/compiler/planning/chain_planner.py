@@ -14,7 +14,7 @@ from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chain import Chain, ChainPlan, Room, reads_outside
 from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
 from device_agents.emulated_npu.compiler.planning.chain_keys import ChainKeys
-from device_agents.emulated_npu.compiler.planning.search import ChainEstimate, ChainSearch, Choice
+from device_agents.emulated_npu.compiler.planning.search import ASSUMPTIONS, ChainEstimate, ChainSearch, Choice, Way
 from device_agents.emulated_npu.compiler.planning.tiling import NotTileable
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
@@ -59,7 +59,7 @@ class ChainOutline:
 
 
 class Planner:
-    """Plans a network on a machine; every chain uses the best of `rooms`."""
+    """Plans a network on a machine by one of ASSUMPTIONS; every chain uses the best of `rooms`."""
 
     def __init__(
         self, graph: Graph, machine: Machine, options: Options, externals: Externals, rooms: tuple[Room, ...]
@@ -67,8 +67,11 @@ class Planner:
         self._graph, self._options, self._rooms = graph, options, rooms
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
         self._keys = ChainKeys(graph, externals)
-        self._known: dict[object, ChainEstimate | None] = {}
-        self._wider: dict[object, ChainEstimate | None] = {}
+        self._assumed = 0
+        self._known: dict[object, tuple[ChainEstimate, ...]] = {}
+        self._wider: dict[object, tuple[ChainEstimate, ...]] = {}
+        self._within: dict[int, Planner] = {}
+        self._ways: dict[tuple[int, int], list[Way]] = {}
         self._apart = graph.foreign | graph.staged
         self._readers: dict[str, list[int]] = {}
         self._writers: dict[str, list[int]] = {}
@@ -79,9 +82,17 @@ class Planner:
 
     def within(self, halo_bytes: int) -> Planner:
         """Return a planner with that many bytes reserved for the halo buffer; it shares estimates that stay valid."""
+        if halo_bytes not in self._within:
+            other = self._within[halo_bytes] = copy.copy(self)
+            rooms = (replace(room, halo_bytes=halo_bytes, reserved_bytes=halo_bytes) for room in self._rooms)
+            other._rooms, other._wider, other._known = tuple(rooms), self._known, {}
+            other._within, other._ways = {}, {}
+        return self._within[halo_bytes].assuming(self._assumed)
+
+    def assuming(self, place: int) -> Planner:
+        """Return a planner by another of ASSUMPTIONS; it shares all estimates."""
         other = copy.copy(self)
-        other._rooms = tuple(replace(room, halo_bytes=halo_bytes, reserved_bytes=halo_bytes) for room in self._rooms)
-        other._wider, other._known = self._known, {}
+        other._assumed = place
         return other
 
     def outline(self) -> ChainOutline:
@@ -110,21 +121,28 @@ class Planner:
 
     def decide(self, start: int, end: int) -> Decision:
         """Return the best way to run layers [start, end) as one chain; raises DoesNotFit if there is none."""
-        chain = self._chain(start, end)
-        choices: list[Choice] = []
+        if (start, end) not in self._ways:
+            self._ways[start, end] = self._all_ways(self._chain(start, end))
+        assumption = ASSUMPTIONS[self._assumed]
+        ways = [way for way in self._ways[start, end] if assumption.trusting or not way.doubtful]
+        choices = sorted((way.chosen(assumption) for way in ways), key=lambda choice: choice.predicted_ps)
+        return Decision(start, end, choices[0], tuple(choices[1:]), self._singly_ps(start, end))
+
+    def _all_ways(self, chain: Chain) -> list[Way]:
+        """Return all ways to run a chain; raises DoesNotFit if there is none."""
+        ways: list[Way] = []
         problem: DoesNotFit | None = None
         for room in self._rooms:
             try:
-                choices.extend(self._search.choices(chain, room))
+                ways.extend(self._search.ways(chain, room))
             except DoesNotFit as error:
                 problem = problem or error
             except NotTileable as error:
                 what = f"{chain.layers[-1].name} cannot be cut into tiles that fit"
                 problem = problem or DoesNotFit(what, str(error))
-        if not choices:
+        if not ways:
             raise problem or DoesNotFit(f"There is no room for {chain.layers[-1].name}")
-        choices.sort(key=lambda choice: choice.predicted_ps)
-        return Decision(start, end, choices[0], tuple(choices[1:]), self._singly_ps(start, end))
+        return ways
 
     def _singly_ps(self, start: int, end: int) -> int | None:
         if end - start == 1 or self._options.chains != "auto":
@@ -170,24 +188,27 @@ class Planner:
         """Return the estimate of layers [start, end) as one chain, None if they do not fit; equal chains share it."""
         key = self._keys.key(start, end)
         if key not in self._known:
-            self._known[key] = self._estimate(key, start, end)
-        return self._known[key]
+            self._known[key] = self._estimates(key, start, end)
+        found = self._known[key]
+        return found[self._assumed] if found else None
 
-    def _estimate(self, key: object, start: int, end: int) -> ChainEstimate | None:
+    def _estimates(self, key: object, start: int, end: int) -> tuple[ChainEstimate, ...]:
+        """Return the estimates of layers [start, end), one for each of ASSUMPTIONS; none if they do not fit."""
         if key in self._wider:
             wider = self._wider[key]
-            if wider is None or (len(self._rooms) == 1 and wider.fits(self._rooms[0])):
+            if not wider or (len(self._rooms) == 1 and all(one.fits(self._rooms[0]) for one in wider)):
                 return wider
         chain = self._chain(start, end)
         found = []
         for room in self._rooms:
             with contextlib.suppress(DoesNotFit, NotTileable):
-                found.append(self._search.estimate(chain, room))
+                found.append(self._search.estimates(chain, room))
         if not found and end - start == 1:
             chosen = self.decide(start, end).chosen
             nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
-            return ChainEstimate(chosen.predicted_ps, nb_bytes, max(plan.halo_bytes for plan in chosen.chains))
-        return min(found, key=lambda estimate: estimate.predicted_ps, default=None)
+            halo_bytes = max(plan.halo_bytes for plan in chosen.chains)
+            return (ChainEstimate(chosen.predicted_ps, nb_bytes, halo_bytes),) * len(ASSUMPTIONS)
+        return tuple(min(each, key=lambda estimate: estimate.predicted_ps) for each in zip(*found, strict=True))
 
     def starts(self, end: int) -> Sequence[int]:
         """Return where a chain up to `end` may begin, by the options."""

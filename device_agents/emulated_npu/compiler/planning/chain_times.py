@@ -30,21 +30,24 @@ class QueueTimes:
 
     @property
     def together_ps(self) -> int:
-        """Time of the chain: the loads of the first pass, then the busier queue, then the last store."""
+        """Time of the chain alone: the loads of the first pass, then the busier queue, then the last store."""
         return self.fill_ps + max(self.cp_ps, self.io_ps - self.fill_ps - self.drain_ps) + self.drain_ps
+
+    def beside_ps(self, hidden: float) -> int:
+        """Time of the chain where its neighbours hide a share of what happens before and after its busier queue."""
+        return round(self.together_ps - hidden * (self.together_ps - max(self.io_ps, self.cp_ps)))
 
 
 @dataclass(frozen=True)
 class TimedPlan:
-    """A plan of a chain with its predicted times."""
+    """A plan of a chain with its predicted times.
+
+    `doubtful` plans divide a chain that fits in one pass, and are not faster beyond doubt.
+    """
 
     plan: ChainPlan
     times: QueueTimes
-
-    @property
-    def predicted_ps(self) -> int:
-        """Predicted time of the chain alone."""
-        return self.times.together_ps
+    doubtful: bool = False
 
 
 def in_sequence(times: Sequence[QueueTimes]) -> QueueTimes:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
-from device_agents.emulated_npu.compiler.planning.chain import Room
+from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room
 from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
 from device_agents.emulated_npu.compiler.planning.chain_planner import ChainOutline, Decision, Planner
+from device_agents.emulated_npu.compiler.planning.search import ASSUMPTIONS
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
@@ -18,11 +19,28 @@ _HALO_LOSS = 0.01
 
 
 def decide(graph: Graph, machine: Machine, options: Options, externals: Externals) -> tuple[Decision, ...]:
-    """Choose the chains of a graph by predicted time; raises DoesNotFit.
+    """Choose the chains of a graph by predicted time, under the first of ASSUMPTIONS; raises DoesNotFit.
 
     Where features and weights share one buffer, every chain divides it in the way that is fastest for that chain.
     """
+    return next(decide_by_each_assumption(graph, machine, options, externals))
+
+
+def decide_by_each_assumption(
+    graph: Graph, machine: Machine, options: Options, externals: Externals
+) -> Iterator[tuple[Decision, ...]]:
+    """Yield the chains of a graph that are fastest under each of ASSUMPTIONS, without repetition; raises DoesNotFit."""
     planner = Planner(graph, machine, options, externals, rooms_of(machine))
+    seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
+    for place in range(len(ASSUMPTIONS)):
+        decisions = _decided(planner.assuming(place), options)
+        chains = tuple(decision.chains for decision in decisions)
+        if chains not in seen:
+            seen.append(chains)
+            yield decisions
+
+
+def _decided(planner: Planner, options: Options) -> tuple[Decision, ...]:
     if options.chains == "whole":
         return (planner.whole(),)
     outline, chosen = min(_outlines(planner), key=lambda pair: pair[0].predicted_ps)

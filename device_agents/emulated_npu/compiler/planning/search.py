@@ -47,12 +47,55 @@ from device_agents.emulated_npu.machine import Machine
 
 _MANY_PASSES = 32
 """With fewer passes, their shape matters little."""
-_FEW_PASSES = (2, 4)
 _HARDLY_MORE = 1.03
 _DOUBT = 1.15
-"""How much faster a chain in several passes must be predicted, where one pass would do."""
+"""How much faster a chain in several passes is beyond doubt, where one pass would do."""
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
 _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """What the choice of chains assumes of their neighbours, which are not chosen yet.
+
+    `hidden` is the share of a chain's first loads and last stores that neighbours hide. `trusting` choices divide a
+    chain that fits in one pass wherever that is predicted to be faster; others only where it is beyond doubt.
+    """
+
+    hidden: float
+    trusting: bool
+
+    def predicted_ps(self, times: Sequence[QueueTimes]) -> int:
+        """Return the time of chains in sequence."""
+        return sum(each.beside_ps(self.hidden) for each in times)
+
+    def fastest(self, timed: Sequence[TimedPlan]) -> TimedPlan:
+        """Return the fastest plan."""
+        trusted = [each for each in timed if self.trusting or not each.doubtful]
+        return min(trusted, key=lambda each: each.times.beside_ps(self.hidden))
+
+
+ASSUMPTIONS = (Assumption(0.0, False), Assumption(0.0, True), Assumption(0.5, True))
+"""The assumptions that are tried; the formula then says which fits the network."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to run some layers, as one chain or several in sequence, in a room."""
+
+    label: str
+    timed: tuple[TimedPlan, ...]
+    room: Room
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a plan of it is doubtful."""
+        return any(each.doubtful for each in self.timed)
+
+    def chosen(self, assumption: Assumption) -> Choice:
+        """Return the choice that it is under an assumption."""
+        predicted_ps = _estimate_of(self.timed, self.room, assumption).predicted_ps
+        return Choice(self.label, tuple(each.plan for each in self.timed), predicted_ps)
 
 
 @dataclass(frozen=True)
@@ -82,13 +125,15 @@ class ChainEstimate:
 class _Effort:
     """The limits of a search: stages of cuts, tiles of a chain, plans per cut, cuts finer than the first that fits.
 
-    `turns` is the number of buffers that passes use in turn.
+    `parts` are the numbers of passes that are tried for a chain that fits in one pass. `turns` is the number of buffers
+    that passes use in turn.
     """
 
     stages: int
     tiles: int
     plans: int
     finer: int
+    parts: tuple[int, ...] = (2, 4)
     turns: int = 2
 
 
@@ -97,7 +142,7 @@ _PRODUCTS = _Effort(stages=3, tiles=4096, plans=1, finer=0)
 _LARGE = _Effort(stages=3, tiles=4096, plans=2, finer=2)
 _LARGE_MAP = 1 << 15
 """Pixels of a map for which more than a quick search pays: it is cut into many tiles, and they have much halo."""
-_THOROUGH = _Effort(stages=99, tiles=MAX_PASSES, plans=99, finer=1)
+_THOROUGH = _Effort(stages=99, tiles=MAX_PASSES, plans=99, finer=3, parts=(2, 3, 4, 6, 8, 12))
 
 
 class ChainSearch:
@@ -107,10 +152,10 @@ class ChainSearch:
         self._values, self._machine, self._options, self._externals = values, machine, options, externals
         self._times = ChainTimes(values, machine, externals)
 
-    def estimate(self, chain: Chain, room: Room) -> ChainEstimate:
-        """Return a quick estimate of a good choice; raises as `choices`."""
+    def estimates(self, chain: Chain, room: Room) -> tuple[ChainEstimate, ...]:
+        """Return quick estimates of good choices, one for each of ASSUMPTIONS; raises as `choices`."""
         sweeps = self._sweeps(chain, room)
-        found: list[ChainEstimate] = []
+        found: list[tuple[ChainEstimate, ...]] = []
         problem: DoesNotFit | NotTileable | None = None
         for parts in sweeps:
             try:
@@ -119,27 +164,29 @@ class ChainSearch:
                 problem = error
         if not sweeps or self._residency(chain.layers[0]) != "weights":
             try:
-                found.append(_estimate_of([self._fastest(chain, room)], room))
+                plans = self._coarsest(chain, room, _effort(chain))
+                found.append(tuple(_estimate_of([one.fastest(plans)], room, one) for one in ASSUMPTIONS))
             except (DoesNotFit, NotTileable) as error:
                 problem = error
         if problem is not None and not found:
             raise problem
-        return min(found, key=lambda estimate: estimate.predicted_ps)
+        return tuple(min(each, key=lambda estimate: estimate.predicted_ps) for each in zip(*found, strict=True))
 
-    def _swept(self, parts: tuple[HardwareLayer, ...], chain: Chain, room: Room) -> ChainEstimate:
-        """Return the estimate of a layer in parts, one after the other; parts of equal size take the same time."""
+    def _swept(self, parts: tuple[HardwareLayer, ...], chain: Chain, room: Room) -> tuple[ChainEstimate, ...]:
+        """Return the estimates of a layer in parts, one after the other; parts of equal size take the same time."""
         alike = {part.output.shape: part for part in parts}
-        each = {shape: self._fastest(replace(chain, layers=(part,)), room) for shape, part in alike.items()}
-        return _estimate_of([each[part.output.shape] for part in parts], room)
+        each = {shape: self._plans(part, chain, room) for shape, part in alike.items()}
+        return tuple(
+            _estimate_of([one.fastest(each[part.output.shape]) for part in parts], room, one) for one in ASSUMPTIONS
+        )
 
-    def choices(self, chain: Chain, room: Room) -> Iterator[Choice]:
-        """Yield all choices around the coarsest cut that fits; raises DoesNotFit, or NotTileable, if there is none."""
+    def ways(self, chain: Chain, room: Room) -> Iterator[Way]:
+        """Yield all ways around the coarsest cut that fits; raises DoesNotFit, or NotTileable, if there is none."""
         swept = False
         for parts in self._sweeps(chain, room):
             with contextlib.suppress(DoesNotFit, NotTileable):
-                timed = [self._fastest(replace(chain, layers=(part,)), room) for part in parts]
-                label = f"weights resident in {len(timed)} sweeps"
-                yield Choice(label, tuple(each.plan for each in timed), _estimate_of(timed, room).predicted_ps)
+                timed = tuple(ASSUMPTIONS[0].fastest(self._plans(part, chain, room)) for part in parts)
+                yield Way(f"weights resident in {len(timed)} sweeps", timed, room)
                 swept = True
         if swept and self._residency(chain.layers[0]) == "weights":
             return
@@ -150,7 +197,7 @@ class ChainSearch:
                 raise
             return
         for each in whole:
-            yield Choice(_label(each.plan), (each.plan,), each.predicted_ps)
+            yield Way(_label(each.plan), (each,), room)
 
     def _residency(self, layer: HardwareLayer) -> ResidencyChoice:
         """Return what stays on chip, "auto" for whichever is faster."""
@@ -173,8 +220,8 @@ class ChainSearch:
         ways = (slice_outputs(layer, self._machine, room.sb_bytes // divisor) for divisor in (2, 1))
         return [parts for parts in ways if len(parts) > 1]
 
-    def _fastest(self, chain: Chain, room: Room) -> TimedPlan:
-        return min(self._coarsest(chain, room, _effort(chain)), key=lambda timed: timed.predicted_ps)
+    def _plans(self, part: HardwareLayer, chain: Chain, room: Room) -> list[TimedPlan]:
+        return self._coarsest(replace(chain, layers=(part,)), room, _effort(chain))
 
     def _coarsest(self, chain: Chain, room: Room, effort: _Effort) -> list[TimedPlan]:
         """Return plans for the coarsest cuts that fit, and finer ones; raises DoesNotFit, or NotTileable."""
@@ -211,7 +258,7 @@ class ChainSearch:
         raise min(problems, key=lambda problem: problem.demand_bytes)
 
     def _in_parts(self, whole: TimedPlan, chain: Chain, room: Room, effort: _Effort) -> list[TimedPlan]:
-        """Return plans in a few passes for a chain that fits in one, if they are faster beyond doubt.
+        """Return plans in a few passes for a chain that fits in one.
 
         Later passes load, and earlier ones store, while others compute. A chain in one pass may do so beside the chains
         around it, which its prediction does not know.
@@ -219,15 +266,16 @@ class ChainSearch:
         last, times = chain.layers[-1], whole.times
         if whole.plan.passes > 1 or self._options.chains != "auto" or not is_windowed(last):
             return []
-        if _DOUBT * max(times.io_ps, times.cp_ps) >= times.together_ps:
+        if max(times.io_ps, times.cp_ps) >= times.together_ps:
             return []
         found: list[ChainPlan] = []
         _, *stages = itertools.islice(candidate_cuts(chain.layers, self._options.tile, self._values), 2)
         for rows, *_ in stages:
-            for cuts in (cuts for cuts in rows if count_tiles(last, cuts) in _FEW_PASSES):
+            for cuts in (cuts for cuts in rows if count_tiles(last, cuts) in effort.parts):
                 with contextlib.suppress(DoesNotFit, NotTileable):
                     found += self._variants(chain, cuts, room, effort)
-        return [timed for timed in map(self._times.timed, found) if _is_faster(timed.times, times)]
+        timed = map(self._times.timed, found)
+        return [replace(each, doubtful=not _is_faster(each.times, times)) for each in timed]
 
     def _coarsest_whole(
         self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: _Effort
@@ -301,16 +349,14 @@ class ChainSearch:
             yield ()
 
 
-def _estimate_of(chains: Sequence[TimedPlan], room: Room) -> ChainEstimate:
+def _estimate_of(chains: Sequence[TimedPlan], room: Room, assumption: Assumption) -> ChainEstimate:
     """Return the estimate of chains in sequence; where two fit SB, the weights of one arrive during the one before."""
     plans = [each.plan for each in chains]
     times = [each.times for each in chains]
     if all(one.sb_bytes + other.sb_bytes <= room.sb_bytes for one, other in itertools.pairwise(plans)):
         times = [in_sequence(times)]
     return ChainEstimate(
-        sum(each.together_ps for each in times),
-        max(plan.nb_bytes for plan in plans),
-        max(plan.halo_bytes for plan in plans),
+        assumption.predicted_ps(times), max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
 from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.decisions import decide
+from device_agents.emulated_npu.compiler.planning.decisions import decide_by_each_assumption
 from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.plan import plan
 from device_agents.emulated_npu.compiler.splitting.division import divide
@@ -14,11 +16,11 @@ from device_agents.emulated_npu.machine import Machine
 
 
 class GraphPredictor:
-    """Predicts graphs on a machine (`odd_dft.choice.Predictions`); keeps the decisions for the last network."""
+    """Predicts graphs on a machine (`odd_dft.choice.Predictions`); keeps the chains of the last network."""
 
     def __init__(self, machine: Machine, options: Options) -> None:
         self._machine, self._options = machine, options
-        self._decided: tuple[Graph, tuple[Decision, ...]] | None = None
+        self._decided: tuple[Graph, tuple[Decision, ...], Iterator[tuple[Decision, ...]]] | None = None
 
     def time_ps(self, graph: Graph) -> int:
         """Return the time of a graph by the formula of S2.6, without its setup; raises DoesNotFit."""
@@ -27,11 +29,21 @@ class GraphPredictor:
 
     def chains(self, graph: Graph) -> list[tuple[int, int]]:
         """Return the first layer and the end of every chain of a graph; raises DoesNotFit."""
-        externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
-        decisions = decide(graph, self._machine, self._options, externals)
-        self._decided = graph, decisions
-        return [(decision.start, decision.end) for decision in decisions]
+        others = self._candidates(graph)
+        first = next(others)
+        self._decided = graph, first, others
+        return [(decision.start, decision.end) for decision in first]
 
-    def decisions(self, graph: Graph) -> dict[int, tuple[Decision, ...]]:
-        """Return the decisions of core 0 if `chains` has made them for this very graph; else nothing."""
-        return {0: self._decided[1]} if self._decided is not None and self._decided[0] is graph else {}
+    def candidates(self, graph: Graph) -> Iterator[tuple[Decision, ...]]:
+        """Yield the chains of a graph under each assumption on their neighbours; raises DoesNotFit."""
+        if self._decided is None or self._decided[0] is not graph:
+            yield from self._candidates(graph)
+            return
+        _, first, others = self._decided
+        self._decided = None
+        yield first
+        yield from others
+
+    def _candidates(self, graph: Graph) -> Iterator[tuple[Decision, ...]]:
+        externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
+        return decide_by_each_assumption(graph, self._machine, self._options, externals)
