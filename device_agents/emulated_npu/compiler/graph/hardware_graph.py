@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from device_agents.emulated_npu.unit_commands import PLAIN, DataType, Function, Settings
@@ -85,7 +86,7 @@ class View:
     start: tuple[int, ...]
     axes: tuple[ViewAxis, ...]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Sizes of the view's axes."""
         return tuple(axis.size for axis in self.axes)

@@ -92,10 +92,46 @@ class ChainPlan:
         return self.passes == 1 or all(len(self.buffers[name]) > 1 for name in changing)
 
 
-def plan_chain(
-    chain: Chain, values: Mapping[str, Value], cuts: Sequence[Cut], machine: Machine, room: Room, *, turns: int = 2
-) -> ChainPlan:
-    """Decide buffers and weights for these cuts; raises NotTileable, or DoesNotFit with demand and limit.
+@dataclass(frozen=True)
+class ChainDraft:
+    """A chain with everything decided but its weights, before it is known whether there is room for it."""
+
+    geometry: Geometry
+    extents: Mapping[str, tuple[int, ...]]
+    buffers: Mapping[str, tuple[int, ...]]
+    constants: Mapping[str, int]
+    slabs: Mapping[tuple[str, int], Slab]
+    nb_bytes: int
+    halo_bytes: int
+
+    def check(self, room: Room) -> None:
+        """Raise DoesNotFit, with demand and limit, if halo or features need more than a room has."""
+        layers = self.geometry.layers
+        _demand(layers, "halo buffer", self.halo_bytes, room.halo_bytes, "halo_bytes")
+        free_bytes = room.nb_bytes - max(self.halo_bytes, room.reserved_bytes)
+        _demand(layers, "NB", self.nb_bytes, free_bytes, "nb_bytes")
+
+    def with_weights(self, machine: Machine, sb_bytes: int) -> ChainPlan:
+        """Decide how weights reach SB; raises DoesNotFit with demand and limit."""
+        weights, needed = plan_weights(self.geometry, machine, sb_bytes)
+        _demand(self.geometry.layers, "SB", needed, sb_bytes, "sb_bytes")
+        return ChainPlan(
+            self.geometry,
+            self.extents,
+            self.buffers,
+            self.constants,
+            weights,
+            self.slabs,
+            self.nb_bytes,
+            needed,
+            self.halo_bytes,
+        )
+
+
+def draft_chain(
+    chain: Chain, values: Mapping[str, Value], cuts: Sequence[Cut], machine: Machine, turns: int
+) -> ChainDraft:
+    """Decide buffers for these cuts; raises NotTileable, or DoesNotFit for too many passes.
 
     Passes use `turns` buffers in turn for what they load and store. With one, they compute larger tiles, and a pass
     loads after the one before it has computed.
@@ -107,12 +143,8 @@ def plan_chain(
     geometry = cut_chain(layers, cuts, chain.stored)
     extents = {name: _extents(geometry, name) for name in geometry.regions}
     slabs, halo_bytes = _slabs(geometry, values, machine)
-    _demand(layers, "halo buffer", halo_bytes, room.halo_bytes, "halo_bytes")
     buffers, constants, nb_bytes = _buffers(geometry, values, extents, machine, turns)
-    _demand(layers, "NB", nb_bytes, room.nb_bytes - max(halo_bytes, room.reserved_bytes), "nb_bytes")
-    weights, sb_bytes = plan_weights(geometry, machine, room.sb_bytes)
-    _demand(layers, "SB", sb_bytes, room.sb_bytes, "sb_bytes")
-    return ChainPlan(geometry, extents, buffers, constants, weights, slabs, nb_bytes, sb_bytes, halo_bytes)
+    return ChainDraft(geometry, extents, buffers, constants, slabs, nb_bytes, halo_bytes)
 
 
 def element_type(value: Value | LazyConstant, machine: Machine) -> DataType:

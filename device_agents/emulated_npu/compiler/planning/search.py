@@ -14,11 +14,12 @@ from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
 from device_agents.emulated_npu.compiler.planning.chain import (
     MAX_PASSES,
     Chain,
+    ChainDraft,
     ChainPlan,
     Room,
     countless,
+    draft_chain,
     element_type,
-    plan_chain,
 )
 from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
 from device_agents.emulated_npu.compiler.planning.chain_times import ChainTimes, QueueTimes, TimedPlan, in_sequence
@@ -151,6 +152,8 @@ class ChainSearch:
     def __init__(self, values: Mapping[str, Value], machine: Machine, options: Options, externals: Externals) -> None:
         self._values, self._machine, self._options, self._externals = values, machine, options, externals
         self._times = ChainTimes(values, machine, externals)
+        self._drafts: dict[object, ChainDraft] = {}
+        self._timed: dict[object, TimedPlan] = {}
 
     def estimates(self, chain: Chain, room: Room) -> tuple[ChainEstimate, ...]:
         """Return quick estimates of good choices, one for each of ASSUMPTIONS; raises as `choices`."""
@@ -232,7 +235,7 @@ class ChainSearch:
         products = any(map(is_product, chain.layers))
         stages = candidate_cuts(chain.layers, self._options.tile, self._values)
         for stage in itertools.islice(stages, effort.stages):
-            found: list[ChainPlan] = []
+            found: list[TimedPlan] = []
             for group in stage:
                 candidates = [cuts for cuts in group if _is_searched(last, cuts, most)]
                 if not candidates:
@@ -246,11 +249,10 @@ class ChainSearch:
                     problems.append(error)
                 except NotTileable:
                     continue
-                if len(chain.layers) > 1 and found and found[0].passes < _MANY_PASSES and not products:
+                if len(chain.layers) > 1 and found and found[0].plan.passes < _MANY_PASSES and not products:
                     break
             if found:
-                timed = list(map(self._times.timed, found))
-                return timed + self._in_parts(timed[0], chain, room, effort)
+                return found + self._in_parts(found[0], chain, room, effort)
         if not problems and refused is not None:
             raise refused
         if not problems:
@@ -268,18 +270,17 @@ class ChainSearch:
             return []
         if max(times.io_ps, times.cp_ps) >= times.together_ps:
             return []
-        found: list[ChainPlan] = []
+        found: list[TimedPlan] = []
         _, *stages = itertools.islice(candidate_cuts(chain.layers, self._options.tile, self._values), 2)
         for rows, *_ in stages:
             for cuts in (cuts for cuts in rows if count_tiles(last, cuts) in effort.parts):
                 with contextlib.suppress(DoesNotFit, NotTileable):
                     found += self._variants(chain, cuts, room, effort)
-        timed = map(self._times.timed, found)
-        return [replace(each, doubtful=not _is_faster(each.times, times)) for each in timed]
+        return [replace(each, doubtful=not _is_faster(each.times, times)) for each in found]
 
     def _coarsest_whole(
         self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: _Effort
-    ) -> list[ChainPlan]:
+    ) -> list[TimedPlan]:
         """Return `_coarsest_of`, without candidates that divide what a layer of the chain writes as one part."""
         try:
             return self._coarsest_of(candidates, wanted, chain, room, effort)
@@ -291,21 +292,21 @@ class ChainSearch:
 
     def _coarsest_of(
         self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: _Effort
-    ) -> list[ChainPlan]:
+    ) -> list[TimedPlan]:
         guess = first_guess(chain.layers[-1], candidates, wanted)
         first, found = self._fitting(candidates, guess, chain, room, effort)
-        if len(chain.layers) == 1 and is_windowed(chain.layers[0]) and found[0].passes >= _MANY_PASSES:
+        if len(chain.layers) == 1 and is_windowed(chain.layers[0]) and found[0].plan.passes >= _MANY_PASSES:
             with contextlib.suppress(DoesNotFit):  # larger tiles, loaded between computations, fetch less halo
                 found += self._fitting(candidates[: first + 1], first, chain, room, replace(effort, turns=1))[1]
         return found
 
     def _fitting(
         self, candidates: list[Cuts], guess: int, chain: Chain, room: Room, effort: _Effort
-    ) -> tuple[int, list[ChainPlan]]:
+    ) -> tuple[int, list[TimedPlan]]:
         """Return the place of the first candidate that fits, and the plans of it and of some behind it."""
-        tried: dict[int, list[ChainPlan]] = {}
+        tried: dict[int, list[TimedPlan]] = {}
 
-        def plans(place: int) -> list[ChainPlan]:
+        def plans(place: int) -> list[TimedPlan]:
             if place not in tried:
                 tried[place] = self._variants(chain, candidates[place], room, effort)
             return tried[place]
@@ -317,24 +318,38 @@ class ChainSearch:
                 found.extend(plans(place))
         return first, found
 
-    def _variants(self, chain: Chain, cuts: Cuts, room: Room, effort: _Effort) -> list[ChainPlan]:
+    def _variants(self, chain: Chain, cuts: Cuts, room: Room, effort: _Effort) -> list[TimedPlan]:
         """Return plans of a chain cut in one way, one for each halo mode that fits; raises DoesNotFit."""
-        found: list[ChainPlan] = []
+        found: list[TimedPlan] = []
         problem: DoesNotFit | None = None
         for modes in self._halo_modes(len(cuts)):
             cut = tuple(replace(item, mode=mode) for item, mode in zip(cuts, modes, strict=True))
             try:
-                found.append(plan_chain(chain, self._values, cut, self._machine, room, turns=effort.turns))
+                found.append(self._planned(chain, cut, room, effort.turns))
             except DoesNotFit as error:
                 problem = error
                 if error.memory == "NB" and error.demand_bytes > room.nb_bytes:  # does not fit without a halo either
                     break
                 continue
-            if not found[-1].slabs or len(found) == effort.plans:  # without a halo all modes are the same
+            if not found[-1].plan.slabs or len(found) == effort.plans:  # without a halo all modes are the same
                 break
         if problem is not None and not found:
             raise problem
         return found
+
+    def _planned(self, chain: Chain, cuts: Cuts, room: Room, turns: int) -> TimedPlan:
+        """Return the plan of a chain cut in one way, with its times; only whether it fits depends on the room."""
+        layers = tuple(
+            (layer.index, layer.output.value, layer.output.start, layer.output.shape) for layer in chain.layers
+        )
+        key = layers, chain.stored, cuts, turns
+        if key not in self._drafts:
+            self._drafts[key] = draft_chain(chain, self._values, cuts, self._machine, turns)
+        self._drafts[key].check(room)
+        if (key, room.sb_bytes) not in self._timed:
+            plan = self._drafts[key].with_weights(self._machine, room.sb_bytes)
+            self._timed[key, room.sb_bytes] = self._times.timed(plan)
+        return self._timed[key, room.sb_bytes]
 
     def _halo_modes(self, cuts: int) -> Iterator[tuple[HaloMode, ...]]:
         choice = self._options.halo
