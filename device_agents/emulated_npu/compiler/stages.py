@@ -22,14 +22,21 @@ from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
 from device_agents.emulated_npu.compiler.ordering.residency import ResidentWeights, keep_weights
 from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.external_memory import FREE, OccupiedMemory, port_of
+from device_agents.emulated_npu.compiler.planning.decisions import decide_chains
+from device_agents.emulated_npu.compiler.planning.external_memory import (
+    FREE,
+    OccupiedMemory,
+    choose_spaces,
+    placeholders,
+    port_of,
+)
 from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, plan
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, check_assignment, with_room
 from device_agents.emulated_npu.compiler.splitting.division import Division, divide
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
-from device_agents.emulated_npu.emulator_errors import ChipTooSmall
+from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Item
@@ -56,9 +63,41 @@ def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) ->
         for decisions in predictor.candidates(each)
     )
     schedule = min(schedules, key=lambda way: predicted_time_ps(way.items[0], machine))
+    return _compiled(schedule, machine, options)
+
+
+def _compiled(schedule: _Schedule, machine: Machine, options: Options) -> Compiled:
     (group,) = _generate(schedule, machine)
     (core,) = group.cores
     return Compiled(core.program, schedule.division.graph, machine, options, core.decisions, group.packed, group.plain)
+
+
+def compile_beginning(model: bytes, whole: Compiled) -> Compiled:
+    """Compile a network that consists of the first layers of another, with the chains of that one.
+
+    Raises as `compile_model`, for the machine and the options of the whole.
+    """
+    graph, machine, options = import_model(model), whole.machine, whole.options
+    predictor = GraphPredictor(machine, options)
+    chosen = choose_convolutions(graph, machine, options, predictor)
+    ends = _ends_of_beginning(chosen, whole)
+    if options.chains != "auto" or not ends:
+        return compile_graph(graph, machine, options)
+    externals = placeholders(chosen, machine, choose_spaces(chosen, machine))
+    halo_bytes = max(plan.halo_bytes for plan in whole.plans)
+    try:
+        decisions = decide_chains(chosen, machine, options, externals, ends, halo_bytes)
+    except DoesNotFit:
+        return compile_graph(graph, machine, options)
+    return _compiled(_schedule(divide(chosen, machine), machine, options, {0: decisions}), machine, options)
+
+
+def _ends_of_beginning(graph: Graph, whole: Compiled) -> tuple[int, ...]:
+    """Return the ends of the chains of a graph whose layers another begins with; none if other layers follow."""
+    names = [layer.name for layer in graph.layers]
+    if [layer.name for layer in whole.graph.layers[: len(names)]] != names:
+        return ()
+    return (*(each.end for each in whole.decisions if each.end < len(names)), len(names))
 
 
 def compile_system(
@@ -83,9 +122,23 @@ def compile_system(
     if splits is None:
         splits = predicted_splits(graph, roomy, assignment, options)
     division = divide(graph, roomy, assignment, splits)
-    groups = _generate(_schedule(division, roomy, options, weights=weights), roomy)
+    groups = _generate(_schedule(division, roomy, options, _of_one_core(division, options), weights=weights), roomy)
     _check_chips(groups, machine)
     return CompiledSystem(division.graph, division.origins, machine, options, assignment, groups)
+
+
+def _of_one_core(division: Division, options: Options) -> Mapping[int, tuple[Decision, ...]]:
+    """Return the chains of a division that is one core, as for a network on one core; nothing for several cores.
+
+    With several cores, which wait for each other, the formula cannot say which chains are fastest.
+    """
+    cores = [(core, group) for group in division.groups for core in group.cores]
+    if len(cores) > 1:
+        return NO_DECISIONS
+    ((core, group),) = cores
+    predictor = GraphPredictor(group.machine, options)
+    times_ps = [(predictor.time_ps(group.graph, way), way) for way in predictor.candidates(group.graph)]
+    return {core: min(times_ps, key=lambda timed: timed[0])[1]}
 
 
 def _check_chips(groups: Sequence[CompiledGroup], machine: Machine) -> None:

@@ -63,9 +63,15 @@ class ChainTimes:
         self._values, self._machine, self._externals = values, machine, externals
         self._costs = CostModel(machine)
         self._computing: dict[object, tuple[int, int]] = {}
+        self._known: dict[int, TimedPlan] = {}
 
     def timed(self, plan: ChainPlan) -> TimedPlan:
-        """Return a plan with its predicted times."""
+        """Return a plan with its predicted times, which are computed once for each plan."""
+        if id(plan) not in self._known:
+            self._known[id(plan)] = TimedPlan(plan, self._queue_times(plan))
+        return self._known[id(plan)]
+
+    def _queue_times(self, plan: ChainPlan) -> QueueTimes:
         writer = ChainWriter(plan, self._values, self._machine, self._externals)
         io_ps = cp_ps = fill_ps = drain_ps = 0
         for tile, count in _representatives(plan.geometry):
@@ -83,7 +89,7 @@ class ChainTimes:
                 cp_ps += cp * count
         if not plan.loads_ahead:
             fill_ps = io_ps - drain_ps
-        return TimedPlan(plan, QueueTimes(io_ps, cp_ps, fill_ps, drain_ps))
+        return QueueTimes(io_ps, cp_ps, fill_ps, drain_ps)
 
     def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[int, int]:
         """Return the time on both queues; it depends only on shapes, so that equal steps share it."""

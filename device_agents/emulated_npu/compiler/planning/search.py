@@ -153,7 +153,7 @@ class ChainSearch:
         self._values, self._machine, self._options, self._externals = values, machine, options, externals
         self._times = ChainTimes(values, machine, externals)
         self._drafts: dict[object, ChainDraft] = {}
-        self._timed: dict[object, TimedPlan] = {}
+        self._plans: dict[object, ChainPlan] = {}
 
     def estimates(self, chain: Chain, room: Room) -> tuple[ChainEstimate, ...]:
         """Return quick estimates of good choices, one for each of ASSUMPTIONS; raises as `choices`."""
@@ -178,7 +178,7 @@ class ChainSearch:
     def _swept(self, parts: tuple[HardwareLayer, ...], chain: Chain, room: Room) -> tuple[ChainEstimate, ...]:
         """Return the estimates of a layer in parts, one after the other; parts of equal size take the same time."""
         alike = {part.output.shape: part for part in parts}
-        each = {shape: self._plans(part, chain, room) for shape, part in alike.items()}
+        each = {shape: self._plans_of(part, chain, room) for shape, part in alike.items()}
         return tuple(
             _estimate_of([one.fastest(each[part.output.shape]) for part in parts], room, one) for one in ASSUMPTIONS
         )
@@ -188,7 +188,7 @@ class ChainSearch:
         swept = False
         for parts in self._sweeps(chain, room):
             with contextlib.suppress(DoesNotFit, NotTileable):
-                timed = tuple(ASSUMPTIONS[0].fastest(self._plans(part, chain, room)) for part in parts)
+                timed = tuple(ASSUMPTIONS[0].fastest(self._plans_of(part, chain, room)) for part in parts)
                 yield Way(f"weights resident in {len(timed)} sweeps", timed, room)
                 swept = True
         if swept and self._residency(chain.layers[0]) == "weights":
@@ -223,7 +223,7 @@ class ChainSearch:
         ways = (slice_outputs(layer, self._machine, room.sb_bytes // divisor) for divisor in (2, 1))
         return [parts for parts in ways if len(parts) > 1]
 
-    def _plans(self, part: HardwareLayer, chain: Chain, room: Room) -> list[TimedPlan]:
+    def _plans_of(self, part: HardwareLayer, chain: Chain, room: Room) -> list[TimedPlan]:
         return self._coarsest(replace(chain, layers=(part,)), room, _effort(chain))
 
     def _coarsest(self, chain: Chain, room: Room, effort: _Effort) -> list[TimedPlan]:
@@ -235,7 +235,7 @@ class ChainSearch:
         products = any(map(is_product, chain.layers))
         stages = candidate_cuts(chain.layers, self._options.tile, self._values)
         for stage in itertools.islice(stages, effort.stages):
-            found: list[TimedPlan] = []
+            found: list[ChainPlan] = []
             for group in stage:
                 candidates = [cuts for cuts in group if _is_searched(last, cuts, most)]
                 if not candidates:
@@ -249,10 +249,11 @@ class ChainSearch:
                     problems.append(error)
                 except NotTileable:
                     continue
-                if len(chain.layers) > 1 and found and found[0].plan.passes < _MANY_PASSES and not products:
+                if len(chain.layers) > 1 and found and found[0].passes < _MANY_PASSES and not products:
                     break
             if found:
-                return found + self._in_parts(found[0], chain, room, effort)
+                timed = list(map(self._times.timed, found))
+                return timed + self._in_parts(timed[0], chain, room, effort)
         if not problems and refused is not None:
             raise refused
         if not problems:
@@ -270,17 +271,17 @@ class ChainSearch:
             return []
         if max(times.io_ps, times.cp_ps) >= times.together_ps:
             return []
-        found: list[TimedPlan] = []
+        found: list[ChainPlan] = []
         _, *stages = itertools.islice(candidate_cuts(chain.layers, self._options.tile, self._values), 2)
         for rows, *_ in stages:
             for cuts in (cuts for cuts in rows if count_tiles(last, cuts) in effort.parts):
                 with contextlib.suppress(DoesNotFit, NotTileable):
                     found += self._variants(chain, cuts, room, effort)
-        return [replace(each, doubtful=not _is_faster(each.times, times)) for each in found]
+        return [replace(each, doubtful=not _is_faster(each.times, times)) for each in map(self._times.timed, found)]
 
     def _coarsest_whole(
         self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: _Effort
-    ) -> list[TimedPlan]:
+    ) -> list[ChainPlan]:
         """Return `_coarsest_of`, without candidates that divide what a layer of the chain writes as one part."""
         try:
             return self._coarsest_of(candidates, wanted, chain, room, effort)
@@ -292,21 +293,21 @@ class ChainSearch:
 
     def _coarsest_of(
         self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: _Effort
-    ) -> list[TimedPlan]:
+    ) -> list[ChainPlan]:
         guess = first_guess(chain.layers[-1], candidates, wanted)
         first, found = self._fitting(candidates, guess, chain, room, effort)
-        if len(chain.layers) == 1 and is_windowed(chain.layers[0]) and found[0].plan.passes >= _MANY_PASSES:
+        if len(chain.layers) == 1 and is_windowed(chain.layers[0]) and found[0].passes >= _MANY_PASSES:
             with contextlib.suppress(DoesNotFit):  # larger tiles, loaded between computations, fetch less halo
                 found += self._fitting(candidates[: first + 1], first, chain, room, replace(effort, turns=1))[1]
         return found
 
     def _fitting(
         self, candidates: list[Cuts], guess: int, chain: Chain, room: Room, effort: _Effort
-    ) -> tuple[int, list[TimedPlan]]:
+    ) -> tuple[int, list[ChainPlan]]:
         """Return the place of the first candidate that fits, and the plans of it and of some behind it."""
-        tried: dict[int, list[TimedPlan]] = {}
+        tried: dict[int, list[ChainPlan]] = {}
 
-        def plans(place: int) -> list[TimedPlan]:
+        def plans(place: int) -> list[ChainPlan]:
             if place not in tried:
                 tried[place] = self._variants(chain, candidates[place], room, effort)
             return tried[place]
@@ -318,9 +319,9 @@ class ChainSearch:
                 found.extend(plans(place))
         return first, found
 
-    def _variants(self, chain: Chain, cuts: Cuts, room: Room, effort: _Effort) -> list[TimedPlan]:
+    def _variants(self, chain: Chain, cuts: Cuts, room: Room, effort: _Effort) -> list[ChainPlan]:
         """Return plans of a chain cut in one way, one for each halo mode that fits; raises DoesNotFit."""
-        found: list[TimedPlan] = []
+        found: list[ChainPlan] = []
         problem: DoesNotFit | None = None
         for modes in self._halo_modes(len(cuts)):
             cut = tuple(replace(item, mode=mode) for item, mode in zip(cuts, modes, strict=True))
@@ -331,14 +332,14 @@ class ChainSearch:
                 if error.memory == "NB" and error.demand_bytes > room.nb_bytes:  # does not fit without a halo either
                     break
                 continue
-            if not found[-1].plan.slabs or len(found) == effort.plans:  # without a halo all modes are the same
+            if not found[-1].slabs or len(found) == effort.plans:  # without a halo all modes are the same
                 break
         if problem is not None and not found:
             raise problem
         return found
 
-    def _planned(self, chain: Chain, cuts: Cuts, room: Room, turns: int) -> TimedPlan:
-        """Return the plan of a chain cut in one way, with its times; only whether it fits depends on the room."""
+    def _planned(self, chain: Chain, cuts: Cuts, room: Room, turns: int) -> ChainPlan:
+        """Return the plan of a chain cut in one way; only whether it fits depends on the room."""
         layers = tuple(
             (layer.index, layer.output.value, layer.output.start, layer.output.shape) for layer in chain.layers
         )
@@ -346,10 +347,9 @@ class ChainSearch:
         if key not in self._drafts:
             self._drafts[key] = draft_chain(chain, self._values, cuts, self._machine, turns)
         self._drafts[key].check(room)
-        if (key, room.sb_bytes) not in self._timed:
-            plan = self._drafts[key].with_weights(self._machine, room.sb_bytes)
-            self._timed[key, room.sb_bytes] = self._times.timed(plan)
-        return self._timed[key, room.sb_bytes]
+        if (key, room.sb_bytes) not in self._plans:
+            self._plans[key, room.sb_bytes] = self._drafts[key].with_weights(self._machine, room.sb_bytes)
+        return self._plans[key, room.sb_bytes]
 
     def _halo_modes(self, cuts: int) -> Iterator[tuple[HaloMode, ...]]:
         choice = self._options.halo
