@@ -76,6 +76,7 @@ class ChainTimes:
         io_ps = cp_ps = fill_ps = drain_ps = 0
         for tile, count in _representatives(plan.geometry):
             filling = not any(tile)
+            pass_ps = stored_ps = 0
             for step in writer.steps(tile):
                 if isinstance(step, ComputeStep):
                     io, cp = self._computing_ps(plan, writer, step)
@@ -83,10 +84,13 @@ class ChainTimes:
                 else:
                     duration = self._costs.duration_ps(step)
                     io, cp = (duration, 0) if step.queue is Queue.IO else (0, duration)
-                    drain_ps = duration if step.function in _LEAVING else drain_ps
+                    if step.function in _LEAVING:
+                        stored_ps = max(stored_ps, pass_ps) + duration
                     fill_ps += io if filling else 0
+                pass_ps += cp
                 io_ps += io * count
                 cp_ps += cp * count
+            drain_ps = max(0, stored_ps - pass_ps)
         if not plan.loads_ahead:
             fill_ps = io_ps - drain_ps
         return QueueTimes(io_ps, cp_ps, fill_ps, drain_ps)

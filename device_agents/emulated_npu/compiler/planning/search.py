@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
@@ -124,17 +124,16 @@ class ChainEstimate:
 
 @dataclass(frozen=True)
 class _Effort:
-    """The limits of a search: stages of cuts, tiles of a chain, plans per cut, cuts finer than the first that fits.
+    """The limits of a search: stages of cuts, tiles of a chain, plans per cut, patience with finer cuts.
 
-    `parts` are the numbers of passes that are tried for a chain that fits in one pass. `turns` is the number of buffers
-    that passes use in turn.
+    The search for finer cuts ends after `finer` in a row that are not faster. `turns` is the number of buffers that
+    passes use in turn.
     """
 
     stages: int
     tiles: int
     plans: int
     finer: int
-    parts: tuple[int, ...] = (2, 4)
     turns: int = 2
 
 
@@ -143,7 +142,7 @@ _PRODUCTS = _Effort(stages=3, tiles=4096, plans=1, finer=0)
 _LARGE = _Effort(stages=3, tiles=4096, plans=2, finer=2)
 _LARGE_MAP = 1 << 15
 """Pixels of a map for which more than a quick search pays: it is cut into many tiles, and they have much halo."""
-_THOROUGH = _Effort(stages=99, tiles=MAX_PASSES, plans=99, finer=3, parts=(2, 3, 4, 6, 8, 12))
+_THOROUGH = _Effort(stages=99, tiles=MAX_PASSES, plans=99, finer=3)
 
 
 class ChainSearch:
@@ -266,18 +265,36 @@ class ChainSearch:
         Later passes load, and earlier ones store, while others compute. A chain in one pass may do so beside the chains
         around it, which its prediction does not know.
         """
-        last, times = chain.layers[-1], whole.times
-        if whole.plan.passes > 1 or self._options.chains != "auto" or not is_windowed(last):
+        times = whole.times
+        if whole.plan.passes > 1 or self._options.chains != "auto":
             return []
         if max(times.io_ps, times.cp_ps) >= times.together_ps:
             return []
-        found: list[ChainPlan] = []
         _, *stages = itertools.islice(candidate_cuts(chain.layers, self._options.tile, self._values), 2)
-        for rows, *_ in stages:
-            for cuts in (cuts for cuts in rows if count_tiles(last, cuts) in effort.parts):
-                with contextlib.suppress(DoesNotFit, NotTileable):
-                    found += self._variants(chain, cuts, room, effort)
-        return [replace(each, doubtful=not _is_faster(each.times, times)) for each in map(self._times.timed, found)]
+        found = [
+            each
+            for rows, *_ in filter(None, stages)
+            for each in self._finer(rows, math.inf, chain, room, replace(effort, finer=max(1, effort.finer)))
+        ]
+        return [replace(each, doubtful=not _is_faster(each.times, times)) for each in found]
+
+    def _finer(
+        self, candidates: Iterable[Cuts], fastest_ps: float, chain: Chain, room: Room, effort: _Effort
+    ) -> list[TimedPlan]:
+        """Return plans of cuts from coarse to fine, until `effort.finer` in a row are not faster than those before."""
+        found: list[TimedPlan] = []
+        idle = 0
+        for cuts in candidates:
+            if idle == effort.finer:
+                break
+            idle += 1
+            with contextlib.suppress(DoesNotFit, NotTileable):  # a finer cut may keep more halo than there is room for
+                timed = list(map(self._times.timed, self._variants(chain, cuts, room, effort)))
+                found += timed
+                took_ps = min(each.times.together_ps for each in timed)
+                if took_ps < fastest_ps:
+                    fastest_ps, idle = took_ps, 0
+        return found
 
     def _coarsest_whole(
         self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: _Effort
@@ -313,11 +330,12 @@ class ChainSearch:
             return tried[place]
 
         first = first_that_fits(len(candidates), guess, plans)
-        found = list(plans(first))
-        for place in range(first + 1, min(first + effort.finer, len(candidates) - 1) + 1):
-            with contextlib.suppress(DoesNotFit):  # a finer cut may keep more halo than there is room for
-                found.extend(plans(place))
-        return first, found
+        found = plans(first)
+        if not effort.finer:
+            return first, found
+        fastest_ps = min(self._times.timed(each).times.together_ps for each in found)
+        finer = self._finer(candidates[first + 1 :], fastest_ps, chain, room, effort)
+        return first, found + [each.plan for each in finer]
 
     def _variants(self, chain: Chain, cuts: Cuts, room: Room, effort: _Effort) -> list[ChainPlan]:
         """Return plans of a chain cut in one way, one for each halo mode that fits; raises DoesNotFit."""
