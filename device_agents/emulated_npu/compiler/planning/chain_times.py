@@ -62,7 +62,7 @@ class ChainTimes:
     def __init__(self, values: Mapping[str, Value], machine: Machine, externals: Externals) -> None:
         self._values, self._machine, self._externals = values, machine, externals
         self._costs = CostModel(machine)
-        self._computing: dict[object, tuple[int, int]] = {}
+        self._computing: dict[object, tuple[int, int, int]] = {}
         self._known: dict[int, TimedPlan] = {}
 
     def timed(self, plan: ChainPlan) -> TimedPlan:
@@ -79,7 +79,8 @@ class ChainTimes:
             pass_ps = stored_ps = 0
             for step in writer.steps(tile):
                 if isinstance(step, ComputeStep):
-                    io, cp = self._computing_ps(plan, writer, step)
+                    io, cp, lead = self._computing_ps(plan, writer, step)
+                    fill_ps += lead if filling else 0
                     filling = False
                 else:
                     duration = self._costs.duration_ps(step)
@@ -95,21 +96,25 @@ class ChainTimes:
             fill_ps = io_ps - drain_ps
         return QueueTimes(io_ps, cp_ps, fill_ps, drain_ps)
 
-    def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[int, int]:
-        """Return the time on both queues; it depends only on shapes, so that equal steps share it."""
+    def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[int, int, int]:
+        """Return the time on both queues, and of the loads that the first computation needs.
+
+        It depends only on shapes, so that equal steps share it.
+        """
         layer = step.layer
         weights = plan.weights.get(layer.index)
         sizes = tuple(map(size_of, step.region))
         key = (layer.index, layer.output.start, sizes, weights and (weights.resident, weights.loads))
         known = self._computing.get(key)
         if known is None:
-            io_ps = cp_ps = 0
+            io_ps = cp_ps = lead_ps = 0
             for command in writer.compute(step):
                 if command.queue is Queue.IO:
                     io_ps += self._costs.duration_ps(command)
                 else:
+                    lead_ps = lead_ps or io_ps
                     cp_ps += self._costs.duration_ps(command)
-            known = self._computing[key] = (io_ps, cp_ps)
+            known = self._computing[key] = (io_ps, cp_ps, lead_ps)
         return known
 
 

@@ -223,7 +223,12 @@ class ChainSearch:
         return [parts for parts in ways if len(parts) > 1]
 
     def _plans_of(self, part: HardwareLayer, chain: Chain, room: Room) -> list[TimedPlan]:
-        return self._coarsest(replace(chain, layers=(part,)), room, _effort(chain))
+        """Return plans of one of several parts; in half of NB, the next part arrives meanwhile."""
+        alone, effort = replace(chain, layers=(part,)), _effort(chain)
+        plans = self._coarsest(alone, room, effort)
+        with contextlib.suppress(DoesNotFit, NotTileable):
+            plans = self._coarsest(alone, replace(room, nb_bytes=room.nb_bytes // 2), effort) + plans
+        return plans
 
     def _coarsest(self, chain: Chain, room: Room, effort: _Effort) -> list[TimedPlan]:
         """Return plans for the coarsest cuts that fit, and finer ones; raises DoesNotFit, or NotTileable."""
