@@ -50,6 +50,7 @@ class _Schedule:
         self._starts: list[tuple[int, int]] = []
 
     def run(self, delay: float) -> list[int]:
+        """Place all commands and return their positions by start."""
         while True:
             self._compute()
             ready = [found for found in map(self._next, _TRANSFERS) if found is not None]

@@ -24,7 +24,8 @@ from device_agents.emulated_npu.unit_commands import Command, Function, Item
 _HOIST_WINDOW = 64
 _WORTH = 0.995
 """An order by time has fewer loops than one by place, and so more instructions: it must be faster by this factor."""
-_DELAYS = (0.5,)
+_DELAYS = (0.75, 1.0)
+"""The delays of `fill_gaps` that are tried."""
 
 
 def order(commands: Sequence[Command], machine: Machine, options: Options) -> list[Item]:
@@ -32,8 +33,8 @@ def order(commands: Sequence[Command], machine: Machine, options: Options) -> li
 
     Requires: commands whose results are correct if each ends before the next begins.
     Ensures: the same commands with waits, posts and fences, such that the queues running in parallel compute the same
-    results; addresses in SB may differ. Loads are hoisted if the options allow it and the formula predicts no longer
-    time.
+    results; addresses in SB may differ. If the options allow it, transfers are ordered by time, or loads are hoisted,
+    where the formula predicts less time.
     """
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     if options.fences:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from device_agents.emulated_npu.compiler.planning.allocation import ALIGNMENT_BYTES, aligned
+from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.unit_commands import Command, Operand, Space
 
 _NEVER = -1
+_ALIGNMENT_BYTES = 64
 _OPERANDS = ("first", "second", "third", "fourth")
 
 
@@ -56,6 +57,11 @@ class _Block:
     first: int
     last: int
     uses: list[tuple[int, str]] = field(default_factory=list)
+
+    @property
+    def room_bytes(self) -> int:
+        """Its size, rounded up to the alignment."""
+        return ceil_div(self.stop - self.start, _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
 def _blocks(commands: Sequence[Command]) -> tuple[list[_Block], int] | None:
@@ -122,13 +128,13 @@ class _Room:
         before = self._parts
         found = []
         for block in blocks:
-            address = self._oldest(aligned(block.stop - block.start), block.first)
+            address = self._oldest(block.room_bytes, block.first)
             if address is None:
                 self._parts = before
                 for each in blocks:
                     self._fill(each.start, each.stop, each.last)
                 return [each.start for each in blocks]
-            self._fill(address, address + aligned(block.stop - block.start), block.last)
+            self._fill(address, address + block.room_bytes, block.last)
             found.append(address)
         return found
 
@@ -137,7 +143,7 @@ class _Room:
         best, newest = None, first
         parts = self._parts
         for place, (start, _, _) in enumerate(parts):
-            if start % ALIGNMENT_BYTES or start + size > parts[-1][1]:
+            if start % _ALIGNMENT_BYTES or start + size > parts[-1][1]:
                 continue
             last = _NEVER
             for low, _, used in parts[place:]:
