@@ -39,7 +39,7 @@ from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import Item
+from device_agents.emulated_npu.unit_commands import Command, Item, Space
 
 WeightPolicy = Literal["resident", "fetched"]
 """Whether weights that fit in SB stay there from input to input, or are fetched for every input."""
@@ -199,8 +199,8 @@ def _generate(schedule: _Schedule, machine: Machine) -> tuple[CompiledGroup, ...
         cores = [_generate_core(core, planned, schedule, names) for core in planned.cores]
         packed, plain = planned.memory.packed, planned.memory.plain
         if group.graph.setup is not None:
-            setup, before = _compile_setup(group.graph.setup, planned)
-            first, used = cores[0].program, before.footprint(before.cores[0])
+            setup, before, used = _compile_setup(group.graph.setup, planned)
+            first = cores[0].program
             footprint = Footprint(*map(max, zip(astuple(first.footprint), astuple(used), strict=True)))
             cores[0] = replace(cores[0], program=replace(first, footprint=footprint, setup=setup))
             packed, plain = packed + before.memory.packed, plain + before.memory.plain
@@ -229,7 +229,7 @@ def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names:
         layer_of,
         tuple(port_of(name, graph, externals) for name in graph.inputs),
         tuple(port_of(name, graph, externals) for name in graph.outputs),
-        group.footprint(core),
+        _footprint(group, core, schedule),
         NO_SETUP,
     )
     kept = schedule.resident.get(core.core)
@@ -241,11 +241,19 @@ def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names:
     return CompiledCore(core.core, replace(program, footprint=footprint), core.decisions, preload, (kept.address, end))
 
 
-def _compile_setup(setup: Graph, group: GroupPlan) -> tuple[Setup, GroupPlan]:
-    """Compile the graph that computes values of a group at load time on its first core; raises DoesNotFit.
+def _footprint(group: GroupPlan, core: CorePlan, schedule: _Schedule) -> Footprint:
+    """Return the bytes of each memory that a core uses; those of SB are known when its commands are ordered."""
+    loads = (item.target for item in schedule.items[core.core] if isinstance(item, Command))
+    used = max((target.span[1] for target in loads if target.descriptor.space is Space.SB), default=0)
+    planned = group.footprint(core)
+    return replace(planned, sb_bytes=max(planned.sb_bytes, used))
 
-    Results go to their addresses in the memory of the group. Everything else lies behind what the group uses. The halo
-    buffer of the runs stays where it is.
+
+def _compile_setup(setup: Graph, group: GroupPlan) -> tuple[Setup, GroupPlan, Footprint]:
+    """Compile the graph that computes values of a group at load time on its first core, with the bytes that it uses.
+
+    Raises DoesNotFit. Results go to their addresses in the memory of the group. Everything else lies behind what the
+    group uses. The halo buffer of the runs stays where it is.
     """
     machine = group.group.machine
     room = machine.nb_bytes - group.cores[0].layout.halo_bytes
@@ -257,4 +265,5 @@ def _compile_setup(setup: Graph, group: GroupPlan) -> tuple[Setup, GroupPlan]:
     schedule = _schedule(divide(setup, smaller), smaller, DEFAULT, occupied=occupied)
     code, layer_of = emit(schedule.items[0])
     names = tuple(layer.name for layer in setup.layers)
-    return Setup(code, names, layer_of), schedule.plans[0]
+    (planned,) = schedule.plans
+    return Setup(code, names, layer_of), planned, _footprint(planned, planned.cores[0], schedule)

@@ -4,8 +4,8 @@ Commands conflict if they access the same bytes of a memory and one of them writ
 ranges and, if these overlap, by their residues: two channel slices of one map interleave in memory without a common
 byte. The result may contain false conflicts, but it misses none.
 
-Loads, stores and computes are three streams, and each keeps its order. So only the latest conflicting command of each
-stream matters.
+Loads of features, loads into SB, stores and computes are four streams, and each keeps its order. So only the latest
+conflicting command of each stream matters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from device_agents.emulated_npu.unit_commands import Command, Descriptor, Function, Operand, Space
 
-LOAD, STORE, COMPUTE = range(3)
+LOAD, STORE, COMPUTE, WEIGHTS = range(4)
 _STREAM = {
     function: LOAD if function in (Function.LOAD, Function.GATHER) else STORE if function < 0x30 else COMPUTE
     for function in Function
@@ -27,7 +27,7 @@ _BOTTOM, _TOP = -(1 << 62), 1 << 62
 
 
 class Conflicts(NamedTuple):
-    """Positions of the latest earlier load, store and compute that a command must follow; -1 if there is none.
+    """Positions of the latest earlier command of each stream that a command must follow; -1 if there is none.
 
     These imply all other conflicts, by the order within a stream or through their own conflicts.
     """
@@ -35,6 +35,7 @@ class Conflicts(NamedTuple):
     load: int
     store: int
     compute: int
+    weights: int
 
 
 # The access of an operand: position, stream, whether it writes, number of its residues (0: may touch every byte).
@@ -45,8 +46,9 @@ _Residue = tuple[int, int, int]
 
 
 def stream_of(command: Command) -> int:
-    """Return the stream of a command: LOAD (also GATHER), STORE or COMPUTE."""
-    return _STREAM[command.function]
+    """Return the stream of a command: LOAD (also GATHER), WEIGHTS (loads into SB), STORE or COMPUTE."""
+    stream = _STREAM[command.function]
+    return WEIGHTS if stream == LOAD and command.target.descriptor.space is Space.SB else stream
 
 
 SEPARATE = tuple(Space)
@@ -61,8 +63,8 @@ def dependencies(commands: Sequence[Command], memory_of: Sequence[int] = SEPARAT
     memories = [kept[memory] for memory in memory_of]
     result = []
     for position, command in enumerate(commands):
-        latest = [-1, -1, -1]
-        stream = _STREAM[command.function]
+        latest = [-1, -1, -1, -1]
+        stream = stream_of(command)
         for operand in (command.first, command.second, command.third, command.fourth):
             if operand is not None:
                 low, high, residues, modulus = ranges.of(operand)

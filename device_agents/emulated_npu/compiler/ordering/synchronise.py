@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from device_agents.emulated_npu.compiler.ordering.hazards import SEPARATE, dependencies
+from device_agents.emulated_npu.compiler.ordering.hazards import SEPARATE, Conflicts, dependencies
 from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
 
 SEMAPHORE_OF_POSTER = {Queue.IO: 0, Queue.CP: 1}
@@ -18,23 +18,34 @@ _OTHER = {Queue.IO: Queue.CP, Queue.CP: Queue.IO}
 
 
 def synchronise(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE) -> list[Item]:
-    """Return the commands in order, with a post after the source and a wait before the target of each dependence.
+    """Return the commands in order, with a post after the source and a wait before the target of each dependence."""
+    return synchronised(commands, dependencies(commands, memory_of), range(len(commands)))
 
-    A dependence is dropped if the queue has already waited for the same or a later command. Hence every post has
-    exactly one wait, later in the program, and the n-th wait on a semaphore belongs to its n-th post.
+
+def synchronised(commands: Sequence[Command], conflicts: Sequence[Conflicts], order: Sequence[int]) -> list[Item]:
+    """Return the commands in an order of their positions, with a post and a wait for each dependence between queues.
+
+    `conflicts` are those of the commands as they are; the order keeps them. A dependence is dropped if the queue has
+    already waited for the same or a later command. Hence every post has exactly one wait, later in the program, and the
+    n-th wait on a semaphore belongs to its n-th post.
     """
+    places = [-1] * (len(commands) + 1)  # the last is that of no command
+    for place, position in enumerate(order):
+        places[position] = place
     awaited = {Queue.IO: -1, Queue.CP: -1}
     waits: dict[int, Queue] = {}
     posts: dict[int, Queue] = {}
-    for position, (command, found) in enumerate(zip(commands, dependencies(commands, memory_of), strict=True)):
-        queue = command.queue
-        latest = found.compute if queue is Queue.IO else max(found.load, found.store)
+    for position in order:
+        queue, found = commands[position].queue, conflicts[position]
+        before = (found.compute,) if queue is Queue.IO else (found.load, found.store, found.weights)
+        latest = max(places[each] for each in before)
         if latest > awaited[queue]:
             awaited[queue] = latest
             waits[position] = queue
-            posts[latest] = _OTHER[queue]
+            posts[order[latest]] = _OTHER[queue]
     items: list[Item] = []
-    for position, command in enumerate(commands):
+    for position in order:
+        command = commands[position]
         if position in waits:
             queue = waits[position]
             items.append(Wait(queue, SEMAPHORE_OF_POSTER[_OTHER[queue]], layer=command.layer))
