@@ -117,7 +117,7 @@ def test_a_noisy_machine_answers_no_question(bench: Bench, tmp_path: Path) -> No
     command = ("validate", bench.model, "--device", DEVICE, "--naive")
     quiet = harness(*command).assert_ok()
     assert "machine: quiet" in quiet.stdout and "cannot" not in quiet.stderr
-    bench.set_device(dataclasses.replace(bench.truth, noise=3.0))
+    bench.set_device(dataclasses.replace(bench.truth, noise=2.0))
     for json in ((), ("--json",)):
         noisy = harness(*command, *json)
         assert noisy.code == 5, noisy
