@@ -125,6 +125,8 @@ BAD_DATA = [
     DataInstruction(Function.BINARY, VIEW, VIEW),
     DataInstruction(Function.FILL, VIEW, VIEW),
     DataInstruction(Function.MAP, VIEW, VIEW, accumulate=True),
+    DataInstruction(Function.LOAD, VIEW, VIEW, vfu_queue=True),
+    DataInstruction(Function.CONVOLVE, VIEW, VIEW, VIEW, vfu_queue=True),
     DataInstruction(Function.CONVOLVE, VIEW, VIEW, None, VIEW),
     DataInstruction(Function.MAP, OperandReference(1, DESCRIPTOR_SLOTS), VIEW),
     DataInstruction(Function.MAP, VIEW, OperandReference(1, DESCRIPTOR_SLOTS)),

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE
+from device_agents.emulated_npu.compiler.ordering.overlap import in_own_queues, overlap_units
 from device_agents.emulated_npu.compiler.ordering.reorder import hoist_loads
 from device_agents.emulated_npu.compiler.ordering.synchronise import fence_between_layers, synchronise
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.formula import formula
 from device_agents.emulated_npu.unit_commands import Command, Item
 
 _HOIST_WINDOW = 64
+_OVERLAP_WINDOW = 128
 
 
 def order(commands: Sequence[Command], machine: Machine, options: Options) -> list[Item]:
@@ -22,19 +25,33 @@ def order(commands: Sequence[Command], machine: Machine, options: Options) -> li
 
     Requires: commands whose results are correct if each ends before the next begins.
     Ensures: the same commands with waits, posts and fences, such that the queues running in parallel compute the same
-    results. Loads are hoisted if the options allow it and the formula predicts no longer time.
+    results. Commands of the VFU are in its queue if it has one. If the options allow it, loads are hoisted and the
+    units overlap, and of the orders that were tried the formula predicts the shortest time for this one.
     """
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
+    own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands
     if options.fences:
-        layers = [list(group) for _, group in itertools.groupby(commands, key=lambda command: command.layer)]
+        layers = [list(group) for _, group in itertools.groupby(own, key=lambda command: command.layer)]
         if options.reorder:
             layers = [hoist_loads(layer, window=_HOIST_WINDOW, memory_of=memory_of) for layer in layers]
         return fence_between_layers(synchronise([command for layer in layers for command in layer], memory_of))
-    items = synchronise(commands, memory_of)
     if not options.reorder:
-        return items
-    hoisted = synchronise(hoist_loads(commands, window=_HOIST_WINDOW, memory_of=memory_of), memory_of)
-    return min(hoisted, items, key=lambda ordered: predicted_time_ps(ordered, machine))
+        return synchronise(own, memory_of)
+    orders = [hoist_loads(commands, window=_HOIST_WINDOW, memory_of=memory_of), commands]
+    if machine.vfu_queue_depth:  # where the units may share a queue nevertheless
+        orders = [*_overlapping(own, machine, memory_of), *orders]
+    ways = [synchronise(each, memory_of) for each in orders]
+    return min(ways, key=lambda ordered: predicted_time_ps(ordered, machine))
+
+
+def _overlapping(own: Sequence[Command], machine: Machine, memory_of: Sequence[int]) -> list[list[Command]]:
+    """Return orders of commands in which MFU and VFU work at the same time."""
+    costs = CostModel(machine)
+    durations_ps = [costs.duration_ps(command) for command in own]
+    return [
+        overlap_units(own, durations_ps, window=_OVERLAP_WINDOW, memory_of=memory_of),
+        hoist_loads(own, window=_HOIST_WINDOW, memory_of=memory_of),
+    ]
 
 
 def predicted_time_ps(items: Sequence[Item], machine: Machine) -> int:

@@ -1,6 +1,6 @@
 """Hoists loads over earlier computes and stores (S2.5).
 
-Both queues are in order. In `L0 C0 S0 L1 C1 S1` the store S0 waits at the head of the IO queue for C0, so that L1
+All queues are in order. In `L0 C0 S0 L1 C1 S1` the store S0 waits at the head of the IO queue for C0, so that L1
 cannot run beside C0; in `L0 L1 C0 S0 L2 C1 S1 ...` it can. Loads keep their order, and so do all other commands: the
 result is a merge of two streams.
 """
@@ -9,8 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from device_agents.emulated_npu.compiler.ordering.hazards import COMPUTE, LOAD, SEPARATE, STORE, dependencies, stream_of
+from device_agents.emulated_npu.compiler.ordering.hazards import (
+    COMPUTE,
+    LOAD,
+    SEPARATE,
+    STORE,
+    VECTOR,
+    Conflicts,
+    dependencies,
+    stream_of,
+)
 from device_agents.emulated_npu.unit_commands import Command, Function
+
+_UNITS = (COMPUTE, VECTOR)
 
 
 def hoist_loads(commands: Sequence[Command], *, window: int, memory_of: Sequence[int] = SEPARATE) -> list[Command]:
@@ -23,16 +34,16 @@ def hoist_loads(commands: Sequence[Command], *, window: int, memory_of: Sequence
     others = [position for position, stream in enumerate(streams) if stream != LOAD]
     loads = [position for position, stream in enumerate(streams) if stream == LOAD]
     rank = {position: index for index, position in enumerate(others)}
-    computes = [rank[position] for position in others if streams[position] == COMPUTE]
+    computes = [rank[position] for position in others if streams[position] in _UNITS]
 
     result: list[Command] = []
     done = passed = overtaken_from = 0  # others placed; others and computes that precede the load in the program
     for load in loads:
         while passed < len(others) and others[passed] < load:
-            overtaken_from += streams[others[passed]] == COMPUTE
+            overtaken_from += streams[others[passed]] in _UNITS
             passed += 1
         found = conflicts[load]
-        behind = max(rank.get(found.store, -1), rank.get(found.compute, -1)) + 1
+        behind = max(rank.get(found.store, -1), rank.get(found.of_units, -1)) + 1
         limit = computes[overtaken_from - window - 1] + 1 if overtaken_from > window else 0
         slot = max(behind, limit, done)
         while slot < passed and _is_store(commands, others[slot]) and _starts_no_later(conflicts, others[slot], load):
@@ -49,6 +60,6 @@ def _is_store(commands: Sequence[Command], position: int) -> bool:
     return function is not Function.RECEIVE and stream_of(commands[position]) == STORE
 
 
-def _starts_no_later(conflicts: Sequence[tuple[int, int, int]], store: int, load: int) -> bool:
+def _starts_no_later(conflicts: Sequence[Conflicts], store: int, load: int) -> bool:
     """Return whether the last compute that the store needs is not after the last one that the load needs."""
-    return conflicts[store][COMPUTE] <= conflicts[load][COMPUTE]
+    return conflicts[store].of_units <= conflicts[load].of_units

@@ -1,48 +1,70 @@
-"""Synchronises the two queues by counting semaphores, and puts fences between layers.
+"""Synchronises the queues by counting semaphores, and puts fences between layers.
 
-A queue is in order and has one server, so dependences within a queue need no synchronisation. For the other queue it
-suffices to wait for the latest command that a command depends on, which posts when it has finished.
+A queue is in order and has one server, so dependences within a queue need no synchronisation. For each other queue it
+suffices to wait for the latest command that a command depends on, which posts when it has finished. Each pair of queues
+has a semaphore for each direction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from device_agents.emulated_npu.compiler.ordering.hazards import SEPARATE, dependencies
+from device_agents.emulated_npu.compiler.ordering.hazards import SEPARATE, Conflicts, dependencies
 from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
 
-SEMAPHORE_OF_POSTER = {Queue.IO: 0, Queue.CP: 1}
-"""The semaphore to which a queue posts and on which the other queue waits."""
+SEMAPHORES = {
+    (Queue.IO, Queue.CP): 0,
+    (Queue.CP, Queue.IO): 1,
+    (Queue.IO, Queue.VFU): 2,
+    (Queue.VFU, Queue.IO): 3,
+    (Queue.CP, Queue.VFU): 4,
+    (Queue.VFU, Queue.CP): 5,
+}
+"""The semaphore to which one queue posts and on which another one waits."""
 
-_OTHER = {Queue.IO: Queue.CP, Queue.CP: Queue.IO}
+_NEVER = -1
 
 
 def synchronise(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE) -> list[Item]:
     """Return the commands in order, with a post after the source and a wait before the target of each dependence.
 
-    A dependence is dropped if the queue has already waited for the same or a later command. Hence every post has
-    exactly one wait, later in the program, and the n-th wait on a semaphore belongs to its n-th post.
+    A dependence is dropped if the queue has already waited for the same or a later command, itself or through another
+    queue. Hence every post has exactly one wait, later in the program, and the n-th wait on a semaphore belongs to its
+    n-th post.
     """
-    awaited = {Queue.IO: -1, Queue.CP: -1}
-    waits: dict[int, Queue] = {}
-    posts: dict[int, Queue] = {}
-    for position, (command, found) in enumerate(zip(commands, dependencies(commands, memory_of), strict=True)):
-        queue = command.queue
-        latest = found.compute if queue is Queue.IO else max(found.load, found.store)
-        if latest > awaited[queue]:
-            awaited[queue] = latest
-            waits[position] = queue
-            posts[latest] = _OTHER[queue]
+    queues = [command.queue for command in commands]
+    waits, posts = _matched(queues, dependencies(commands, memory_of))
     items: list[Item] = []
-    for position, command in enumerate(commands):
-        if position in waits:
-            queue = waits[position]
-            items.append(Wait(queue, SEMAPHORE_OF_POSTER[_OTHER[queue]], layer=command.layer))
+    for position, (command, queue) in enumerate(zip(commands, queues, strict=True)):
+        items += [Wait(queue, SEMAPHORES[other, queue], layer=command.layer) for other in waits.get(position, ())]
         items.append(command)
-        if position in posts:
-            queue = posts[position]
-            items.append(Post(queue, SEMAPHORE_OF_POSTER[queue], layer=command.layer))
+        items += [Post(queue, SEMAPHORES[queue, other], layer=command.layer) for other in posts.get(position, ())]
     return items
+
+
+_Queues = dict[int, list[Queue]]
+
+
+def _matched(queues: Sequence[Queue], conflicts: Sequence[Conflicts]) -> tuple[_Queues, _Queues]:
+    """Return by command the queues that it waits for, and the queues to which it posts."""
+    waits: _Queues = {}
+    posts: _Queues = {}
+    # By queue: the last command of every queue that has finished when the next command of this one begins. A command
+    # that another one waits for keeps what was known at its begin.
+    finished = {queue: [_NEVER] * len(Queue) for queue in Queue}
+    known: list[list[int]] = []
+    for position, (queue, found) in enumerate(zip(queues, conflicts, strict=True)):
+        mine = finished[queue]
+        for awaited in sorted({each for each in found if each != _NEVER}, reverse=True):
+            other = queues[awaited]
+            if other is not queue and mine[other] < awaited:
+                waits.setdefault(position, []).append(other)
+                posts.setdefault(awaited, []).append(queue)
+                mine = [max(pair) for pair in zip(mine, known[awaited], strict=True)]
+                mine[other] = max(mine[other], awaited)
+        finished[queue] = mine
+        known.append(mine)
+    return waits, posts
 
 
 def fence_between_layers(items: Sequence[Item]) -> list[Item]:

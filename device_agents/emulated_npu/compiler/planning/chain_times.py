@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
@@ -14,19 +14,24 @@ from device_agents.emulated_npu.compiler.planning.chain_commands import ChainWri
 from device_agents.emulated_npu.compiler.planning.tiling import Geometry, Tile
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.unit_commands import Function, Queue
+from device_agents.emulated_npu.unit_commands import Command, Function, Queue
 
 _LEAVING = (Function.STORE, Function.SEND)
 
 
 @dataclass(frozen=True)
 class QueueTimes:
-    """Time of a chain on each queue; of that on the IO queue, `fill_ps` before and `drain_ps` after all computation."""
+    """Time of a chain on each queue; of that on the IO queue, `fill_ps` before and `drain_ps` after all computation.
+
+    Where MFU and VFU have queues of their own, `cp_ps` is the time in which at least one of them works, and `unit_ps`
+    is the time of the busier one. If they share a queue, both are its time.
+    """
 
     io_ps: int
     cp_ps: int
     fill_ps: int
     drain_ps: int
+    unit_ps: int
 
     @property
     def together_ps(self) -> int:
@@ -53,7 +58,7 @@ class TimedPlan:
 def in_sequence(times: Sequence[QueueTimes]) -> QueueTimes:
     """Return the times of chains of which each loads while the one before it computes."""
     io_ps, cp_ps = sum(each.io_ps for each in times), sum(each.cp_ps for each in times)
-    return QueueTimes(io_ps, cp_ps, times[0].fill_ps, times[-1].drain_ps)
+    return QueueTimes(io_ps, cp_ps, times[0].fill_ps, times[-1].drain_ps, sum(each.unit_ps for each in times))
 
 
 class ChainTimes:
@@ -62,44 +67,52 @@ class ChainTimes:
     def __init__(self, values: Mapping[str, Value], machine: Machine, externals: Externals) -> None:
         self._values, self._machine, self._externals = values, machine, externals
         self._costs = CostModel(machine)
-        self._computing: dict[object, tuple[int, int]] = {}
+        self._computing: dict[object, dict[Queue, int]] = {}
 
     def timed(self, plan: ChainPlan) -> TimedPlan:
         """Return a plan with its predicted times."""
         writer = ChainWriter(plan, self._values, self._machine, self._externals)
-        io_ps = cp_ps = fill_ps = drain_ps = 0
+        fill_ps = drain_ps = 0
+        totals_ps = dict.fromkeys(Queue, 0)
         for tile, count in _representatives(plan.geometry):
             filling = not any(tile)
             for step in writer.steps(tile):
                 if isinstance(step, ComputeStep):
-                    io, cp = self._computing_ps(plan, writer, step)
+                    times_ps = self._computing_ps(plan, writer, step)
                     filling = False
                 else:
-                    duration = self._costs.duration_ps(step)
-                    io, cp = (duration, 0) if step.queue is Queue.IO else (0, duration)
-                    drain_ps = duration if step.function in _LEAVING else drain_ps
-                    fill_ps += io if filling else 0
-                io_ps += io * count
-                cp_ps += cp * count
+                    times_ps = self._times_ps([step])
+                    drain_ps = times_ps[Queue.IO] if step.function in _LEAVING else drain_ps
+                    fill_ps += times_ps[Queue.IO] if filling else 0
+                for queue, duration_ps in times_ps.items():
+                    totals_ps[queue] += duration_ps * count
+        io_ps, mfu_ps, vfu_ps = totals_ps.values()
         if not plan.loads_ahead:
             fill_ps = io_ps - drain_ps
-        return TimedPlan(plan, QueueTimes(io_ps, cp_ps, fill_ps, drain_ps))
+        unit_ps = max(mfu_ps, vfu_ps)
+        # Where the units overlap, the first pass of the other unit has nothing to overlap with.
+        other_ps = (mfu_ps + vfu_ps - unit_ps) // (plan.passes if plan.overlaps else 1)
+        return TimedPlan(plan, QueueTimes(io_ps, unit_ps + other_ps, fill_ps, drain_ps, unit_ps))
 
-    def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[int, int]:
-        """Return the time on both queues; it depends only on shapes, so that equal steps share it."""
+    def _times_ps(self, commands: Iterable[Command]) -> dict[Queue, int]:
+        """Return the time of commands on each queue of the machine."""
+        times_ps = dict.fromkeys(Queue, 0)
+        for command in commands:
+            cost, queue = self._costs.cost(command), command.queue
+            if queue is Queue.CP and self._machine.vfu_queue_depth and not cost.on_mfu:
+                queue = Queue.VFU
+            times_ps[queue] += cost.duration_ps
+        return times_ps
+
+    def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> dict[Queue, int]:
+        """Return the time on each queue; it depends only on shapes, so that equal steps share it."""
         layer = step.layer
         weights = plan.weights.get(layer.index)
         sizes = tuple(map(size_of, step.region))
         key = (layer.index, layer.output.start, sizes, weights and (weights.resident, weights.loads))
         known = self._computing.get(key)
         if known is None:
-            io_ps = cp_ps = 0
-            for command in writer.compute(step):
-                if command.queue is Queue.IO:
-                    io_ps += self._costs.duration_ps(command)
-                else:
-                    cp_ps += self._costs.duration_ps(command)
-            known = self._computing[key] = (io_ps, cp_ps)
+            known = self._computing[key] = self._times_ps(writer.compute(step))
         return known
 
 
