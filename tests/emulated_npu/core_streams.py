@@ -87,10 +87,12 @@ def streams(draw: st.DrawFn, queues: int = 2) -> RandomStream:
             mine.append(Fence())
         elif kind == "x":
             mine.append(Command(Function.LOAD, operand(Space.LLC, size), operand(Space.DDR, size)))
-        elif kind == "c" and queues == 3:
-            mine.append(compute_apart(size) if queue is Queue.VFU else convolve((1, size), 4, 4))
+        elif kind in "ls":
+            mine.append({"l": load, "s": store}[kind](size))
+        elif queues == 2:
+            mine.append(compute(size))
         else:
-            mine.append({"l": load, "s": store}.get(kind, compute)(size))
+            mine.append(compute_apart(size) if queue is Queue.VFU else convolve((1, size), 4, 4))
     cores = [
         CoreSteps(core, group_of[core], [IssuedStep(pc, item, draw(st.integers(0, 1))) for pc, item in enumerate(mine)])
         for core, mine in items.items()

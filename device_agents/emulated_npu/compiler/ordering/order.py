@@ -49,9 +49,7 @@ def order(commands: Sequence[Command], machine: Machine, options: Options) -> li
     return best
 
 
-def _fastest(
-    orders: Iterable[Sequence[Command]], machine: Machine, memory_of: Sequence[int]
-) -> tuple[int, list[Item]]:
+def _fastest(orders: Iterable[Sequence[Command]], machine: Machine, memory_of: Sequence[int]) -> tuple[int, list[Item]]:
     """Return the predicted time and the items of the fastest order."""
     ways = [synchronise(each, memory_of) for each in orders]
     times_ps = [predicted_time_ps(each, machine) for each in ways]
