@@ -88,7 +88,8 @@ def _operand(space: Space, radices: Sequence[int], number: int) -> Operand:
 def commands(draw: st.DrawFn, layers: int = 3) -> Command:
     """Draw a command with operands in spaces that its function allows."""
     function = draw(st.sampled_from(_FUNCTIONS))
-    target = draw(operands(Space.DDR if function is Function.STORE else Space.NB))
+    targets = {Function.LOAD: (Space.NB, Space.SB), Function.STORE: (Space.DDR,)}.get(function, (Space.NB,))
+    target = draw(st.sampled_from(targets).flatmap(operands))
     first = draw(operands(Space.DDR if function in (Function.LOAD, Function.GATHER) else Space.NB))
     second = third = fourth = None
     if function is Function.CONVOLVE:

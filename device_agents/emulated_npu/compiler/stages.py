@@ -22,17 +22,24 @@ from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
 from device_agents.emulated_npu.compiler.ordering.residency import ResidentWeights, keep_weights
 from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.external_memory import FREE, OccupiedMemory, port_of
+from device_agents.emulated_npu.compiler.planning.decisions import decide_chains
+from device_agents.emulated_npu.compiler.planning.external_memory import (
+    FREE,
+    OccupiedMemory,
+    choose_spaces,
+    placeholders,
+    port_of,
+)
 from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, plan
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, check_assignment, with_room
 from device_agents.emulated_npu.compiler.splitting.division import Division, divide
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
-from device_agents.emulated_npu.emulator_errors import ChipTooSmall
+from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import Item
+from device_agents.emulated_npu.unit_commands import Command, Item, Space
 
 WeightPolicy = Literal["resident", "fetched"]
 """Whether weights that fit in SB stay there from input to input, or are fetched for every input."""
@@ -56,9 +63,41 @@ def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) ->
         for decisions in predictor.candidates(each)
     )
     schedule = min(schedules, key=lambda way: predicted_time_ps(way.items[0], machine))
+    return _compiled(schedule, machine, options)
+
+
+def _compiled(schedule: _Schedule, machine: Machine, options: Options) -> Compiled:
     (group,) = _generate(schedule, machine)
     (core,) = group.cores
     return Compiled(core.program, schedule.division.graph, machine, options, core.decisions, group.packed, group.plain)
+
+
+def compile_beginning(model: bytes, whole: Compiled) -> Compiled:
+    """Compile a network that consists of the first layers of another, with the chains of that one.
+
+    Raises as `compile_model`, for the machine and the options of the whole.
+    """
+    graph, machine, options = import_model(model), whole.machine, whole.options
+    predictor = GraphPredictor(machine, options)
+    chosen = choose_convolutions(graph, machine, options, predictor)
+    ends = _ends_of_beginning(chosen, whole)
+    if options.chains != "auto" or not ends:
+        return compile_graph(graph, machine, options)
+    externals = placeholders(chosen, machine, choose_spaces(chosen, machine))
+    halo_bytes = max(plan.halo_bytes for plan in whole.plans)
+    try:
+        decisions = decide_chains(chosen, machine, options, externals, ends, halo_bytes)
+    except DoesNotFit:
+        return compile_graph(graph, machine, options)
+    return _compiled(_schedule(divide(chosen, machine), machine, options, {0: decisions}), machine, options)
+
+
+def _ends_of_beginning(graph: Graph, whole: Compiled) -> tuple[int, ...]:
+    """Return the ends of the chains of a graph whose layers another begins with; none if other layers follow."""
+    names = [layer.name for layer in graph.layers]
+    if [layer.name for layer in whole.graph.layers[: len(names)]] != names:
+        return ()
+    return (*(each.end for each in whole.decisions if each.end < len(names)), len(names))
 
 
 def compile_system(
@@ -83,9 +122,23 @@ def compile_system(
     if splits is None:
         splits = predicted_splits(graph, roomy, assignment, options)
     division = divide(graph, roomy, assignment, splits)
-    groups = _generate(_schedule(division, roomy, options, weights=weights), roomy)
+    groups = _generate(_schedule(division, roomy, options, _of_one_core(division, options), weights=weights), roomy)
     _check_chips(groups, machine)
     return CompiledSystem(division.graph, division.origins, machine, options, assignment, groups)
+
+
+def _of_one_core(division: Division, options: Options) -> Mapping[int, tuple[Decision, ...]]:
+    """Return the chains of a division that is one core, as for a network on one core; nothing for several cores.
+
+    With several cores, which wait for each other, the formula cannot say which chains are fastest.
+    """
+    cores = [(core, group) for group in division.groups for core in group.cores]
+    if len(cores) > 1:
+        return NO_DECISIONS
+    ((core, group),) = cores
+    predictor = GraphPredictor(group.machine, options)
+    times_ps = [(predictor.time_ps(group.graph, way), way) for way in predictor.candidates(group.graph)]
+    return {core: min(times_ps, key=lambda timed: timed[0])[1]}
 
 
 def _check_chips(groups: Sequence[CompiledGroup], machine: Machine) -> None:
@@ -146,8 +199,8 @@ def _generate(schedule: _Schedule, machine: Machine) -> tuple[CompiledGroup, ...
         cores = [_generate_core(core, planned, schedule, names) for core in planned.cores]
         packed, plain = planned.memory.packed, planned.memory.plain
         if group.graph.setup is not None:
-            setup, before = _compile_setup(group.graph.setup, planned)
-            first, used = cores[0].program, before.footprint(before.cores[0])
+            setup, before, used = _compile_setup(group.graph.setup, planned)
+            first = cores[0].program
             footprint = Footprint(*map(max, zip(astuple(first.footprint), astuple(used), strict=True)))
             cores[0] = replace(cores[0], program=replace(first, footprint=footprint, setup=setup))
             packed, plain = packed + before.memory.packed, plain + before.memory.plain
@@ -176,7 +229,7 @@ def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names:
         layer_of,
         tuple(port_of(name, graph, externals) for name in graph.inputs),
         tuple(port_of(name, graph, externals) for name in graph.outputs),
-        group.footprint(core),
+        _footprint(group, core, schedule),
         NO_SETUP,
     )
     kept = schedule.resident.get(core.core)
@@ -188,11 +241,19 @@ def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names:
     return CompiledCore(core.core, replace(program, footprint=footprint), core.decisions, preload, (kept.address, end))
 
 
-def _compile_setup(setup: Graph, group: GroupPlan) -> tuple[Setup, GroupPlan]:
-    """Compile the graph that computes values of a group at load time on its first core; raises DoesNotFit.
+def _footprint(group: GroupPlan, core: CorePlan, schedule: _Schedule) -> Footprint:
+    """Return the bytes of each memory that a core uses; those of SB are known when its commands are ordered."""
+    loads = (item.target for item in schedule.items[core.core] if isinstance(item, Command))
+    used = max((target.span[1] for target in loads if target.descriptor.space is Space.SB), default=0)
+    planned = group.footprint(core)
+    return replace(planned, sb_bytes=max(planned.sb_bytes, used))
 
-    Results go to their addresses in the memory of the group. Everything else lies behind what the group uses. The halo
-    buffer of the runs stays where it is.
+
+def _compile_setup(setup: Graph, group: GroupPlan) -> tuple[Setup, GroupPlan, Footprint]:
+    """Compile the graph that computes values of a group at load time on its first core, with the bytes that it uses.
+
+    Raises DoesNotFit. Results go to their addresses in the memory of the group. Everything else lies behind what the
+    group uses. The halo buffer of the runs stays where it is.
     """
     machine = group.group.machine
     room = machine.nb_bytes - group.cores[0].layout.halo_bytes
@@ -204,4 +265,5 @@ def _compile_setup(setup: Graph, group: GroupPlan) -> tuple[Setup, GroupPlan]:
     schedule = _schedule(divide(setup, smaller), smaller, DEFAULT, occupied=occupied)
     code, layer_of = emit(schedule.items[0])
     names = tuple(layer.name for layer in setup.layers)
-    return Setup(code, names, layer_of), schedule.plans[0]
+    (planned,) = schedule.plans
+    return Setup(code, names, layer_of), planned, _footprint(planned, planned.cores[0], schedule)

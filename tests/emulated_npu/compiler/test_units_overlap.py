@@ -39,7 +39,7 @@ from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
 from device_agents.emulated_npu.unit_commands import Command, Queue
 
-ANY_GAIN = patch.object(order, "_WORTH", math.inf)
+ANY_GAIN = patch.object(order, "_WORTH_OWN_QUEUES", math.inf)
 """The compiler uses the queue of the VFU even where it brings nothing."""
 
 

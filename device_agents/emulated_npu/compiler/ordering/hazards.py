@@ -4,8 +4,8 @@ Commands conflict if they access the same bytes of a memory and one of them writ
 ranges and, if these overlap, by their residues: two channel slices of one map interleave in memory without a common
 byte. The result may contain false conflicts, but it misses none.
 
-Commands belong to streams, and each stream keeps its order. So only the latest conflicting command of each stream
-matters. Loads, stores, computes of the CP queue and computes of the VFU queue are four streams.
+Loads of features, loads into SB, stores, computes of the CP queue and computes of the VFU queue are five streams, and
+each keeps its order. So only the latest conflicting command of each stream matters.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 from device_agents.emulated_npu.unit_commands import Command, Descriptor, Function, Operand, Space
 
-LOAD, STORE, COMPUTE, VECTOR = range(4)
+LOAD, STORE, COMPUTE, WEIGHTS, VECTOR = range(5)
 # If more accesses than this share a range, each counts as touching all of it: bounded work, a few false conflicts.
 _MOST_ACCESSES = 24
 _BOTTOM, _TOP = -(1 << 62), 1 << 62
 
 
 class Conflicts(NamedTuple):
-    """Positions of the latest earlier load, store and computes that a command must follow; -1 if there is none.
+    """Positions of the latest earlier command of each stream that a command must follow; -1 if there is none.
 
     `vector` is the latest compute of the VFU queue. These imply all other conflicts, by the order within a stream or
     through their own conflicts.
@@ -32,6 +32,7 @@ class Conflicts(NamedTuple):
     load: int
     store: int
     compute: int
+    weights: int
     vector: int = -1
 
     @property
@@ -48,10 +49,15 @@ _Residue = tuple[int, int, int]
 
 
 def stream_of(command: Command) -> int:
-    """Return the stream of a command: LOAD (also GATHER), STORE, COMPUTE, or VECTOR for the VFU queue."""
-    if command.function.is_transfer:
-        return LOAD if command.function in (Function.LOAD, Function.GATHER) else STORE
-    return VECTOR if command.vfu_queue else COMPUTE
+    """Return the stream of a command: LOAD (also GATHER), WEIGHTS (loads into SB), STORE, COMPUTE, or VECTOR.
+
+    VECTOR is that of computes of the VFU queue.
+    """
+    if not command.function.is_transfer:
+        return VECTOR if command.vfu_queue else COMPUTE
+    if command.function not in (Function.LOAD, Function.GATHER):
+        return STORE
+    return WEIGHTS if command.target.descriptor.space is Space.SB else LOAD
 
 
 SEPARATE = tuple(Space)

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE
+from device_agents.emulated_npu.compiler.ordering.gaps import fill_gaps
+from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, dependencies
 from device_agents.emulated_npu.compiler.ordering.overlap import in_own_queues, overlap_units
-from device_agents.emulated_npu.compiler.ordering.reorder import hoist_loads
-from device_agents.emulated_npu.compiler.ordering.synchronise import fence_between_layers, synchronise
+from device_agents.emulated_npu.compiler.ordering.reorder import hoist_loads, hoisted
+from device_agents.emulated_npu.compiler.ordering.synchronise import (
+    fence_between_layers,
+    synchronise,
+    synchronised,
+)
+from device_agents.emulated_npu.compiler.ordering.weight_places import spread_weights
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.formula import formula
-from device_agents.emulated_npu.unit_commands import Command, Item
+from device_agents.emulated_npu.unit_commands import Command, Function, Item
 
 _HOIST_WINDOW = 64
 _OVERLAP_WINDOW = 128
-_WORTH = 0.99
+_WORTH_BY_TIME = 0.995
+"""An order by time has fewer loops than one by place, and so more instructions: it must be faster by this factor."""
+_WORTH_OWN_QUEUES = 0.99
 """What a queue for the VFU must bring: the formula knows nothing of the time that more instructions take to issue."""
+_DELAYS = (0.75, 1.0)
+"""The delays of `fill_gaps` that are tried."""
+
+_Timed = tuple[int, list[Item]]
 
 
 def order(commands: Sequence[Command], machine: Machine, options: Options) -> list[Item]:
@@ -27,9 +40,9 @@ def order(commands: Sequence[Command], machine: Machine, options: Options) -> li
 
     Requires: commands whose results are correct if each ends before the next begins.
     Ensures: the same commands with waits, posts and fences, such that the queues running in parallel compute the same
-    results. If the options allow it, loads are hoisted and, where the VFU has a queue, the units overlap; of the orders
-    that were tried the formula predicts the shortest time for this one. If two queues for the units are hardly faster
-    than one, the commands of both are in the CP queue.
+    results; addresses in SB may differ. If the options allow it, transfers are ordered by time, or loads are hoisted,
+    where the formula predicts less time. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
+    the commands of both units are in the CP queue.
     """
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands
@@ -40,33 +53,52 @@ def order(commands: Sequence[Command], machine: Machine, options: Options) -> li
         return fence_between_layers(synchronise([command for layer in layers for command in layer], memory_of))
     if not options.reorder:
         return synchronise(own, memory_of)
-    hoisted = hoist_loads(commands, window=_HOIST_WINDOW, memory_of=memory_of)
-    time_ps, best = _fastest((hoisted, commands), machine, memory_of)
-    if machine.vfu_queue_depth:
-        overlapped_ps, overlapped = _fastest(_overlapping(own, machine, memory_of), machine, memory_of)
-        if overlapped_ps < _WORTH * time_ps:
-            return overlapped
-    return best
-
-
-def _fastest(orders: Iterable[Sequence[Command]], machine: Machine, memory_of: Sequence[int]) -> tuple[int, list[Item]]:
-    """Return the predicted time and the items of the fastest order."""
-    ways = [synchronise(each, memory_of) for each in orders]
-    times_ps = [predicted_time_ps(each, machine) for each in ways]
-    best = times_ps.index(min(times_ps))
-    return times_ps[best], ways[best]
-
-
-def _overlapping(own: Sequence[Command], machine: Machine, memory_of: Sequence[int]) -> list[list[Command]]:
-    """Return orders of commands in which MFU and VFU work at the same time."""
     costs = CostModel(machine)
-    durations_ps = [costs.duration_ps(command) for command in own]
-    return [
-        overlap_units(own, durations_ps, window=_OVERLAP_WINDOW, memory_of=memory_of),
-        hoist_loads(own, window=_HOIST_WINDOW, memory_of=memory_of),
-    ]
+    best = _faster(_by_place(commands, memory_of), _by_time(commands, machine, costs), machine, costs)
+    if machine.vfu_queue_depth:
+        durations_ps = [costs.duration_ps(command) for command in own]
+        both = overlap_units(own, durations_ps, window=_OVERLAP_WINDOW, memory_of=memory_of)
+        early = hoist_loads(own, window=_HOIST_WINDOW, memory_of=memory_of)
+        by_place = [synchronise(each, memory_of) for each in (both, early)]
+        overlapped = _faster(by_place, _by_time(both, machine, costs), machine, costs)
+        if overlapped[0] < _WORTH_OWN_QUEUES * best[0]:
+            best = overlapped
+    return best[1]
 
 
-def predicted_time_ps(items: Sequence[Item], machine: Machine) -> int:
+def _faster(
+    by_place: Iterable[list[Item]], by_time: Iterable[list[Item]], machine: Machine, costs: CostModel
+) -> _Timed:
+    """Return the predicted time and the items of the fastest order; one by time must be worth its instructions."""
+    placed, timed = (
+        [(predicted_time_ps(items, machine, costs), items) for items in orders] for orders in (by_place, by_time)
+    )
+    best = min(placed, key=itemgetter(0))
+    faster = min(timed, key=itemgetter(0), default=best)
+    return faster if faster[0] <= _WORTH_BY_TIME * best[0] else best
+
+
+def _by_place(commands: Sequence[Command], memory_of: Sequence[int]) -> list[list[Item]]:
+    """Return orders in which loads are hoisted, and in which nothing moves."""
+    conflicts = dependencies(commands, memory_of)
+    early = hoisted(commands, conflicts, window=_HOIST_WINDOW)
+    return [synchronised(commands, conflicts, order) for order in (early, range(len(commands)))]
+
+
+def _by_time(commands: Sequence[Command], machine: Machine, costs: CostModel) -> Iterator[list[Item]]:
+    """Yield orders by time, with weights that arrive early; none for a core of several.
+
+    Other cores rely on the order of its loads and stores.
+    """
+    if any(command.function in (Function.SEND, Function.RECEIVE) for command in commands):
+        return
+    spread = commands if machine.shared_buffer else spread_weights(commands, machine.sb_bytes)
+    conflicts = dependencies(spread, ONE_BUFFER if machine.shared_buffer else SEPARATE)
+    durations = [costs.duration_ps(command) for command in spread]
+    for delay in _DELAYS:
+        yield synchronised(spread, conflicts, fill_gaps(spread, conflicts, durations, delay))
+
+
+def predicted_time_ps(items: Sequence[Item], machine: Machine, costs: CostModel | None = None) -> int:
     """Return the time of items by the formula of S2.6, in picoseconds."""
-    return formula((IssuedStep(pc, item, 0) for pc, item in enumerate(items)), machine).total_ps
+    return formula((IssuedStep(pc, item, 0) for pc, item in enumerate(items)), machine, costs=costs).total_ps

@@ -2,7 +2,8 @@
 
 In program order a pass runs through all its layers before the next pass begins, so that each unit waits for the other.
 List scheduling takes, out of a window of commands, the one that can begin first: while the VFU works on a tile, the MFU
-begins the next one. The commands of a layer on one unit, loads, and stores each keep their order.
+begins the next one. The commands of a layer on one unit, loads, and stores each keep their order; loads into SB are
+loads. `gaps.fill_gaps` may then order the transfers once more.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from device_agents.emulated_npu.compiler.ordering.hazards import LOAD, SEPARATE, STORE, latest_conflicts, stream_of
+from device_agents.emulated_npu.compiler.ordering.hazards import (
+    LOAD,
+    SEPARATE,
+    STORE,
+    WEIGHTS,
+    latest_conflicts,
+    stream_of,
+)
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.matrix_cost import runs_on_mfu
 from device_agents.emulated_npu.unit_commands import Command, Queue
@@ -67,5 +75,6 @@ def _begin_ps(free_ps: int, earlier: Sequence[int], ends_ps: dict[int, int]) -> 
 
 def _stream(command: Command) -> int:
     if command.function.is_transfer:
-        return stream_of(command)
+        stream = stream_of(command)
+        return LOAD if stream == WEIGHTS else stream
     return max(LOAD, STORE) + 1 + 2 * (command.layer % _LAYERS) + command.vfu_queue

@@ -15,28 +15,34 @@ from device_agents.emulated_npu.compiler.ordering.hazards import (
     SEPARATE,
     STORE,
     VECTOR,
+    WEIGHTS,
     Conflicts,
     dependencies,
     stream_of,
 )
 from device_agents.emulated_npu.unit_commands import Command, Function
 
+_LOADS = (LOAD, WEIGHTS)
 _UNITS = (COMPUTE, VECTOR)
 
 
 def hoist_loads(commands: Sequence[Command], *, window: int, memory_of: Sequence[int] = SEPARATE) -> list[Command]:
-    """Return the commands with every load as early as its dependences allow, over at most `window` computes.
+    """Return the commands with every load as early as its dependences allow, as `hoisted` orders them."""
+    return [commands[position] for position in hoisted(commands, dependencies(commands, memory_of), window=window)]
+
+
+def hoisted(commands: Sequence[Command], conflicts: Sequence[Conflicts], *, window: int) -> list[int]:
+    """Return the positions of the commands with loads as early as conflicts allow, over at most `window` computes.
 
     A load does not pass a store that can start no later than the load: that would only delay the store.
     """
     streams = [stream_of(command) for command in commands]
-    conflicts = dependencies(commands, memory_of)
-    others = [position for position, stream in enumerate(streams) if stream != LOAD]
-    loads = [position for position, stream in enumerate(streams) if stream == LOAD]
+    others = [position for position, stream in enumerate(streams) if stream not in _LOADS]
+    loads = [position for position, stream in enumerate(streams) if stream in _LOADS]
     rank = {position: index for index, position in enumerate(others)}
     computes = [rank[position] for position in others if streams[position] in _UNITS]
 
-    result: list[Command] = []
+    result: list[int] = []
     done = passed = overtaken_from = 0  # others placed; others and computes that precede the load in the program
     for load in loads:
         while passed < len(others) and others[passed] < load:
@@ -48,10 +54,10 @@ def hoist_loads(commands: Sequence[Command], *, window: int, memory_of: Sequence
         slot = max(behind, limit, done)
         while slot < passed and _is_store(commands, others[slot]) and _starts_no_later(conflicts, others[slot], load):
             slot += 1
-        result += [commands[position] for position in others[done:slot]]
-        result.append(commands[load])
+        result += others[done:slot]
+        result.append(load)
         done = slot
-    return result + [commands[position] for position in others[done:]]
+    return result + others[done:]
 
 
 def _is_store(commands: Sequence[Command], position: int) -> bool:

@@ -20,8 +20,9 @@ from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
 MAX_CHAIN = 12
+_NEAR = 0.02
 _PATIENCE = 3
-"""The search for longer chains ends after this many starts without a gain."""
+"""The search for longer chains ends after this many starts that lose more than the share `_NEAR` of their time."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,8 @@ class Planner:
             if estimate is None:
                 break
             candidate = best[start].extended(estimate, end)
-            idle += 1
+            lost_ps = 0 if found is None else candidate.predicted_ps - found.predicted_ps
+            idle += lost_ps > _NEAR * estimate.predicted_ps
             if found is None or candidate.predicted_ps < found.predicted_ps:
                 found, idle = candidate, 0
             if idle == _PATIENCE:

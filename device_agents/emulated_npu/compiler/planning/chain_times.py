@@ -17,6 +17,7 @@ from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.unit_commands import Command, Function, Queue
 
 _LEAVING = (Function.STORE, Function.SEND)
+_Times = dict[Queue, int]
 
 
 @dataclass(frozen=True)
@@ -67,45 +68,62 @@ class ChainTimes:
     def __init__(self, values: Mapping[str, Value], machine: Machine, externals: Externals) -> None:
         self._values, self._machine, self._externals = values, machine, externals
         self._costs = CostModel(machine)
-        self._computing: dict[object, dict[Queue, int]] = {}
+        self._computing: dict[object, tuple[_Times, int]] = {}
+        self._known: dict[int, TimedPlan] = {}
 
     def timed(self, plan: ChainPlan) -> TimedPlan:
-        """Return a plan with its predicted times."""
+        """Return a plan with its predicted times, which are computed once for each plan."""
+        if id(plan) not in self._known:
+            self._known[id(plan)] = TimedPlan(plan, self._queue_times(plan))
+        return self._known[id(plan)]
+
+    def _queue_times(self, plan: ChainPlan) -> QueueTimes:
         writer = ChainWriter(plan, self._values, self._machine, self._externals)
         fill_ps = drain_ps = 0
         totals_ps = dict.fromkeys(Queue, 0)
         for tile, count in _representatives(plan.geometry):
             filling = not any(tile)
+            pass_ps = stored_ps = 0
             for step in writer.steps(tile):
                 if isinstance(step, ComputeStep):
-                    times_ps = self._computing_ps(plan, writer, step)
+                    times_ps, lead_ps = self._computing_ps(plan, writer, step)
+                    fill_ps += lead_ps if filling else 0
                     filling = False
                 else:
-                    times_ps = self._times_ps([step])
-                    drain_ps = times_ps[Queue.IO] if step.function in _LEAVING else drain_ps
+                    times_ps, _ = self._times_ps([step])
+                    if step.function in _LEAVING:
+                        stored_ps = max(stored_ps, pass_ps) + times_ps[Queue.IO]
                     fill_ps += times_ps[Queue.IO] if filling else 0
+                pass_ps += times_ps[Queue.CP] + times_ps[Queue.VFU]
                 for queue, duration_ps in times_ps.items():
                     totals_ps[queue] += duration_ps * count
+            drain_ps = max(0, stored_ps - pass_ps)
         io_ps, mfu_ps, vfu_ps = totals_ps.values()
         if not plan.loads_ahead:
             fill_ps = io_ps - drain_ps
         unit_ps = max(mfu_ps, vfu_ps)
         # Where the units overlap, the first pass of the other unit has nothing to overlap with.
         other_ps = (mfu_ps + vfu_ps - unit_ps) // (plan.passes if plan.overlaps else 1)
-        return TimedPlan(plan, QueueTimes(io_ps, unit_ps + other_ps, fill_ps, drain_ps, unit_ps))
+        return QueueTimes(io_ps, unit_ps + other_ps, fill_ps, drain_ps, unit_ps)
 
-    def _times_ps(self, commands: Iterable[Command]) -> dict[Queue, int]:
-        """Return the time of commands on each queue of the machine."""
+    def _times_ps(self, commands: Iterable[Command]) -> tuple[_Times, int]:
+        """Return the time of commands on each queue of the machine, and of the loads before the first computation."""
         times_ps = dict.fromkeys(Queue, 0)
+        lead_ps = 0
         for command in commands:
             cost, queue = self._costs.cost(command), command.queue
-            if queue is Queue.CP and self._machine.vfu_queue_depth and not cost.on_mfu:
-                queue = Queue.VFU
+            if queue is Queue.CP:
+                lead_ps = lead_ps or times_ps[Queue.IO]
+                if self._machine.vfu_queue_depth and not cost.on_mfu:
+                    queue = Queue.VFU
             times_ps[queue] += cost.duration_ps
-        return times_ps
+        return times_ps, lead_ps
 
-    def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> dict[Queue, int]:
-        """Return the time on each queue; it depends only on shapes, so that equal steps share it."""
+    def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[_Times, int]:
+        """Return the time on each queue, and of the loads that the first computation needs.
+
+        It depends only on shapes, so that equal steps share it.
+        """
         layer = step.layer
         weights = plan.weights.get(layer.index)
         sizes = tuple(map(size_of, step.region))

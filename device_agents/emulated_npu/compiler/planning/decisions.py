@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
@@ -38,6 +38,14 @@ def decide_by_each_assumption(
         if chains not in seen:
             seen.append(chains)
             yield decisions
+
+
+def decide_chains(
+    graph: Graph, machine: Machine, options: Options, externals: Externals, ends: Sequence[int], halo_bytes: int
+) -> tuple[Decision, ...]:
+    """Choose how to run chains that end at `ends`, with that much of a halo buffer; raises DoesNotFit."""
+    planner = Planner(graph, machine, options, externals, rooms_of(machine)).within(halo_bytes)
+    return tuple(planner.decide(start, end) for start, end in itertools.pairwise((0, *ends)))
 
 
 def _decided(planner: Planner, options: Options) -> tuple[Decision, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -16,8 +16,9 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     whole_value,
     written_part,
 )
-from device_agents.emulated_npu.compiler.graph.regions import multiplier
+from device_agents.emulated_npu.compiler.graph.regions import multiplier, size_of
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
+from device_agents.emulated_npu.compiler.planning.cache_places import place_by_gain
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, depthwise_bytes, element_type
 from device_agents.emulated_npu.compiler.planning.chain_commands import (
     Destination,
@@ -26,6 +27,7 @@ from device_agents.emulated_npu.compiler.planning.chain_commands import (
     weight_key,
 )
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes, dense_strides
+from device_agents.emulated_npu.compiler.planning.trailing import Trails, trails
 from device_agents.emulated_npu.compiler.planning.weights import WeightBlock, uses_weight_buffer
 from device_agents.emulated_npu.compiler.splitting.division import GroupGraph
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
@@ -59,17 +61,16 @@ _NOWHERE: Mapping[str, tuple[Destination, ...]] = MappingProxyType({})
 
 
 def choose_spaces(graph: Graph, machine: Machine, slots: Mapping[str, int] = _ONCE) -> dict[str, Space]:
-    """Return the memory of every value: the last-level cache if a few such activations fit in it, else DDR.
+    """Return the memory that predictions assume for every value: the last-level cache if it fits there, else DDR.
 
-    `slots` is the number of inputs for which a value that other groups send has room; it goes to the cache if it fits.
+    Where values lie in the end is decided when the chains are known. `slots` is the number of inputs for which a value
+    that other groups send has room.
     """
     spaces = {}
     for name, value in graph.values.items():
         size = slots.get(name, 1) * buffer_bytes(value.shape, element_type(value, machine))
-        computed = value.kind in ("activation", "received") and not value.is_output
-        cached = computed and size <= machine.llc.bytes // (1 if name in slots else 4)
-        cached = cached or (name in graph.cached and size <= machine.llc.bytes)
-        spaces[name] = Space.LLC if cached else Space.DDR
+        fits = is_cacheable(value, graph) and size <= machine.llc.bytes
+        spaces[name] = Space.LLC if fits else Space.DDR
     return spaces
 
 
@@ -193,20 +194,44 @@ class ExternalMemory:
         return {name: (first[name], last[name]) for name in first if name not in self._occupied.values}
 
     def _cache(self, lives: Sequence[Sequence[Lifetime]]) -> tuple[Mapping[str, int], int]:
-        """Return the addresses of activations in the cache, and their end; the largest go to DDR until all fit."""
-        wanted = sorted(
-            (life for own in lives for life in own if self._spaces[life.name] is Space.LLC),
-            key=lambda life: (life.name not in self._graph.cached, life.bytes),
-        )
-        while wanted:
-            names = {life.name for life in wanted}
-            kept = [[life for life in own if life.name in names] for own in lives]
-            addresses, top = _side_by_side(kept, self._occupied.llc_bytes)
-            if top <= self._machine.llc.bytes:
-                return addresses, top
-            crowded = {life.name for own in kept for life in _crowded(own, addresses, self._machine.llc.bytes)}
-            wanted.remove(next(life for life in reversed(wanted) if life.name in crowded))
-        return {}, self._occupied.llc_bytes
+        """Return the addresses of activations in the cache, and their end.
+
+        Values come first that move most bytes for the bytes that they occupy, or for these bytes times the chains that
+        they live: whichever keeps more traffic out of DDR. The chains are known here, so that values which were
+        expected in DDR may find room, and others may find none.
+        """
+        moved = self._moved_bytes()
+        own = [life for each in lives for life in each if is_cacheable(self._graph.values[life.name], self._graph)]
+        room_bytes = self._machine.llc.bytes - self._occupied.llc_bytes
+        over: Trails = {}
+        if len(self._cores) == 1:
+            over = trails(self._cores[0], own, self._graph.values, self._machine, room_bytes)
+        parts = {life.name: place for place, each in enumerate(lives) for life in each}
+
+        def placed_by(steps: Callable[[Lifetime], int]) -> tuple[dict[str, int], int]:
+            def gain(life: Lifetime) -> tuple[bool, float, str]:
+                occupied = max(1, life.bytes) * steps(life)
+                return life.name not in self._graph.cached, -moved[life.name] / occupied, life.name
+
+            return place_by_gain(sorted(own, key=gain), parts, over, room_bytes)
+
+        ways = (placed_by(lambda life: life.last - life.first + 1), placed_by(lambda _: 1))
+        addresses, used_bytes = max(ways, key=lambda way: sum(moved[name] for name in way[0]))
+        base = self._occupied.llc_bytes
+        return {name: base + address for name, address in addresses.items()}, base + used_bytes
+
+    def _moved_bytes(self) -> Counter[str]:
+        """Return the bytes of each value that all chains load and store."""
+        found: Counter[str] = Counter()
+        for plan in (plan for plans in self._cores for plan in plans):
+            geometry = plan.geometry
+            for name in (*geometry.stored, *geometry.loaded):
+                value = self._graph.values[whole_value(name)]
+                # A value without a buffer in NB is a table, or a factor that may be fetched in every pass.
+                times = 1 if name in plan.buffers else plan.passes
+                elements = math.prod(map(size_of, geometry.regions[name]))
+                found[value.name] += times * elements * element_type(value, self._machine).bytes
+        return found
 
     def _weights(self, plans: Sequence[ChainPlan], known: dict[object, int]) -> tuple[dict[str, int], dict[str, int]]:
         """Return the addresses of a core's weights and constants; `known` has the weights that already have one."""
@@ -233,10 +258,9 @@ class ExternalMemory:
         return weights, constants
 
 
-def _crowded(lives: Sequence[Lifetime], addresses: Mapping[str, int], limit: int) -> list[Lifetime]:
-    """Return the buffers that end beyond the limit, and all that live at the same time."""
-    beyond = [life for life in lives if addresses[life.name] + aligned(life.bytes) > limit]
-    return [life for life in lives if any(life.first <= one.last and one.first <= life.last for one in beyond)]
+def is_cacheable(value: Value, graph: Graph) -> bool:
+    """Return whether a value may lie in the last-level cache: it is computed, and the host does not read it."""
+    return (value.kind in ("activation", "received") and not value.is_output) or value.name in graph.cached
 
 
 def _side_by_side(lives: Sequence[Sequence[Lifetime]], top: int) -> tuple[Mapping[str, int], int]:

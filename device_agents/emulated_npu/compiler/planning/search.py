@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
@@ -127,17 +127,16 @@ class ChainEstimate:
 
 @dataclass(frozen=True)
 class _Effort:
-    """The limits of a search: stages of cuts, tiles of a chain, plans per cut, cuts finer than the first that fits.
+    """The limits of a search: stages of cuts, tiles of a chain, plans per cut, patience with finer cuts.
 
-    `parts` are the numbers of passes that are tried for a chain that fits in one pass. `turns` is the number of buffers
-    that passes use in turn.
+    The search for finer cuts ends after `finer` in a row that are not faster. `turns` is the number of buffers that
+    passes use in turn.
     """
 
     stages: int
     tiles: int
     plans: int
     finer: int
-    parts: tuple[int, ...] = (2, 4)
     turns: Turns = _TWO_TURNS
 
 
@@ -146,7 +145,7 @@ _PRODUCTS = _Effort(stages=3, tiles=4096, plans=1, finer=0)
 _LARGE = _Effort(stages=3, tiles=4096, plans=2, finer=2)
 _LARGE_MAP = 1 << 15
 """Pixels of a map for which more than a quick search pays: it is cut into many tiles, and they have much halo."""
-_THOROUGH = _Effort(stages=99, tiles=MAX_PASSES, plans=99, finer=3, parts=(2, 3, 4, 6, 8, 12))
+_THOROUGH = _Effort(stages=99, tiles=MAX_PASSES, plans=99, finer=3)
 
 
 class ChainSearch:
@@ -156,7 +155,7 @@ class ChainSearch:
         self._values, self._machine, self._options, self._externals = values, machine, options, externals
         self._times = ChainTimes(values, machine, externals)
         self._drafts: dict[object, ChainDraft] = {}
-        self._timed: dict[object, TimedPlan] = {}
+        self._plans: dict[object, ChainPlan] = {}
 
     def estimates(self, chain: Chain, room: Room) -> tuple[ChainEstimate, ...]:
         """Return quick estimates of good choices, one for each of ASSUMPTIONS; raises as `choices`."""
@@ -181,7 +180,7 @@ class ChainSearch:
     def _swept(self, parts: tuple[HardwareLayer, ...], chain: Chain, room: Room) -> tuple[ChainEstimate, ...]:
         """Return the estimates of a layer in parts, one after the other; parts of equal size take the same time."""
         alike = {part.output.shape: part for part in parts}
-        each = {shape: self._plans(part, chain, room) for shape, part in alike.items()}
+        each = {shape: self._plans_of(part, chain, room) for shape, part in alike.items()}
         return tuple(
             _estimate_of([one.fastest(each[part.output.shape]) for part in parts], room, one) for one in ASSUMPTIONS
         )
@@ -191,7 +190,7 @@ class ChainSearch:
         swept = False
         for parts in self._sweeps(chain, room):
             with contextlib.suppress(DoesNotFit, NotTileable):
-                timed = tuple(ASSUMPTIONS[0].fastest(self._plans(part, chain, room)) for part in parts)
+                timed = tuple(ASSUMPTIONS[0].fastest(self._plans_of(part, chain, room)) for part in parts)
                 yield Way(f"weights resident in {len(timed)} sweeps", timed, room)
                 swept = True
         if swept and self._residency(chain.layers[0]) == "weights":
@@ -226,8 +225,13 @@ class ChainSearch:
         ways = (slice_outputs(layer, self._machine, room.sb_bytes // divisor) for divisor in (2, 1))
         return [parts for parts in ways if len(parts) > 1]
 
-    def _plans(self, part: HardwareLayer, chain: Chain, room: Room) -> list[TimedPlan]:
-        return self._coarsest(replace(chain, layers=(part,)), room, _effort(chain))
+    def _plans_of(self, part: HardwareLayer, chain: Chain, room: Room) -> list[TimedPlan]:
+        """Return plans of one of several parts; in half of NB, the next part arrives meanwhile."""
+        alone, effort = replace(chain, layers=(part,)), _effort(chain)
+        plans = self._coarsest(alone, room, effort)
+        with contextlib.suppress(DoesNotFit, NotTileable):
+            plans = self._coarsest(alone, replace(room, nb_bytes=room.nb_bytes // 2), effort) + plans
+        return plans
 
     def _coarsest(self, chain: Chain, room: Room, effort: _Effort) -> list[TimedPlan]:
         """Return plans for the coarsest cuts that fit, and finer ones; raises DoesNotFit, or NotTileable."""
@@ -238,7 +242,7 @@ class ChainSearch:
         products = any(map(is_product, chain.layers))
         stages = candidate_cuts(chain.layers, self._options.tile, self._values)
         for stage in itertools.islice(stages, effort.stages):
-            found: list[TimedPlan] = []
+            found: list[ChainPlan] = []
             for group in stage:
                 candidates = [cuts for cuts in group if _is_searched(last, cuts, most)]
                 if not candidates:
@@ -252,10 +256,11 @@ class ChainSearch:
                     problems.append(error)
                 except NotTileable:
                     continue
-                if len(chain.layers) > 1 and found and found[0].plan.passes < _MANY_PASSES and not products:
+                if len(chain.layers) > 1 and found and found[0].passes < _MANY_PASSES and not products:
                     break
             if found:
-                return found + self._in_parts(found[0], chain, room, effort)
+                timed = list(map(self._times.timed, found))
+                return timed + self._in_parts(timed[0], chain, room, effort)
         if not problems and refused is not None:
             raise refused
         if not problems:
@@ -268,26 +273,42 @@ class ChainSearch:
         Later passes load, and earlier ones store, while others compute. A chain in one pass may do so beside the chains
         around it, which its prediction does not know.
         """
-        last, times = chain.layers[-1], whole.times
+        times = whole.times
         if whole.plan.passes > 1 or self._options.chains != "auto":
-            return []
-        efforts = [effort, _overlapping(effort)] if times.unit_ps < times.cp_ps else [effort]
-        if not is_windowed(last) and len(efforts) == 1:
             return []
         if max(times.io_ps, times.unit_ps) >= times.together_ps:
             return []
-        found: list[TimedPlan] = []
+        efforts = [effort, _overlapping(effort)] if times.unit_ps < times.cp_ps else [effort]
         _, *stages = itertools.islice(candidate_cuts(chain.layers, self._options.tile, self._values), 2)
-        for rows, *_ in stages:
-            for cuts in (cuts for cuts in rows if count_tiles(last, cuts) in effort.parts):
-                for each in efforts:
-                    with contextlib.suppress(DoesNotFit, NotTileable):
-                        found += self._variants(chain, cuts, room, each)
+        found = [
+            each
+            for rows, *_ in filter(None, stages)
+            for tried in efforts
+            for each in self._finer(rows, math.inf, chain, room, replace(tried, finer=max(1, tried.finer)))
+        ]
         return [replace(each, doubtful=not _is_faster(each.times, times)) for each in found]
+
+    def _finer(
+        self, candidates: Iterable[Cuts], fastest_ps: float, chain: Chain, room: Room, effort: _Effort
+    ) -> list[TimedPlan]:
+        """Return plans of cuts from coarse to fine, until `effort.finer` in a row are not faster than those before."""
+        found: list[TimedPlan] = []
+        idle = 0
+        for cuts in candidates:
+            if idle == effort.finer:
+                break
+            idle += 1
+            with contextlib.suppress(DoesNotFit, NotTileable):  # a finer cut may keep more halo than there is room for
+                timed = list(map(self._times.timed, self._variants(chain, cuts, room, effort)))
+                found += timed
+                took_ps = min(each.times.together_ps for each in timed)
+                if took_ps < fastest_ps:
+                    fastest_ps, idle = took_ps, 0
+        return found
 
     def _coarsest_whole(
         self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: _Effort
-    ) -> list[TimedPlan]:
+    ) -> list[ChainPlan]:
         """Return `_coarsest_of`, without candidates that divide what a layer of the chain writes as one part."""
         try:
             return self._coarsest_of(candidates, wanted, chain, room, effort)
@@ -299,38 +320,46 @@ class ChainSearch:
 
     def _coarsest_of(
         self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: _Effort
-    ) -> list[TimedPlan]:
+    ) -> list[ChainPlan]:
         guess = first_guess(chain.layers[-1], candidates, wanted)
         first, found = self._fitting(candidates, guess, chain, room, effort)
-        if len(chain.layers) == 1 and is_windowed(chain.layers[0]) and found[0].plan.passes >= _MANY_PASSES:
+        if len(chain.layers) == 1 and is_windowed(chain.layers[0]) and found[0].passes >= _MANY_PASSES:
             with contextlib.suppress(DoesNotFit):  # larger tiles, loaded between computations, fetch less halo
                 found += self._fitting(candidates[: first + 1], first, chain, room, replace(effort, turns=_ONE_TURN))[1]
-        if found[0].plan.passes > 1 and not found[0].plan.overlaps and found[0].times.unit_ps < found[0].times.cp_ps:
+        if found[0].passes > 1 and not found[0].overlaps and self._uses_both_units(found[0]):
             with contextlib.suppress(DoesNotFit):  # smaller tiles, so that MFU and VFU work on different ones
                 found += self._fitting(candidates[first:], 0, chain, room, _overlapping(effort))[1]
         return found
 
+    def _uses_both_units(self, plan: ChainPlan) -> bool:
+        """Return whether a plan has work for MFU and VFU, and each has a queue."""
+        if not self._machine.vfu_queue_depth:
+            return False
+        times = self._times.timed(plan).times
+        return times.unit_ps < times.cp_ps
+
     def _fitting(
         self, candidates: list[Cuts], guess: int, chain: Chain, room: Room, effort: _Effort
-    ) -> tuple[int, list[TimedPlan]]:
+    ) -> tuple[int, list[ChainPlan]]:
         """Return the place of the first candidate that fits, and the plans of it and of some behind it."""
-        tried: dict[int, list[TimedPlan]] = {}
+        tried: dict[int, list[ChainPlan]] = {}
 
-        def plans(place: int) -> list[TimedPlan]:
+        def plans(place: int) -> list[ChainPlan]:
             if place not in tried:
                 tried[place] = self._variants(chain, candidates[place], room, effort)
             return tried[place]
 
         first = first_that_fits(len(candidates), guess, plans)
-        found = list(plans(first))
-        for place in range(first + 1, min(first + effort.finer, len(candidates) - 1) + 1):
-            with contextlib.suppress(DoesNotFit):  # a finer cut may keep more halo than there is room for
-                found.extend(plans(place))
-        return first, found
+        found = plans(first)
+        if not effort.finer:
+            return first, found
+        fastest_ps = min(self._times.timed(each).times.together_ps for each in found)
+        finer = self._finer(candidates[first + 1 :], fastest_ps, chain, room, effort)
+        return first, found + [each.plan for each in finer]
 
-    def _variants(self, chain: Chain, cuts: Cuts, room: Room, effort: _Effort) -> list[TimedPlan]:
+    def _variants(self, chain: Chain, cuts: Cuts, room: Room, effort: _Effort) -> list[ChainPlan]:
         """Return plans of a chain cut in one way, one for each halo mode that fits; raises DoesNotFit."""
-        found: list[TimedPlan] = []
+        found: list[ChainPlan] = []
         problem: DoesNotFit | None = None
         for modes in self._halo_modes(len(cuts)):
             cut = tuple(replace(item, mode=mode) for item, mode in zip(cuts, modes, strict=True))
@@ -341,14 +370,14 @@ class ChainSearch:
                 if error.memory == "NB" and error.demand_bytes > room.nb_bytes:  # does not fit without a halo either
                     break
                 continue
-            if not found[-1].plan.slabs or len(found) == effort.plans:  # without a halo all modes are the same
+            if not found[-1].slabs or len(found) == effort.plans:  # without a halo all modes are the same
                 break
         if problem is not None and not found:
             raise problem
         return found
 
-    def _planned(self, chain: Chain, cuts: Cuts, room: Room, turns: Turns) -> TimedPlan:
-        """Return the plan of a chain cut in one way, with its times; only whether it fits depends on the room."""
+    def _planned(self, chain: Chain, cuts: Cuts, room: Room, turns: Turns) -> ChainPlan:
+        """Return the plan of a chain cut in one way; only whether it fits depends on the room."""
         layers = tuple(
             (layer.index, layer.output.value, layer.output.start, layer.output.shape) for layer in chain.layers
         )
@@ -356,10 +385,9 @@ class ChainSearch:
         if key not in self._drafts:
             self._drafts[key] = draft_chain(chain, self._values, cuts, self._machine, turns)
         self._drafts[key].check(room)
-        if (key, room.sb_bytes) not in self._timed:
-            plan = self._drafts[key].with_weights(self._machine, room.sb_bytes)
-            self._timed[key, room.sb_bytes] = self._times.timed(plan)
-        return self._timed[key, room.sb_bytes]
+        if (key, room.sb_bytes) not in self._plans:
+            self._plans[key, room.sb_bytes] = self._drafts[key].with_weights(self._machine, room.sb_bytes)
+        return self._plans[key, room.sb_bytes]
 
     def _halo_modes(self, cuts: int) -> Iterator[tuple[HaloMode, ...]]:
         choice = self._options.halo

@@ -108,9 +108,7 @@ def cut_weights(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tu
     if _needs_whole_sums(layer):
         _demand_column(layer, column_bytes, budget_bytes)
     elif outputs < min(per_group, machine.mfu.columns):
-        outputs, depth = _part_of_channels(layer, machine, budget_bytes, min(per_group, machine.mfu.columns))
-        if depth < channels and depth > machine.mfu.rows:
-            depth -= depth % machine.mfu.rows
+        outputs, depth = _small_block(layer, machine, budget_bytes, outputs)
     return tuple(_blocks(layer, stored_taps(layer, machine) * item, per_group, channels, outputs, depth))
 
 
@@ -149,6 +147,29 @@ def slice_outputs(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> 
         for first in range(0, channels, stop)
         for low in range(first, first + stop, count)
     )
+
+
+def _small_block(layer: HardwareLayer, machine: Machine, budget_bytes: int, whole: int) -> tuple[int, int]:
+    """Return output and input channels of blocks that do not fill the columns; raises DoesNotFit.
+
+    A block has the sums of `whole` output channels, or parts of the sums of more. The matrix unit takes the fewest
+    rounds, or there are the fewest blocks.
+    """
+    per_group, channels, rows = output_channels(layer) // layer.groups, reduced_channels(layer), machine.mfu.rows
+    shapes = [(whole, channels)] if whole else []
+    columns = min(per_group, machine.mfu.columns)
+    while columns:
+        outputs, depth = _part_of_channels(layer, machine, budget_bytes, columns)
+        shapes.append((outputs, depth - depth % rows if rows < depth < channels else depth))
+        columns //= 2
+
+    def work(shape: tuple[int, int]) -> tuple[int, int, int]:
+        outputs, depth = shape
+        parts, rest = divmod(channels, depth)
+        rounds = parts * ceil_div(depth, rows) + ceil_div(rest, rows)
+        return ceil_div(per_group, outputs) * rounds, ceil_div(per_group, outputs) * ceil_div(channels, depth), -outputs
+
+    return min(shapes, key=work)
 
 
 def _part_of_channels(layer: HardwareLayer, machine: Machine, budget_bytes: int, columns: int) -> tuple[int, int]:

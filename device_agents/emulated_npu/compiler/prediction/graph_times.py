@@ -11,7 +11,7 @@ from device_agents.emulated_npu.compiler.ordering.order import order, predicted_
 from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
 from device_agents.emulated_npu.compiler.planning.decisions import decide_by_each_assumption
 from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces, placeholders
-from device_agents.emulated_npu.compiler.planning.plan import plan
+from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, plan
 from device_agents.emulated_npu.compiler.splitting.division import divide
 from device_agents.emulated_npu.machine import Machine
 
@@ -23,9 +23,13 @@ class GraphPredictor:
         self._machine, self._options = machine, options
         self._decided: tuple[Graph, tuple[Decision, ...], Iterator[tuple[Decision, ...]]] | None = None
 
-    def time_ps(self, graph: Graph) -> int:
-        """Return the time of a graph by the formula of S2.6, without its setup; raises DoesNotFit."""
-        (group,) = plan(divide(graph, self._machine), self._options)
+    def time_ps(self, graph: Graph, chains: tuple[Decision, ...] | None = None) -> int:
+        """Return the time of a graph by the formula of S2.6, without its setup; raises DoesNotFit.
+
+        Without `chains`, they are those of the first assumption.
+        """
+        decided = NO_DECISIONS if chains is None else {0: chains}
+        (group,) = plan(divide(graph, self._machine), self._options, decisions=decided)
         return predicted_time_ps(order(group.cores[0].commands, self._machine, self._options), self._machine)
 
     def chains(self, graph: Graph) -> list[tuple[int, int]]:

@@ -41,13 +41,13 @@ def test_dense_views_depend_only_on_what_they_share(program: list[tuple]) -> Non
 
 
 def test_latest_of_every_stream() -> None:
-    """A command names the latest load, store and compute that it must follow."""
+    """A command names the latest command of each stream that it must follow."""
     program = [load(0, 0), compute(32, 0), store(64, 32), load(32, 0), load(96, 64)]
     assert dependencies(program)[1:] == [
-        Conflicts(load=0, store=-1, compute=-1),
-        Conflicts(load=-1, store=-1, compute=1),
-        Conflicts(load=-1, store=2, compute=1),
-        Conflicts(load=-1, store=2, compute=-1),
+        Conflicts(load=0, store=-1, compute=-1, weights=-1),
+        Conflicts(load=-1, store=-1, compute=1, weights=-1),
+        Conflicts(load=-1, store=2, compute=1, weights=-1),
+        Conflicts(load=-1, store=2, compute=-1, weights=-1),
     ]
 
 
@@ -85,7 +85,8 @@ def test_a_narrow_slice_does_not_hide_a_wider_one() -> None:
     wide = Command(Function.LOAD, _slice(Space.NB, 0, 32), source)
     narrow = Command(Function.COPY, _slice(Space.NB, 0, 16), Operand(dense(Space.NB, 6, 5, 16), 4096))
     rest = Command(Function.STORE, Operand(dense(Space.DDR, 6, 5, 16), 9000), _slice(Space.NB, 16, 16))
-    assert dependencies([wide, narrow, rest]) == [(-1, -1, -1, -1), (0, -1, -1, -1), (0, -1, -1, -1)]
+    after_wide = Conflicts(load=0, store=-1, compute=-1, weights=-1)
+    assert dependencies([wide, narrow, rest])[1:] == [after_wide, after_wide]
 
 
 def test_parts_of_a_concatenation_are_independent() -> None:
@@ -98,6 +99,6 @@ def test_parts_of_a_concatenation_are_independent() -> None:
         Command(Function.LOAD, Operand(dense(Space.NB, 6, 5, 16), 5000 + 480 * k), _slice(Space.DDR, 16 * k, 16, 8192))
         for k in range(3)
     ]
-    nothing = (-1, -1, -1, -1)
-    assert dependencies(parts) == [nothing, nothing, nothing, (-1, -1, 2, -1)]
+    nothing = Conflicts(load=-1, store=-1, compute=-1, weights=-1)
+    assert dependencies(parts) == [nothing, nothing, nothing, nothing._replace(compute=2)]
     assert [found.store for found in dependencies([*stores, *loads])[3:]] == [0, 1, 2]

@@ -163,7 +163,7 @@ def test_equal_layers_are_chosen_alike(edge: Machine) -> None:
 
 def test_a_group_has_its_part_of_the_cache(graph: Graph, edge: Machine) -> None:
     """A quarter of a chip's cores has a quarter of its cache: features that fit only the whole cache go to DDR."""
-    quarter = replace(edge.llc, bytes=4 * 24 * 24 * 64 * 4)  # one value in four is to fit: the largest map, 147,456
+    quarter = replace(edge.llc, bytes=24 * 24 * 64 * 4)  # the largest map
     spaces = [choose_spaces(graph, replace(edge, llc=replace(quarter, bytes=quarter.bytes // part))) for part in (1, 4)]
     assert [found[graph.layers[0].output.value] for found in spaces] == [Space.LLC, Space.DDR]
 

@@ -1,0 +1,104 @@
+"""Orders transfers by time: while one waits for a computation, later ones run (S2.5).
+
+A list schedule of all queues with the durations of the commands. Loads of features, loads into SB, stores and the
+computes of each queue keep their order. Where the next transfer of the program would wait for a compute, the first
+transfer of another stream that can start runs before it: weights arrive as long before their use as SB has room for
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from device_agents.emulated_npu.compiler.ordering.hazards import (
+    COMPUTE,
+    LOAD,
+    STORE,
+    VECTOR,
+    WEIGHTS,
+    Conflicts,
+    stream_of,
+)
+from device_agents.emulated_npu.unit_commands import Command
+
+_TRANSFERS = (LOAD, STORE, WEIGHTS)
+_UNITS = (COMPUTE, VECTOR)
+
+
+def fill_gaps(
+    commands: Sequence[Command], conflicts: Sequence[Conflicts], durations_ps: Sequence[int], delay: float
+) -> list[int]:
+    """Return the positions of all commands in the order in which they start.
+
+    `conflicts` are those of the commands in program order. A transfer that runs before an earlier one of the program
+    may delay it by at most the share `delay` of its own duration.
+    """
+    return _Schedule(commands, conflicts, durations_ps).run(delay)
+
+
+class _Schedule:
+    """The state of a schedule: the next command of every stream, and when commands that are placed start and end."""
+
+    def __init__(
+        self, commands: Sequence[Command], conflicts: Sequence[Conflicts], durations_ps: Sequence[int]
+    ) -> None:
+        self._conflicts, self._durations = conflicts, durations_ps
+        self._streams: list[list[int]] = [[] for _ in (*_TRANSFERS, *_UNITS)]
+        for position, command in enumerate(commands):
+            self._streams[stream_of(command)].append(position)
+        for stream in self._streams:
+            stream.reverse()  # the next command is the last
+        self._ends = [-1] * len(commands)
+        self._io_free = 0
+        self._unit_free = dict.fromkeys(_UNITS, 0)
+        self._starts: list[tuple[int, int]] = []
+
+    def run(self, delay: float) -> list[int]:
+        """Place all commands and return their positions by start."""
+        while True:
+            self._compute()
+            ready = [found for found in map(self._next_transfer, _TRANSFERS) if found is not None]
+            if not ready:
+                break
+            start, position, stream = min(ready)
+            first_start, first, first_stream = min(ready, key=lambda found: found[1])
+            end = start + self._durations[position]
+            if end > first_start + delay * self._durations[position]:
+                start, position, stream = first_start, first, first_stream
+            self._streams[stream].pop()
+            self._io_free = self._place(position, start)
+        return [position for _, position in sorted(self._starts, key=lambda placed: placed[0])]
+
+    def _compute(self) -> None:
+        """Place all computes whose operands are placed."""
+        progress = True
+        while progress:
+            progress = False
+            for unit in _UNITS:
+                while (found := self._next(unit, self._unit_free[unit])) is not None:
+                    start, position, _ = found
+                    self._streams[unit].pop()
+                    self._unit_free[unit] = self._place(position, start)
+                    progress = True
+
+    def _next_transfer(self, stream: int) -> tuple[int, int, int] | None:
+        return self._next(stream, self._io_free)
+
+    def _next(self, stream: int, free: int) -> tuple[int, int, int] | None:
+        """Return start, position and stream of the next command of a stream, if everything before it is placed."""
+        if not self._streams[stream]:
+            return None
+        position = self._streams[stream][-1]
+        start = free
+        for before in self._conflicts[position]:
+            if before >= 0:
+                if self._ends[before] < 0:
+                    return None
+                start = max(start, self._ends[before])
+        return start, position, stream
+
+    def _place(self, position: int, start: int) -> int:
+        """Place a command and return its end."""
+        self._starts.append((start, position))
+        self._ends[position] = end = start + self._durations[position]
+        return end

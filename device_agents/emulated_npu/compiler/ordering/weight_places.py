@@ -1,0 +1,166 @@
+"""Gives the blocks in SB addresses that let them arrive early: each goes where nothing was used for longest.
+
+The planner lays out SB for two neighbouring chains, so that a block often goes where the one before it is still in use.
+A block is what one load writes. In the order of the program few blocks live at the same time, so that most of SB is
+free. A block may not arrive before the last command has read what it replaces: the oldest place lets it arrive first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from device_agents.emulated_npu.arithmetic import ceil_div
+from device_agents.emulated_npu.unit_commands import Command, Operand, Space
+
+_NEVER = -1
+_ALIGNMENT_BYTES = 64
+_OPERANDS = ("first", "second", "third", "fourth")
+
+
+def spread_weights(commands: Sequence[Command], sb_bytes: int) -> list[Command]:
+    """Return the commands with other addresses in SB, of which they use `sb_bytes`.
+
+    Requires: commands whose results are correct if each ends before the next begins.
+    Ensures: the same results. Bytes of SB that are read but never loaded stay where they are, and so does everything if
+    a command reads bytes of several loads, or some that a load wrote only in part.
+    """
+    found = _blocks(commands)
+    if found is None:
+        return list(commands)
+    blocks, kept_from = found
+    if any(block.stop > kept_from for block in blocks):
+        return list(commands)
+    room = _Room(min(sb_bytes, kept_from))
+    moves: dict[tuple[int, str], int] = {}
+    for together in _overlapping(blocks):
+        for block, address in zip(together, room.addresses(together), strict=True):
+            moves.update((use, address - block.start) for use in block.uses)
+    result = list(commands)
+    for (position, name), distance in moves.items():
+        if distance:
+            operand: Operand = getattr(result[position], name)
+            moved = Operand(operand.descriptor, operand.address + distance)
+            result[position] = replace(result[position], **{name: moved})  # type: ignore[arg-type]
+    return result
+
+
+@dataclass(slots=True)
+class _Block:
+    """Bytes [start, stop) of SB that the command at `first` loads and that at `last` reads last.
+
+    `uses` are the operands that address them: the position of the command and the name of its field.
+    """
+
+    start: int
+    stop: int
+    first: int
+    last: int
+    uses: list[tuple[int, str]] = field(default_factory=list)
+
+    @property
+    def room_bytes(self) -> int:
+        """Its size, rounded up to the alignment."""
+        return ceil_div(self.stop - self.start, _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+
+def _blocks(commands: Sequence[Command]) -> tuple[list[_Block], int] | None:
+    """Return the blocks in the order of their loads, and the first byte that is read but not loaded.
+
+    None if a command reads bytes of several blocks.
+    """
+    blocks: list[_Block] = []
+    held: list[tuple[int, int, _Block]] = []
+    kept_from = 1 << 62
+    for position, command in enumerate(commands):
+        for name in _OPERANDS:
+            operand: Operand | None = getattr(command, name)
+            if operand is None or operand.descriptor.space is not Space.SB:
+                continue
+            start, stop = operand.span
+            touched = [part for part in held if part[0] < stop and start < part[1]]
+            if not touched:
+                kept_from = min(kept_from, start)
+                continue
+            (low, high, block), *more = touched
+            if more or start < low or high < stop:
+                return None
+            block.last = position
+            block.uses.append((position, name))
+        if command.target.descriptor.space is Space.SB:
+            start, stop = command.target.span
+            blocks.append(_Block(start, stop, position, position, [(position, "target")]))
+            held = [rest for part in held for rest in _without(part, start, stop)]
+            held.append((start, stop, blocks[-1]))
+    return blocks, kept_from
+
+
+def _without(part: tuple[int, int, _Block], start: int, stop: int) -> Iterator[tuple[int, int, _Block]]:
+    low, high, block = part
+    if low < min(high, start):
+        yield low, min(high, start), block
+    if max(low, stop) < high:
+        yield max(low, stop), high, block
+
+
+def _overlapping(blocks: Sequence[_Block]) -> Iterator[list[_Block]]:
+    """Yield groups of consecutive blocks: nothing of a group lives when the next one begins."""
+    group: list[_Block] = []
+    last = _NEVER
+    for block in blocks:
+        if group and block.first > last:
+            yield group
+            group = []
+        group.append(block)
+        last = max(last, block.last)
+    if group:
+        yield group
+
+
+class _Room:
+    """SB as consecutive parts: first byte, one past the last, and the last command that reads what lies there."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._parts = [(0, size_bytes, _NEVER)]
+
+    def addresses(self, blocks: Sequence[_Block]) -> list[int]:
+        """Return addresses of blocks: the places that are oldest, or those they have if they do not fit otherwise."""
+        before = self._parts
+        found = []
+        for block in blocks:
+            address = self._oldest(block.room_bytes, block.first)
+            if address is None:
+                self._parts = before
+                for each in blocks:
+                    self._fill(each.start, each.stop, each.last)
+                return [each.start for each in blocks]
+            self._fill(address, address + block.room_bytes, block.last)
+            found.append(address)
+        return found
+
+    def _oldest(self, size: int, first: int) -> int | None:
+        """Return the address of free bytes of which the last use is longest ago; None if there is no such place."""
+        best, newest = None, first
+        parts = self._parts
+        for place, (start, _, _) in enumerate(parts):
+            if start % _ALIGNMENT_BYTES or start + size > parts[-1][1]:
+                continue
+            last = _NEVER
+            for low, _, used in parts[place:]:
+                if low >= start + size or last >= newest:
+                    break
+                last = max(last, used)
+            if last < newest:
+                best, newest = start, last
+        return best
+
+    def _fill(self, start: int, stop: int, last: int) -> None:
+        """Record the last use of bytes."""
+        parts = []
+        for low, high, used in self._parts:
+            if low < min(high, start):
+                parts.append((low, min(high, start), used))
+            if max(low, stop) < high:
+                parts.append((max(low, stop), high, used))
+        parts.append((start, stop, last))
+        self._parts = sorted(parts)

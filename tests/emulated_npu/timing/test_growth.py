@@ -1,0 +1,74 @@
+"""Networks that are compiled for a larger machine are hardly ever slower, whatever grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from random_networks import machines_for, random_networks
+
+from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.emulator_errors import EmulatorError
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.simulation import simulate_program
+
+
+def _larger(machine: Machine) -> Iterator[tuple[str, Machine]]:
+    """Yield machines of which each has twice as much of one resource."""
+    ddr, llc, mfu, vfu = machine.ddr, machine.llc, machine.mfu, machine.vfu
+    yield "NB", replace(machine, nb_bytes=2 * machine.nb_bytes)
+    yield "SB", replace(machine, sb_bytes=2 * machine.sb_bytes)
+    yield "halo buffer", replace(machine, halo_bytes=2 * machine.halo_bytes)
+    yield "DDR bandwidth", replace(machine, ddr=replace(ddr, bytes_per_s=2 * ddr.bytes_per_s))
+    yield "cache", replace(machine, llc=replace(llc, bytes=2 * llc.bytes))
+    yield "cache bandwidth", replace(machine, llc=replace(llc, bytes_per_s=2 * llc.bytes_per_s))
+    yield (
+        "queues",
+        replace(machine, io_queue_depth=2 * machine.io_queue_depth, cp_queue_depth=2 * machine.cp_queue_depth),
+    )
+    yield "columns", replace(machine, mfu=replace(mfu, columns=2 * mfu.columns))
+    yield "rows", replace(machine, mfu=replace(mfu, rows=2 * mfu.rows))
+    yield "lanes", replace(machine, vfu=replace(vfu, lanes=2 * vfu.lanes))
+
+
+def _changes(examples: int) -> list[tuple[float, str]]:
+    """Return by how much the time of random networks on random machines changes where one resource grows."""
+    found: list[tuple[float, str]] = []
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.data())
+    def draw(data: st.DataObject) -> None:
+        network = data.draw(random_networks(most_nodes=12, most_pixels=64))
+        machine = data.draw(machines_for(network))
+        try:
+            before = _time_ps(network.model, machine)
+        except EmulatorError:
+            return
+        found.extend((_time_ps(network.model, larger) / before - 1, name) for name, larger in _larger(machine))
+
+    draw()
+    return found
+
+
+def _time_ps(model: bytes, machine: Machine) -> int:
+    return simulate_program(compile_model(model, machine).program, machine).makespan_ps
+
+
+@pytest.mark.parametrize("examples", [20, pytest.param(200, marks=pytest.mark.long)])
+def test_networks_are_hardly_ever_slower_on_a_larger_machine(examples: int) -> None:
+    """Of networks compiled for twice a resource, one in a hundred may be more than 1 % slower, none more than 5 %."""
+    changes = _changes(examples)
+    slower = [(change, name) for change, name in changes if change > 0.01]
+    assert len(changes) >= 5 * examples
+    assert 100 * len(slower) <= len(changes), slower
+    assert max(changes)[0] <= 0.05
