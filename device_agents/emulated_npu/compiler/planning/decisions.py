@@ -19,11 +19,13 @@ _HALO_LOSS = 0.01
 
 
 def decide(graph: Graph, machine: Machine, options: Options, externals: Externals) -> tuple[Decision, ...]:
-    """Choose the chains of a graph by predicted time, under the first of ASSUMPTIONS; raises DoesNotFit.
+    """Choose the chains of a graph by predicted time, under one of ASSUMPTIONS; raises DoesNotFit.
 
-    Where features and weights share one buffer, every chain divides it in the way that is fastest for that chain.
+    It is the first one, or for a layer without neighbours the second. Where features and weights share one buffer,
+    every chain divides it in the way that is fastest for that chain.
     """
-    return next(decide_by_each_assumption(graph, machine, options, externals))
+    planner = Planner(graph, machine, options, externals, rooms_of(machine))
+    return _decided(planner.assuming(1 if len(graph.layers) == 1 else 0), options)
 
 
 def decide_by_each_assumption(
