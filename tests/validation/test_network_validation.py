@@ -117,15 +117,14 @@ def test_a_noisy_machine_answers_no_question(bench: Bench, tmp_path: Path) -> No
     command = ("validate", bench.model, "--device", DEVICE, "--naive")
     quiet = harness(*command).assert_ok()
     assert "machine: quiet" in quiet.stdout and "cannot" not in quiet.stderr
-    bench.set_device(dataclasses.replace(bench.truth, noise=3.0))
+    bench.set_device(dataclasses.replace(bench.truth, noise=2.0))
     for json in ((), ("--json",)):
         noisy = harness(*command, *json)
         assert noisy.code == 5, noisy
         assert "cannot say whether estimates are within 10%" in noisy.stderr and "between processes" in noisy.stderr
-        assert not json or noisy.json["machine"]["verdict"] == "noisy"
-    found = checked(bench, bench.model, naive=True, processes=3)
-    assert not found.is_answered and found.machine is not None and found.floor is not None
-    assert found.machine.resolution is not None and found.machine.resolution >= found.floor > 0.1
+    found = noisy.json
+    assert found["machine"]["verdict"] == "noisy"
+    assert found["machine"]["resolution"] >= found["floor"] > 0.1
 
 
 def test_one_process_has_no_floor(bench: Bench) -> None:

@@ -22,6 +22,7 @@ from quantised_networks import (
 )
 from small_models import assert_accounted, node, values
 
+from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, EmulatorError, UnsupportedOperator
 from device_agents.emulated_npu.inference import time_program
@@ -93,7 +94,7 @@ def test_bytes_that_move() -> None:
 
 def _ddr_bytes(proto: ModelProto) -> int:
     edge = find_machine("edge")
-    timed = time_program(compile_model(proto.SerializeToString(), edge).program, edge)
+    timed = time_program(compile_model(proto.SerializeToString(), edge, Options(chains="whole")).program, edge)
     moved = moved_by_memory(timed.steps, timed.costs)[Space.DDR]
     return moved.read_bytes + moved.written_bytes
 
