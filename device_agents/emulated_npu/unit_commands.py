@@ -45,10 +45,14 @@ _ITEM_BYTES = (4, 1, 4, 8, 1, 1, 2, 8)
 
 
 class Queue(enum.IntEnum):
-    """The two instruction queues; each is in order and has one server."""
+    """The instruction queues; each is in order and has one server.
+
+    The VFU queue is the CP queue on a machine where both compute units share one.
+    """
 
     IO = 0
     CP = 1
+    VFU = 2
 
 
 class Function(enum.IntEnum):
@@ -75,9 +79,14 @@ class Function(enum.IntEnum):
     DEPTHWISE = 0x4C
 
     @property
-    def queue(self) -> Queue:
-        """The queue it is issued to."""
-        return Queue.IO if self < 0x30 else Queue.CP
+    def is_transfer(self) -> bool:
+        """Whether it belongs to the class IO, else to CP."""
+        return self < 0x30
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it belongs to the class CP on the VFU, which may go to the VFU queue."""
+        return self >= 0x40
 
 
 class Activation(enum.IntEnum):
@@ -313,8 +322,8 @@ class Command:
 
     All other operands have the dims of the target. Every CP command except FILL, COPY, REDUCE and SOFTMAX ends with the
     activation of its settings. Operands in NB may also lie in HALO (COPY). `peer` is the other core of SEND and
-    RECEIVE, else NO_PEER. `layer` is the hardware layer of the command, -1 for none; it is debugging information and
-    not encoded.
+    RECEIVE, else NO_PEER. With `vfu_queue` a command of the VFU goes to the VFU queue instead of the CP queue.
+    `layer` is the hardware layer of the command, -1 for none; it is debugging information and not encoded.
     """
 
     function: Function
@@ -327,11 +336,14 @@ class Command:
     accumulate: bool = False
     peer: int = NO_PEER
     layer: int = -1
+    vfu_queue: bool = False
 
     @property
     def queue(self) -> Queue:
         """The queue it is issued to."""
-        return self.function.queue
+        if self.vfu_queue:
+            return Queue.VFU
+        return Queue.IO if self.function < 0x30 else Queue.CP
 
     @property
     def sources(self) -> tuple[Operand, ...]:
@@ -357,7 +369,7 @@ class Post(_SemaphoreAccess):
 
 @dataclass(frozen=True)
 class Fence:
-    """The control unit issues nothing until both queues have drained."""
+    """The control unit issues nothing until all queues have drained."""
 
     layer: int = -1
 

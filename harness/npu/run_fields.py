@@ -34,7 +34,7 @@ def json_fields(run: CoreRun) -> dict[str, Any]:
         "wait_cycles": timing.cycles(timing.wait_ps),
         "waiting_queue": timing.waiting_queue.name.lower(),
         "io_cycles": timing.cycles(timing.io_ps),
-        "compute_cycles": timing.cycles(timing.cp_ps),
+        "compute_cycles": timing.cycles(timing.compute_ps),
         "mfu_cycles": timing.cycles(timing.mfu_ps),
         "vfu_cycles": timing.cycles(timing.vfu_ps),
         "control_cycles": timing.cycles(timing.control_ps),

@@ -101,7 +101,8 @@ def commands(draw: st.DrawFn, layers: int = 3) -> Command:
     settings = draw(st.sampled_from(_SETTINGS))
     accumulate = function is Function.CONVOLVE and draw(st.booleans())
     layer = draw(st.integers(-1, layers - 1))
-    return Command(function, target, first, second, third, fourth, settings, accumulate, layer=layer)
+    apart = function.is_vector and draw(st.booleans())
+    return Command(function, target, first, second, third, fourth, settings, accumulate, layer=layer, vfu_queue=apart)
 
 
 def conflicting_pairs(program: Sequence[Command]) -> list[tuple[int, int]]:
@@ -149,7 +150,8 @@ def moved(item: Item, offsets: Sequence[int]) -> Item:
 @st.composite
 def programs(draw: st.DrawFn) -> list[Item]:
     """Draw items in nested, ragged repetitions that advance by constants or alternate between two buffers."""
-    synchronisation = st.sampled_from((Wait(Queue.CP, 0, layer=1), Post(Queue.IO, 0, layer=1), Fence(layer=0)))
+    waits = (Wait(Queue.CP, 0, layer=1), Wait(Queue.VFU, 2, layer=1))
+    synchronisation = st.sampled_from((*waits, Post(Queue.IO, 0, layer=1), Fence(layer=0)))
     leaves: list[Item] = draw(st.lists(commands() | synchronisation, min_size=1, max_size=6))
     rng = random.Random(draw(st.integers(0, 2**32)))
     items = [item for _ in range(draw(st.integers(1, 4))) for item in _pattern(rng, leaves, 3)]

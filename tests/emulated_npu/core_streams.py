@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hypothesis import strategies as st
-from timed_programs import compute, load, operand, store
+from timed_programs import compute, compute_apart, convolve, load, operand, store
 
+from device_agents.emulated_npu.compiler.ordering.synchronise import SEMAPHORES
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Cores, Interconnect, Machine
 from device_agents.emulated_npu.timing.cost import CostModel
@@ -56,36 +58,41 @@ class RandomStream:
 
 
 @st.composite
-def streams(draw: st.DrawFn) -> RandomStream:
+def streams(draw: st.DrawFn, queues: int = 2) -> RandomStream:
     """Draw streams that end: nothing waits for a later message."""
     layout = draw(st.sampled_from((FOUR_CORES, ONE_CHIP)))
     numbers = draw(st.lists(st.integers(0, 3), min_size=2, max_size=4, unique=True))
     group_of = {core: draw(st.integers(0, 2)) for core in numbers}
     items: dict[int, list[Item]] = {core: [] for core in numbers}
-    spare = {(core, semaphore): 0 for core in numbers for semaphore in (0, 1)}
+    spare: Counter[tuple[int, int]] = Counter()
+    pairs = [pair for pair in SEMAPHORES if max(pair) < queues]
     for _ in range(draw(st.integers(1, 18))):
         core, peer = draw(st.sampled_from(numbers)), draw(st.sampled_from(numbers))
         mine, size = items[core], draw(st.integers(1, 6))
         kind = draw(st.sampled_from("llxscwpmmmf"))
-        queue = draw(st.sampled_from(Queue))
+        queue, other = draw(st.sampled_from(pairs))
         if kind == "m" and peer != core:
             space = draw(st.sampled_from((Space.DDR, Space.LLC)))
             together = layout.chip_of(core) == layout.chip_of(peer)
             how = draw(st.integers(0, 2 if together else 1))
             mine.append((send(size, peer, space), forward(size, peer, Space.DDR, space), notify(peer))[how])
             items[peer].append(receive(core))
-        elif kind == "w" and spare[core, 1 - queue]:
-            spare[core, 1 - queue] -= 1
-            mine.append(Wait(queue, 1 - queue))
+        elif kind == "w" and spare[core, SEMAPHORES[other, queue]]:
+            spare[core, SEMAPHORES[other, queue]] -= 1
+            mine.append(Wait(queue, SEMAPHORES[other, queue]))
         elif kind == "p":
-            spare[core, queue] += 1
-            mine.append(Post(queue, queue))
+            spare[core, SEMAPHORES[queue, other]] += 1
+            mine.append(Post(queue, SEMAPHORES[queue, other]))
         elif kind == "f":
             mine.append(Fence())
         elif kind == "x":
             mine.append(Command(Function.LOAD, operand(Space.LLC, size), operand(Space.DDR, size)))
+        elif kind in "ls":
+            mine.append({"l": load, "s": store}[kind](size))
+        elif queues == 2:
+            mine.append(compute(size))
         else:
-            mine.append({"l": load, "s": store}.get(kind, compute)(size))
+            mine.append(compute_apart(size) if queue is Queue.VFU else convolve((1, size), 4, 4))
     cores = [
         CoreSteps(core, group_of[core], [IssuedStep(pc, item, draw(st.integers(0, 1))) for pc, item in enumerate(mine)])
         for core, mine in items.items()
@@ -108,19 +115,21 @@ class _RandomCore:
     begun: bool = False
     position: int = 0
     issue_ps: Fraction = Fraction(-1)
-    queues: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
-    free_ps: list[Fraction] = field(default_factory=lambda: [Fraction(0), Fraction(0)])
+    queues: tuple[list[int], ...] = field(default_factory=lambda: ([], [], []))
+    free_ps: list[Fraction] = field(default_factory=lambda: [Fraction(0)] * 3)
     transfers: list[_Transfer] = field(default_factory=list)
     sending: Command | None = None
     semaphores: list[int] = field(default_factory=lambda: [0] * 8)
     begin_ps: Fraction = Fraction(0)
 
     def idle(self, queue: int, now: Fraction) -> bool:
-        return self.free_ps[queue] <= now and (queue == Queue.CP or not (self.transfers or self.sending))
+        return self.free_ps[queue] <= now and (queue != Queue.IO or not (self.transfers or self.sending))
 
     def done(self, now: Fraction) -> bool:
         return (
-            self.position == len(self.source.steps) and not any(self.queues) and self.idle(0, now) and self.idle(1, now)
+            self.position == len(self.source.steps)
+            and not any(self.queues)
+            and all(self.idle(queue, now) for queue in Queue)
         )
 
 
@@ -179,7 +188,7 @@ class ExactMachine:
         if not core.begun:
             if self.ended[self.group_of[number]] < core.run:
                 return False
-            fresh = _RandomCore(core.source, core.run, True, begin_ps=now, free_ps=[now, now])
+            fresh = _RandomCore(core.source, core.run, True, begin_ps=now, free_ps=[now] * 3)
             self.cores[number] = fresh
             return True
         over = [each for each in core.transfers if each.from_ps <= now and each.left_ps == 0]
@@ -190,7 +199,7 @@ class ExactMachine:
             self._tell(core, core.sending)
             core.sending = None
             return True
-        if self._issues(core) or self._serves(core, Queue.IO) or self._serves(core, Queue.CP):
+        if self._issues(core) or any(self._serves(core, queue) for queue in Queue):
             return True
         if not core.done(now):
             return False
@@ -211,13 +220,12 @@ class ExactMachine:
             core.issue_ps = self.now + instructions * self.machine.issue_cycles * self.costs.cycle_ps
         if core.issue_ps > self.now:
             return False
-        depths = self.machine.io_queue_depth, self.machine.cp_queue_depth
         if isinstance(step.item, Fence):
-            if any(core.queues) or not (core.idle(0, self.now) and core.idle(1, self.now)):
+            if any(core.queues) or not all(core.idle(queue, self.now) for queue in Queue):
                 return False
         elif step.item is not None:
-            queue = step.item.queue
-            if len(core.queues[queue]) == depths[queue]:
+            queue = self.machine.queue_of(step.item.queue)
+            if len(core.queues[queue]) == self.machine.queue_depths[queue]:
                 return False
             core.queues[queue].append(core.position)
         core.position, core.issue_ps = core.position + 1, Fraction(-1)
@@ -255,7 +263,7 @@ class ExactMachine:
         elif command.queue is Queue.IO:
             self._transfer(core, number, command, command.target.descriptor.elements)
         else:
-            core.free_ps[Queue.CP] = self.now + self.costs.duration_ps(command)
+            core.free_ps[self.machine.queue_of(command.queue)] = self.now + self.costs.duration_ps(command)
         return True
 
     def _send(self, core: _RandomCore, command: Command) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx
@@ -30,7 +30,7 @@ TOLERANCE = 1e-4
 ROUNDINGS = 16
 """Rounding errors of the largest logit that two runtimes may differ by: the order of a sum is theirs to choose."""
 
-ORDERS: tuple[Order, ...] = ("program", "io-first", "cp-first")
+ORDERS: tuple[Order, ...] = get_args(Order)
 NO_MEMORY = Memory(0, 0.0, 0.0, 0)
 
 

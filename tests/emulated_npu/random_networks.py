@@ -32,6 +32,7 @@ def machines_for(draw: st.DrawFn, network: NetworkCase) -> Machine:
         llc=replace(find_machine("edge").llc, bytes=cache_bytes) if cache_bytes else NO_MEMORY,
         io_queue_depth=draw(st.sampled_from((16, 1, 3))),
         cp_queue_depth=draw(st.sampled_from((16, 1, 3))),
+        vfu_queue_depth=draw(st.sampled_from((0, 16, 1, 3))),
     )
 
 

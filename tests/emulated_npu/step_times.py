@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.many_core_code import CoreSteps, Translation
+from device_agents.emulated_npu.timing.many_core_code import FENCE, CoreSteps, Translation
 from device_agents.emulated_npu.timing.many_core_engine import run_engine
 from device_agents.emulated_npu.timing.many_core_stream import EntryTimes, StreamState
 from device_agents.emulated_npu.timing.stream_timing import NO_LIMIT_PS
@@ -41,13 +41,14 @@ def step_times(
 
 def _by_step(source: CoreSteps, kinds: Sequence[int], times: EntryTimes) -> StepTimes:
     issued, served, finished = ([0] * len(kinds) for _ in range(3))
-    passed = [0] * 4
+    queues = len(times.served_ps)
+    passed = [0] * (queues + 1)
     for position, kind in enumerate(kinds):
-        place = min(kind, 2)
+        place = kind if kind < FENCE else queues
         entry = passed[place]
         passed[place] += 1
         issued[position] = times.issued_ps[place][entry]
-        if place < 2:
+        if place < queues:
             served[position], finished[position] = times.served_ps[place][entry], times.finished_ps[place][entry]
         else:
             served[position] = finished[position] = issued[position]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
+from device_agents.emulated_npu.compiler.ordering.synchronise import SEMAPHORES
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import (
     Cores,
@@ -119,26 +121,36 @@ def convolve(
     )
 
 
+def compute_apart(size: int, *, layer: int = 0) -> Command:
+    """Return a command on `size` elements on the VFU in its own queue."""
+    return replace(compute(size, layer=layer), vfu_queue=True)
+
+
 def steps_of(*items: Item, control: int = 0) -> list[IssuedStep]:
     """Return steps in program order, with `control` instructions before each."""
     return [IssuedStep(pc, item, control) for pc, item in enumerate(items)]
 
 
 @st.composite
-def programs(draw: st.DrawFn, shared_semaphores: bool = False, min_items: int = 0) -> list[IssuedStep]:
-    """Draw programs that may deadlock; semaphore 0 leads from IO to CP and 1 back, unless both queues share them."""
+def programs(draw: st.DrawFn, shared_semaphores: bool = False, min_items: int = 0, queues: int = 2) -> list[IssuedStep]:
+    """Draw programs that may deadlock; semaphore 0 leads from IO to CP and 1 back, unless all queues share them.
+
+    With three queues, the MFU takes its commands from CP and the VFU from its own queue.
+    """
     items: list[Item] = []
     for _ in range(draw(st.integers(min_items, 24))):
         kind, layer = draw(st.sampled_from("llsccwpppf")), draw(st.integers(-1, 3))
-        queue, count = draw(st.sampled_from(Queue)), draw(st.sampled_from((1, 1, 2)))
+        pairs = [pair for pair in SEMAPHORES if max(pair) < queues]
+        queue, count = draw(st.sampled_from(tuple(Queue)[:queues])), draw(st.sampled_from((1, 1, 2)))
+        other = draw(st.sampled_from([other for each, other in pairs if each is queue]))
         semaphore = draw(st.integers(0, 1)) if shared_semaphores else None
         if kind in "lsc":
-            make = {"l": load, "s": store, "c": compute}[kind]
+            make = {"l": load, "s": store, "c": compute if queues == 2 else _on_a_unit(queue)}[kind]
             items.append(make(draw(st.integers(1, 9)), layer=layer))
         elif kind == "w":
-            items.append(Wait(queue, 1 - queue if semaphore is None else semaphore, count, layer))
+            items.append(Wait(queue, SEMAPHORES[other, queue] if semaphore is None else semaphore, count, layer))
         elif kind == "p":
-            items.append(Post(queue, queue if semaphore is None else semaphore, count, layer))
+            items.append(Post(queue, SEMAPHORES[queue, other] if semaphore is None else semaphore, count, layer))
         elif draw(st.integers(0, 3)) == 0:
             items.append(Fence(layer))
     controls = draw(st.lists(st.integers(0, 3), min_size=len(items), max_size=len(items)))
@@ -146,12 +158,18 @@ def programs(draw: st.DrawFn, shared_semaphores: bool = False, min_items: int = 
     return [*steps, IssuedStep(len(steps), None, 1)] if draw(st.booleans()) else steps
 
 
+def _on_a_unit(queue: Queue) -> Callable[..., Command]:
+    if queue is Queue.VFU:
+        return compute_apart
+    return lambda size, layer: convolve((1, size), 4, 4, layer=layer)
+
+
 @st.composite
-def sound_programs(draw: st.DrawFn, min_items: int = 1) -> list[IssuedStep]:
+def sound_programs(draw: st.DrawFn, min_items: int = 1, queues: int = 2) -> list[IssuedStep]:
     """Draw programs that end on any machine: every WAIT has its units posted before it in program order."""
-    spare = {0: 0, 1: 0}
+    spare: Counter[int] = Counter()
     kept: list[IssuedStep] = []
-    for step in draw(programs(min_items=min_items)):
+    for step in draw(programs(min_items=min_items, queues=queues)):
         if isinstance(step.item, Wait):
             if spare[step.item.semaphore] < step.item.count:
                 continue
@@ -167,9 +185,9 @@ def tick_by_tick(steps: Sequence[IssuedStep], described: Machine, lengths: Seque
 
     `lengths`: cycles of each step on its unit.
     """
-    queues: tuple[list[int], list[int]] = ([], [])
-    depths = (described.io_queue_depth, described.cp_queue_depth)
-    free, semaphores = [0, 0], [0] * 8
+    depths = described.queue_depths
+    queues: list[list[int]] = [[] for _ in depths]
+    free, semaphores = [0] * len(depths), [0] * 8
     position, ready_at = 0, -1
     since: dict[int, int] = {}
     for now in range(most):
@@ -183,21 +201,22 @@ def tick_by_tick(steps: Sequence[IssuedStep], described: Machine, lengths: Seque
                 if now < ready_at:
                     break
                 if isinstance(item, Fence):
-                    if queues[0] or queues[1] or max(free) > now:
+                    if any(queues) or max(free) > now:
                         break
                 elif item is not None:
-                    if len(queues[item.queue]) >= depths[item.queue]:
+                    own = described.queue_of(item.queue)
+                    if len(queues[own]) >= depths[own]:
                         break
-                    queues[item.queue].append(position)
+                    queues[own].append(position)
                 position, ready_at = position + 1, -1
-            heads = [number for number in (0, 1) if queues[number] and free[number] <= now]
-            # Who has waited longer takes first, IO before CP where both came at the same tick.
+            heads = [number for number in range(len(depths)) if queues[number] and free[number] <= now]
+            # Who has waited longer takes first, in the order of the queues where several came at the same tick.
             for number in sorted(heads, key=lambda each: (since.setdefault(queues[each][0], now), each)):
                 if _acts(steps[queues[number][0]].item, semaphores):
                     free[number] = now + lengths[queues[number].pop(0)]
                     moved = True
                     break
-        if position == len(steps) and not queues[0] and not queues[1] and now >= max(free):
+        if position == len(steps) and not any(queues) and now >= max(free):
             return now
     return None
 

@@ -1,7 +1,7 @@
 """The functional machine: executes commands on memories and counts the bytes they move.
 
 Execution is deterministic: the same program on the same inputs gives the same bytes. See interleaving.py for the order
-in which the two queues proceed.
+in which the queues proceed.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""The two queues without time: the order in which items take effect if the semaphores leave a choice.
+"""The queues without time: the order in which items take effect if the semaphores leave a choice.
 
 A program is correct only if every order that the semaphores allow gives the same values. Besides the order of the
-program there are two extremes, in which one queue always runs ahead as far as it can: a missing semaphore shows as a
-wrong value in one of them.
+program there are extremes, in which one queue always runs ahead as far as it can: a missing semaphore shows as a wrong
+value in one of them. The VFU queue is one of its own here, whatever the machine: that allows more orders.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue, Wait
 
-Order = Literal["program", "io-first", "cp-first"]
+Order = Literal["program", "io-first", "cp-first", "vfu-first"]
 
 _Entry = tuple[int, int, Command | Wait | Post]
 """Position in the order of issue, index of the instruction, item."""
@@ -26,19 +26,26 @@ class Queues(NamedTuple):
 
     io_depth: int
     cp_depth: int
+    vfu_depth: int = 1 << 16
 
 
-UNLIMITED = Queues(1 << 16, 1 << 16)
+_EAGER: Mapping[Order, tuple[Queue, ...]] = {
+    "program": tuple(Queue),
+    "io-first": (Queue.IO,),
+    "cp-first": (Queue.CP,),
+    "vfu-first": (Queue.VFU,),
+}
+UNLIMITED = Queues(1 << 16, 1 << 16, 1 << 16)
 """Depths so large that an order reaches its extreme; they bound the memory that a long program takes."""
 
 
 def run_items(steps: Iterable[IssuedStep], execute: Callable[[Command], None], *, order: Order, queues: Queues) -> None:
     """Apply every item, in an order that the semaphores and the depths of the queues allow.
 
-    With "program" an item takes effect as soon as it is issued, if it can. With "io-first" and "cp-first" the other
-    queue proceeds only if the preferred one is blocked or empty and nothing more can be issued.
+    With "program" an item takes effect as soon as it is issued, if it can. With the others, a queue that is not
+    preferred proceeds only if the preferred one is blocked or empty and nothing more can be issued.
 
-    Raises Deadlock if neither queue can proceed, and the errors of `execute` with the instruction's number added.
+    Raises Deadlock if no queue can proceed, and the errors of `execute` with the instruction's number added.
     """
     for deadlock in run_while_possible(steps, execute, lambda _: True, order=order, queues=queues):
         raise deadlock
@@ -77,10 +84,10 @@ class _Scheduler:
     ) -> None:
         self._execute, self._can_start = execute, is_ready
         self._depths = queues
-        self._pending: dict[Queue, deque[_Entry]] = {Queue.IO: deque(), Queue.CP: deque()}
+        self._pending: dict[Queue, deque[_Entry]] = {queue: deque() for queue in Queue}
         self._semaphores: Counter[int] = Counter()
         self._issued = 0
-        self._eager = {"program": (Queue.IO, Queue.CP), "io-first": (Queue.IO,), "cp-first": (Queue.CP,)}[order]
+        self._eager = _EAGER[order]
 
     def issue(self, pc: int, item: Command | Wait | Post) -> Iterator[Deadlock]:
         """Issue the next item after making room for it; yield whenever nothing can proceed."""
@@ -98,7 +105,7 @@ class _Scheduler:
             yield from self._one_step()
 
     def _one_step(self) -> Iterator[Deadlock]:
-        """Apply one item of the queue that is not preferred, then as many of the preferred one as possible."""
+        """Apply one item of a queue that is not preferred, then as many of the preferred one as possible."""
         while not (ready := [queue for queue in self._pending if self._is_ready(queue)]):
             yield self._deadlock()
         self._take(min(ready, key=lambda queue: self._pending[queue][0][0]))
@@ -107,9 +114,7 @@ class _Scheduler:
     def _advance(self) -> None:
         """Apply as many items of the preferred queues as possible, the oldest first."""
         while ready := [queue for queue in self._eager if self._is_ready(queue)]:
-            if len(ready) == 2:
-                ready.sort(key=lambda queue: self._pending[queue][0][0])
-            self._take(ready[0])
+            self._take(min(ready, key=lambda queue: self._pending[queue][0][0]))
 
     def _is_ready(self, queue: Queue) -> bool:
         pending = self._pending[queue]
@@ -136,7 +141,7 @@ class _Scheduler:
         heads = []
         for queue, pending in self._pending.items():
             if not pending:
-                heads.append(f"queue {queue.name} is empty")
+                heads += [f"queue {queue.name} is empty"] if queue is not Queue.VFU else []
                 continue
             _, pc, item = pending[0]
             awaited = f"a message of core {item.peer}" if isinstance(item, Command) else ""
@@ -145,4 +150,4 @@ class _Scheduler:
                 awaited = f"semaphore {item.semaphore} to be {item.count} and it is {value}"
             heads.append(f"instruction {pc} in queue {queue.name} waits for {awaited}")
         why = "no issued instruction can proceed"
-        return Deadlock("; ".join(heads), why, "every WAIT needs a POST on the other queue")
+        return Deadlock("; ".join(heads), why, "every WAIT needs a POST on another queue")

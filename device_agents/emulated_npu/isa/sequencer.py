@@ -38,7 +38,7 @@ DEFAULT_BUDGET = 20_000_000
 """The number of instructions after which a program counts as an endless loop."""
 
 ReadElement = Callable[[Space, DataType, int], int]
-"""Returns the element of a type at an address of a memory, once both queues have drained."""
+"""Returns the element of a type at an address of a memory, once all queues have drained."""
 
 
 # Python 3.11 looks members of enumerations up slowly; these are compared for most instructions.
@@ -150,7 +150,7 @@ class _ControlUnit:
     # IO and CP: registers and slots become operands and settings.
 
     def _command(self, pc: int, instruction: DataInstruction) -> Command:
-        function, target, first, second, third, fourth, slot, accumulate, peer = instruction
+        function, target, first, second, third, fourth, slot, accumulate, peer, vfu_queue = instruction
         settings = self._settings.read(slot, pc)
         if (modes := _MODES.get(function)) and settings.mode not in modes:
             raise ExecutionFault(f"instruction {pc}: {function.name} has no mode {settings.mode}")
@@ -165,6 +165,7 @@ class _ControlUnit:
             accumulate,
             peer,
             self._layers[pc],
+            vfu_queue,
         )
 
     def _operand(self, pc: int, reference: OperandReference) -> Operand:

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from device_agents.emulated_npu.unit_commands import DataType
+from device_agents.emulated_npu.unit_commands import DataType, Queue
 
 Dataflow = Literal["dot-product", "weight-stationary", "output-stationary", "input-stationary"]
 Packing = Literal["none", "row", "stride"]
@@ -33,6 +33,7 @@ _Cycles = Annotated[int, ValueRange(0, 1_000_000)]
 _Bytes = Annotated[int, ValueRange(1, 2**40)]
 _BytesOrNone = Annotated[int, ValueRange(0, 2**40)]
 _QueueDepth = Annotated[int, ValueRange(1, 65_536)]
+_QueueDepthOrNone = Annotated[int, ValueRange(0, 65_536)]
 _BytesPerS = Annotated[float, ValueRange(0, 1e18)]
 _LatencyNs = Annotated[float, ValueRange(0, 1e6)]
 _UpToAnHour = Annotated[float, ValueRange(0, 3_600)]
@@ -230,6 +231,8 @@ class Machine:
       move their data; 1: it begins when the transfer before it has ended.
     - `nb_port_bytes`, `sb_port_bytes`: bytes that the units read from and write to NB, and read from SB, in a cycle;
       0: as many as they need.
+    - `vfu_queue_depth`: entries of a queue of the VFU, which then has a server of its own and works while the MFU does.
+      0: MFU and VFU share the CP queue.
     """
 
     name: str
@@ -253,6 +256,17 @@ class Machine:
     io_outstanding: Annotated[int, ValueRange(1, 1_024)] = 1
     nb_port_bytes: _PortBytes = 0
     sb_port_bytes: _PortBytes = 0
+    vfu_queue_depth: _QueueDepthOrNone = 0
+
+    @property
+    def queue_depths(self) -> tuple[int, ...]:
+        """The depths of the queues by number; each queue has a server."""
+        own = (self.vfu_queue_depth,) if self.vfu_queue_depth else ()
+        return (self.io_queue_depth, self.cp_queue_depth, *own)
+
+    def queue_of(self, queue: Queue) -> Queue:
+        """Return the queue that a queue of a program is on this machine: CP for the VFU if the units share a queue."""
+        return Queue.CP if queue is Queue.VFU and not self.vfu_queue_depth else queue
 
     @property
     def digest(self) -> str:

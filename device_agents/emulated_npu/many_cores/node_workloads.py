@@ -18,7 +18,7 @@ from device_agents.emulated_npu.inference import TimedProgram
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload, WorkloadNode
 from device_agents.emulated_npu.timing.simulation import Timing, simulate
-from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Item, Queue, Space
+from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Item, Space
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _busy_ps(timing: Timing, count: int) -> list[int]:
     busy = [0] * count
     for step, duration in zip(timing.schedule.steps, timing.schedule.durations_ps, strict=True):
         item = step.item
-        if isinstance(item, Command) and item.queue is Queue.CP and item.layer >= 0:
+        if isinstance(item, Command) and not item.function.is_transfer and item.layer >= 0:
             busy[item.layer] += duration
     return busy
 

@@ -25,9 +25,9 @@ from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue
 Event = dict[str, Any]
 
 _PID = 1
-_LAYERS, _CU, _IO, _CP, _MFU, _VFU = range(1, 7)
+_LAYERS, _CU, _IO, _CP, _MFU, _VFU, _VFU_QUEUE = range(1, 8)
 _TRACKS = {_LAYERS: "layers", _CU: "CU", _IO: "IO queue", _CP: "CP queue", _MFU: "MFU", _VFU: "VFU"}
-_QUEUE_TRACK = {Queue.IO: _IO, Queue.CP: _CP}
+_QUEUE_TRACK = {Queue.IO: _IO, Queue.CP: _CP, Queue.VFU: _VFU_QUEUE}
 _ORDER_AT_A_TIME = {"M": 0, "X": 1, "i": 2, "s": 3, "f": 4, "C": 5}
 _NS = 1000
 
@@ -83,7 +83,8 @@ def _slice(track: int, name: str, category: str, span_ps: tuple[int, int], args:
 
 def _metadata(machine: Machine) -> Iterator[Event]:
     yield _event("M", _LAYERS, "process_name", 0, args={"name": f"emulated NPU {machine.name}"})
-    for track, name in _TRACKS.items():
+    queues = {_VFU_QUEUE: "VFU queue"} if machine.vfu_queue_depth else {}
+    for track, name in (_TRACKS | queues).items():
         yield _event("M", track, "thread_name", 0, args={"name": name})
         yield _event("M", track, "thread_sort_index", 0, args={"sort_index": track})
 
@@ -155,9 +156,9 @@ def _synchronisation_events(timing: Timing, costs: CostModel) -> Iterator[Event]
     """Yield every WAIT from reaching the head of its queue, every POST, and arrows to the WAITs that had to wait."""
     schedule, steps = timing.schedule, timing.schedule.steps
     sources = _arrow_sources(timing, costs)
-    for queue in Queue:
+    for queue, entries in zip(Queue, schedule.entries, strict=False):
         track, free = _QUEUE_TRACK[queue], 0
-        for index in schedule.entries[queue]:
+        for index in entries:
             item, served = steps[index].item, schedule.served_ps[index]
             if isinstance(item, Post):
                 args = {"pc": steps[index].pc, "semaphore": item.semaphore, "count": item.count, "start_ps": served}
@@ -176,9 +177,9 @@ def _synchronisation_events(timing: Timing, costs: CostModel) -> Iterator[Event]
 def _arrow_sources(timing: Timing, costs: CostModel) -> dict[int, tuple[int, int]]:
     """Return track and end of the last command that has a slice before each POST, on its queue."""
     schedule, sources = timing.schedule, {}
-    for queue in Queue:
+    for entries in schedule.entries:
         last: tuple[int, int] | None = None
-        for index in schedule.entries[queue]:
+        for index in entries:
             item, end = schedule.steps[index].item, schedule.finished_ps[index]
             if isinstance(item, Post) and last is not None:
                 sources[index] = last

@@ -16,7 +16,7 @@ from device_agents.emulated_npu.machine import energy_figures
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.sram_traffic import sram_traffic
 from device_agents.emulated_npu.timing.vector_cost import vector_operations
-from device_agents.emulated_npu.unit_commands import Command, Queue, Space
+from device_agents.emulated_npu.unit_commands import Command, Space
 
 _PJ_PER_UJ = 1e6
 _UJ_PER_MW_PS = 1e-9
@@ -70,6 +70,6 @@ def _accesses(command: Command, costs: CostModel) -> dict[str, int]:
     }
     if cost.on_mfu:
         counts["mac"] = cost.macs
-    elif command.queue is Queue.CP:
+    elif not command.function.is_transfer:
         counts["lane"] = vector_operations(command, costs.machine.vfu.special_cycles)
     return counts

@@ -134,7 +134,7 @@ def _group_load(number: int, cores: Sequence[CoreTiming], window: range, interva
     own_ps = 0.0
     for core in cores:
         runs = core.runs[window.start : window.stop]
-        busy_ps[core.core] = fmean(run.io_ps for run in runs), core.mfu_ps + core.vfu_ps
+        busy_ps[core.core] = fmean(run.io_ps for run in runs), core.compute_ps
         alone_ps = fmean(run.end_ps - run.begin_ps - run.starved_ps - run.blocked_ps for run in runs)
         own_ps = max(own_ps, alone_ps, *busy_ps[core.core])
     busiest = max(cores, key=lambda core: max(busy_ps[core.core]))

@@ -24,7 +24,12 @@ Bound = Literal["io", "compute", "fill", "wait"]
 _BOUND_SHARE = 0.6
 _READ = {Space.DDR: "ddr_read_bytes", Space.LLC: "llc_read_bytes"}
 _WRITTEN = {Space.DDR: "ddr_written_bytes", Space.LLC: "llc_written_bytes"}
-_PATH = {Activity.IO: "path_io", Activity.CP: "path_cp", Activity.CONTROL: "path_control"}
+_PATH = {
+    Activity.IO: "path_io",
+    Activity.CP: "path_cp",
+    Activity.VFU: "path_cp",
+    Activity.CONTROL: "path_control",
+}
 _COUNTED = ("macs", "commands", *_READ.values(), *_WRITTEN.values())
 
 
@@ -118,7 +123,7 @@ def _sums(timing: Timing, costs: CostModel) -> dict[int, _LayerSums]:
         step = schedule.steps[segment.step]
         totals = sums[layer_of(step)].totals
         totals[_PATH[segment.activity]] += segment.end_ps - segment.begin_ps
-        if segment.activity is Activity.CP and isinstance(step.item, Command):
+        if segment.activity in (Activity.CP, Activity.VFU) and isinstance(step.item, Command):
             totals["path_fill"] += costs.cost(step.item).fill_ps
     return dict(sums)
 

@@ -18,11 +18,12 @@ from device_agents.emulated_npu.unit_commands import Queue
 
 
 class Activity(enum.IntEnum):
-    """The activity in a segment of the binding path: a command of a queue, or the control unit."""
+    """The activity in a segment of the binding path: a command of a queue of the program, or the control unit."""
 
     IO = 0
     CP = 1
-    CONTROL = 2
+    VFU = 2
+    CONTROL = 3
 
 
 class Segment(NamedTuple):
@@ -68,7 +69,7 @@ def binding_path(schedule: Schedule, since_ps: int = 0) -> Iterator[Segment]:
 
 def layer_times(schedule: Schedule) -> dict[int, list[int]]:
     """Return the picoseconds of each layer by Activity; the key NOTHING holds the time of no layer."""
-    sums: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+    sums: dict[int, list[int]] = defaultdict(lambda: [0] * len(Activity))
     for step, activity, begin, end in binding_path(schedule):
         sums[layer_of(schedule.steps[step])][activity] += end - begin
     return dict(sums)
@@ -125,5 +126,4 @@ def _path(schedule: Schedule, step: int, at_issue: bool, since_ps: int) -> Itera
 
 
 def _activity(schedule: Schedule, step: int) -> Activity:
-    item = schedule.steps[step].item
-    return Activity.IO if getattr(item, "queue", Queue.CP) is Queue.IO else Activity.CP
+    return Activity(getattr(schedule.steps[step].item, "queue", Queue.CP))

@@ -33,7 +33,7 @@ def locked(
     """
     words = [_head_text(queue, step, value_of) for queue, step in heads.items()]
     if stuck is not None:
-        cause = "both queues to drain" if isinstance(stuck.item, Fence) else "room in the queue"
+        cause = "all queues to drain" if isinstance(stuck.item, Fence) else "room in the queue"
         words.append(f"control unit: instruction {stuck.pc} waits for {cause}")
     return Deadlock(
         f"deadlock: {_of(core)}{'; '.join(words)}",

@@ -1,10 +1,10 @@
 """The network time of S2.6 from the static program: decoded and unrolled, but not run.
 
 `network time = wait time + max(sum of IO times, sum of CP times)`; wait time is how long the queue with the larger sum
-is idle until the end. It is a recurrence over the items in program order. The control unit takes no time: the time of
-CONFIG and CONTROL instructions is in neither sum. Queue depths and semaphores are respected. The k-th unit taken is the
-k-th unit posted, in program order; this is exact if only one queue posts a semaphore and only one waits for it, as in
-the compiler's programs.
+is idle until the end. If the VFU has a queue of its own, its sum is a third one. It is a recurrence over the items in
+program order. The control unit takes no time: the time of CONFIG and CONTROL instructions is in no sum. Queue depths
+and semaphores are respected. The k-th unit taken is the k-th unit posted, in program order; this is exact if only one
+queue posts a semaphore and only one waits for it, as in the compiler's programs.
 
 Independent of single_core.py on purpose: each checks the other.
 """
@@ -21,17 +21,19 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.failures import locked
 from device_agents.emulated_npu.timing.latency_hiding import TransferWindow
+from device_agents.emulated_npu.timing.unit_feeds import UnitFeeds
 from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue, Wait
 
 
 @dataclass(frozen=True)
 class Formula:
-    """The terms of S2.6 in picoseconds: total = wait + max(io, cp)."""
+    """The terms of S2.6 in picoseconds: total = wait + max(io, cp, vfu_queue)."""
 
     io_ps: int
     cp_ps: int
     wait_ps: int
     total_ps: int
+    vfu_queue_ps: int = 0
 
 
 def formula(steps: Iterable[IssuedStep], machine: Machine, *, costs: CostModel | None = None) -> Formula:
@@ -87,7 +89,9 @@ class _Units:
 class _Recurrence:
     def __init__(self, machine: Machine, costs: CostModel) -> None:
         self._costs = costs
-        self._lanes = (_QueueState(machine.io_queue_depth), _QueueState(machine.cp_queue_depth))
+        self._lanes = tuple(map(_QueueState, machine.queue_depths))
+        self._lane_of = tuple(self._lanes[machine.queue_of(queue)] for queue in Queue)
+        self._feeds = UnitFeeds(machine)
         self._window = TransferWindow(machine.io_outstanding) if machine.io_outstanding > 1 else None
         self._units: defaultdict[int, _Units] = defaultdict(_Units)
         self._durations: dict[int, tuple[Command, int]] = {}
@@ -99,11 +103,11 @@ class _Recurrence:
         if item is None:
             return
         if isinstance(item, Fence):
-            if self._lanes[0].pending or self._lanes[1].pending:
+            if any(lane.pending for lane in self._lanes):
                 raise self._stuck()
-            self._issue_ps = max(self._issue_ps, self._lanes[0].free_ps, self._lanes[1].free_ps)
+            self._issue_ps = max(self._issue_ps, *(lane.free_ps for lane in self._lanes))
             return
-        lane = self._lanes[item.queue]
+        lane = self._lane_of[item.queue]
         if lane.pending:
             # It takes the place of the entry that left `depth` entries ago, before the pending ones.
             behind = len(lane.pending)
@@ -120,12 +124,13 @@ class _Recurrence:
                 self._resume()
 
     def result(self) -> Formula:
-        io, cp = self._lanes
-        if io.pending or cp.pending:
+        if any(lane.pending for lane in self._lanes):
             raise self._stuck()
-        end_ps = max(io.free_ps, cp.free_ps, self._issue_ps)
-        wait_ps = end_ps - max(io.busy_ps, cp.busy_ps)
-        return Formula(io.busy_ps, cp.busy_ps, wait_ps, wait_ps + max(io.busy_ps, cp.busy_ps))
+        end_ps = max(self._issue_ps, *(lane.free_ps for lane in self._lanes))
+        io_ps, cp_ps, *vfu_queue_ps = (lane.busy_ps for lane in self._lanes)
+        execution_ps = max(io_ps, cp_ps, *vfu_queue_ps)
+        wait_ps = end_ps - execution_ps
+        return Formula(io_ps, cp_ps, wait_ps, wait_ps + execution_ps, *vfu_queue_ps)
 
     def _serve(self, lane: _QueueState, item: Command | Wait | Post, issue_ps: int) -> bool:
         """Serve an entry; return False for a WAIT whose units are not posted yet."""
@@ -148,7 +153,7 @@ class _Recurrence:
         return True
 
     def _resume(self) -> None:
-        """After a POST, serve the pending entries of both queues as far as possible."""
+        """After a POST, serve the pending entries of all queues as far as possible."""
         served = True
         while served:
             served = False
@@ -167,11 +172,13 @@ class _Recurrence:
         # A loop issues the same object again; the entry keeps it alive, so its id stays unique.
         known = self._durations.get(id(command))
         if known is None:
-            known = self._durations[id(command)] = (command, self._costs.duration_ps(command))
+            cost = self._costs.cost(command)
+            self._feeds.add(command.queue, cost)
+            known = self._durations[id(command)] = (command, cost.duration_ps)
         return known[1]
 
     def _stuck(self) -> Deadlock:
         heads = {
-            queue: lane.pending[0][0] if lane.pending else None for queue, lane in zip(Queue, self._lanes, strict=True)
+            queue: lane.pending[0][0] if lane.pending else None for queue, lane in zip(Queue, self._lanes, strict=False)
         }
         return locked(heads, None, lambda number: self._units[number].spare)

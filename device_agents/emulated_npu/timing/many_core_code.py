@@ -18,12 +18,13 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.resources import TICKET_BITS, Resource, transfer_key
 from device_agents.emulated_npu.timing.transfer_cost import Demand, demands_across, message_ps
+from device_agents.emulated_npu.timing.unit_feeds import UnitFeeds
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Wait
 
 # The kind of a step is the number of its queue, or one of these.
-FENCE, NO_ITEM = 2, 3
-# The operation of a queue entry. A value from 0 on is a simple command: in the CP queue its duration, in the IO queue
-# the ticket of its only transfer and, above TICKET_BITS, the latency before the transfer.
+FENCE, NO_ITEM = 3, 4
+# The operation of a queue entry. A value from 0 on is a simple command: in a compute queue its duration, in the IO
+# queue the ticket of its only transfer and, above TICKET_BITS, the latency before the transfer.
 WAIT, POST, TRANSFERS, SEND, RECEIVE = -1, -2, -3, -4, -5
 NONE = -1
 
@@ -77,8 +78,9 @@ class MessageTransfer(NamedTuple):
 class CoreCode:
     """The translated steps of one core.
 
-    By step: `kinds` and `gaps` (issue time). By queue entry: the operation (`io_ops`, `cp_ops`), semaphore and count of
-    WAIT and POST (`io_units`, `cp_units`), the `transfers` of a command with several, and `messages`.
+    By step: `kinds` and `gaps` (issue time). By queue entry: the operation (`io_ops`, `cp_ops`, `vfu_ops`), semaphore
+    and count of WAIT and POST (`io_units`, `cp_units`, `vfu_units`), the `transfers` of a command with several, and
+    `messages`. `mfu_ps`, `vfu_ps` and `vfu_queue_ps` are the times of the units and of the VFU queue.
     """
 
     index: int
@@ -92,15 +94,25 @@ class CoreCode:
     messages: dict[int, MessageTransfer] = field(default_factory=dict)
     cp_ops: list[int] = field(default_factory=list)
     cp_units: list[tuple[int, int]] = field(default_factory=list)
+    vfu_ops: list[int] = field(default_factory=list)
+    vfu_units: list[tuple[int, int]] = field(default_factory=list)
     semaphores: dict[int, int] = field(default_factory=dict)  # index by number
     mfu_ps: int = 0
     vfu_ps: int = 0
+    vfu_queue_ps: int = 0
+
+    def ops_of(self, queue: Queue) -> list[int]:
+        """Return the operations of the entries of a queue."""
+        return (self.io_ops, self.cp_ops, self.vfu_ops)[queue]
+
+    def units_of(self, queue: Queue) -> list[tuple[int, int]]:
+        """Return semaphore and count of the entries of a queue."""
+        return (self.io_units, self.cp_units, self.vfu_units)[queue]
 
     def add(self, queue: Queue, op: int, units: tuple[int, int] = (NONE, 0)) -> None:
         """Append an entry to a queue."""
-        ops, all_units = (self.io_ops, self.io_units) if queue is Queue.IO else (self.cp_ops, self.cp_units)
-        ops.append(op)
-        all_units.append(units)
+        self.ops_of(queue).append(op)
+        self.units_of(queue).append(units)
 
     def step_of(self, queue: Queue, entry: int) -> IssuedStep:
         """Return the step of a queue entry."""
@@ -144,22 +156,26 @@ class Translation:
 
     def _translate(self, code: CoreCode) -> None:
         passed: Counter[tuple[int, int, Function]] = Counter()
+        feeds = UnitFeeds(self.machine)
         for step in code.source.steps:
             item = step.item
             code.gaps.append((step.control + (item is not None)) * self._issue_ps)
             if isinstance(item, (Wait, Post)):
-                code.kinds.append(item.queue)
+                queue = self.machine.queue_of(item.queue)
+                code.kinds.append(queue)
                 place = code.semaphores.setdefault(item.semaphore, len(code.semaphores))
-                code.add(item.queue, WAIT if isinstance(item, Wait) else POST, (place, item.count))
+                code.add(queue, WAIT if isinstance(item, Wait) else POST, (place, item.count))
             elif isinstance(item, Command):
-                code.kinds.append(item.queue)
+                queue = self.machine.queue_of(item.queue)
+                code.kinds.append(queue)
                 try:
-                    if item.queue is Queue.CP:
-                        duration_ps = self._costs.duration_ps(item)
-                        code.add(Queue.CP, duration_ps)
-                        on_mfu = self._costs.cost(item).on_mfu
-                        code.mfu_ps += duration_ps if on_mfu else 0
-                        code.vfu_ps += 0 if on_mfu else duration_ps
+                    if queue is not Queue.IO:
+                        cost = self._costs.cost(item)
+                        feeds.add(queue, cost)
+                        code.add(queue, cost.duration_ps)
+                        code.mfu_ps += cost.duration_ps * cost.on_mfu
+                        code.vfu_ps += cost.duration_ps * (not cost.on_mfu)
+                        code.vfu_queue_ps += cost.duration_ps * (queue is Queue.VFU)
                     elif item.function in (Function.SEND, Function.RECEIVE):
                         self._add_message(code, item, passed)
                     else:

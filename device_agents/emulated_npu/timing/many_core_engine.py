@@ -1,7 +1,7 @@
 """The engine for many cores over a stream of inputs, event by event.
 
-Each core is a coroutine (core_process.py) that runs until it waits for other cores. The engine's only events are the
-data phases of transfers, in one heap ordered by time; a core continues when its last transfer has ended.
+Each core is a coroutine (many_core_process.py) that runs until it waits for other cores. The engine's only events are
+the data phases of transfers, in one heap ordered by time; a core continues when its last transfer has ended.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from device_agents.emulated_npu.timing.failures import standstill
 from device_agents.emulated_npu.timing.many_core_code import Translation
 from device_agents.emulated_npu.timing.many_core_process import core_process
+from device_agents.emulated_npu.timing.many_core_queues import core_process_of_queues
 from device_agents.emulated_npu.timing.many_core_stream import StreamState, begin_input
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS, SharedResource
 from device_agents.emulated_npu.unit_commands import Queue
@@ -23,9 +24,10 @@ def run_engine(translation: Translation, stream: StreamState) -> list[SharedReso
 
     Raises `Deadlock` and `BudgetExceeded`.
     """
+    run_core = core_process_of_queues if translation.machine.vfu_queue_depth else core_process
     resume = []
     for code in translation.codes:
-        core = core_process(code, stream)
+        core = run_core(code, stream)
         next(core)
         resume.append(core.send)
     for group in translation.groups.values():

@@ -1,44 +1,25 @@
-"""One core of many, as a coroutine: its control unit, queues and semaphores, by the rules of single_core.py.
+"""One core of many, as a coroutine: its control unit, its two queues and semaphores, by the rules of single_core.py.
 
 A core affects other cores only through its IO queue. So it runs ahead until that queue reaches a command whose end
 depends on others, and waits there: for a transfer, which ends when the shared resources say so; in a RECEIVE, for the
 message; in a SEND, for a free ring slot. It also waits between two inputs. When the end is known, the other queue
-catches up, so entries are still served in order of time.
+catches up, so entries are still served in order of time. many_core_queues.py runs a core whose VFU has a queue, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator
 from heapq import heappush
 
-from device_agents.emulated_npu.emulator_errors import Deadlock
-from device_agents.emulated_npu.timing.failures import locked, over_budget
+from device_agents.emulated_npu.timing.failures import over_budget
 from device_agents.emulated_npu.timing.latency_hiding import TransferWindow
-from device_agents.emulated_npu.timing.many_core_code import (
-    FENCE,
-    POST,
-    RECEIVE,
-    SEND,
-    TRANSFERS,
-    WAIT,
-    CoreCode,
-    MessageTransfer,
-)
+from device_agents.emulated_npu.timing.many_core_code import FENCE, POST, TRANSFERS, WAIT, CoreCode
+from device_agents.emulated_npu.timing.many_core_exchange import CoreWaits, exchange, joining, locked_core
 from device_agents.emulated_npu.timing.many_core_stream import EntryTimes, InputRun, StreamState, end_run
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS
 from device_agents.emulated_npu.unit_commands import Queue
 
 _FAR = 1 << 80  # later than all times
-
-
-@dataclass(slots=True)
-class _Waits:
-    """How long the IO queue of a core has waited in a run, by cause (`InputRun`)."""
-
-    starved_ps: int = 0
-    exchange_ps: int = 0
-    blocked_ps: int = 0
 
 
 def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, None]:
@@ -60,7 +41,7 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
         io_served: list[int] = []
         cp_served: list[int] = []
         io_finished: list[int] = []
-        waits = _Waits()
+        waits = CoreWaits()
         window = TransferWindow(outstanding) if outstanding > 1 else None
         units = [0] * len(code.semaphores)
         io_waits = cp_waits = NEVER  # the semaphore that blocks the head of the queue
@@ -155,7 +136,7 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
                 op, now = io_ops[io_head], io_ready
                 if op >= 0:
                     asked = now if window is None else window.asked_ps(io_issued[io_head])
-                    heappush(events, (now << TICKET_BITS) + op if asked == now else _joining(asked, now, op))
+                    heappush(events, (now << TICKET_BITS) + op if asked == now else joining(asked, now, op))
                     io_free = yield
                     io_ps += io_free - now
                     if window is not None:
@@ -182,7 +163,7 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
                     io_free = now
                 else:
                     asked = now if window is None else window.asked_ps(io_issued[io_head])
-                    now, io_free, busy_ps = yield from _exchange(stream, code, io_head, run, (asked, now), waits)
+                    now, io_free, busy_ps = yield from exchange(stream, code, io_head, run, (asked, now), waits)
                     if window is not None:
                         window.end(io_free)
                         if op != TRANSFERS:
@@ -202,7 +183,7 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
                 continue
             break
         if position < count or io_head < io_count or cp_head < cp_count:
-            raise _locked(code, position, (io_head, io_count), (cp_head, cp_count), units)
+            raise locked_core(code, position, ((io_head, io_count), (cp_head, cp_count)), units)
         if run == stream.kept_run:
             cp_finished = [at + max(op, 0) for at, op in zip(cp_served, cp_ops, strict=True)]
             all_issued, served = (io_issued, cp_issued, issued), (io_served, cp_served)
@@ -210,104 +191,3 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
         waited = waits.starved_ps, waits.exchange_ps, waits.blocked_ps
         end_run(stream, code, InputRun(begin_ps, max(clock, io_free, cp_free), io_ps, *waited))
     yield  # never resumed after the last run
-
-
-def _locked(code: CoreCode, position: int, io: tuple[int, int], cp: tuple[int, int], units: Sequence[int]) -> Deadlock:
-    """Return the error for a core whose queues wait for each other; `io` and `cp` are head and number of entries."""
-    heads = {
-        queue: code.step_of(queue, head) if head < count else None
-        for queue, (head, count) in zip(Queue, (io, cp), strict=True)
-    }
-    steps = code.source.steps
-    stuck = steps[position] if position < len(steps) else None
-    return locked(heads, stuck, lambda number: units[code.semaphores[number]], code.source.core)
-
-
-def _joining(asked_ps: int, now_ps: int, join: int) -> int:
-    """Return the event of a transfer that is asked for at `asked_ps` and moves data from `now_ps` at the earliest.
-
-    `join` holds its latency and its ticket.
-    """
-    latency_ps, ticket = join >> TICKET_BITS, join & ((1 << TICKET_BITS) - 1)
-    return (max(now_ps, asked_ps + latency_ps) << TICKET_BITS) + ticket
-
-
-def _exchange(
-    stream: StreamState, code: CoreCode, entry: int, run: int, times_ps: tuple[int, int], waits: _Waits
-) -> Generator[None, int, tuple[int, int, int]]:
-    """Serve a RECEIVE, a SEND or a command with several transfers; return its start, its end and the transfer time.
-
-    `times_ps`: when its transfers are asked for, if it waits for no other core, and when it reaches the head.
-    """
-    op, (asked_ps, now_ps) = code.io_ops[entry], times_ps
-    if op == RECEIVE:
-        now_ps = yield from _message(stream, code, entry, now_ps, waits)
-        return now_ps, now_ps, 0
-    joins = code.transfers[entry] if op == TRANSFERS else code.messages[entry].joins
-    if op == SEND:
-        asked_ps = now_ps = yield from _slot(stream, code, entry, run, now_ps, waits)
-    end_ps = now_ps
-    if joins:
-        stream.pending[code.index] = len(joins)
-        for join in joins:
-            heappush(stream.events, _joining(asked_ps, now_ps, join))
-        end_ps = yield
-    if op == SEND:
-        _deliver(stream, code.messages[entry], end_ps)
-    return now_ps, end_ps, end_ps - now_ps
-
-
-def _message(stream: StreamState, code: CoreCode, entry: int, now_ps: int, waits: _Waits) -> Generator[None, int, int]:
-    """Return when a RECEIVE that reaches the head of its queue at `now_ps` has its message."""
-    channel = code.messages[entry].channel
-    if channel is not None and channel.arrivals:
-        arrival_ps = channel.arrivals.popleft()
-    else:
-        if channel is not None:
-            channel.parked = True
-        stream.stops[code.index] = entry
-        arrival_ps = yield
-        del stream.stops[code.index]
-    if arrival_ps <= now_ps:
-        return now_ps
-    if code.messages[entry].is_foreign:
-        waits.starved_ps += arrival_ps - now_ps
-    else:
-        waits.exchange_ps += arrival_ps - now_ps
-    return arrival_ps
-
-
-def _slot(
-    stream: StreamState, code: CoreCode, entry: int, run: int, now_ps: int, waits: _Waits
-) -> Generator[None, int, int]:
-    """Return when a SEND that reaches the head of its queue at `now_ps` can begin.
-
-    The receiving group must have ended the run that is its ring's depth earlier.
-    """
-    ring = code.messages[entry].ring
-    if ring is None or run < ring.depth:
-        return now_ps
-    awaited = run - ring.depth
-    if awaited < len(ring.ends_ps):
-        free_ps = ring.ends_ps[awaited]
-    else:
-        ring.waiting.setdefault(awaited, []).append(code.index)
-        stream.stops[code.index] = entry
-        free_ps = yield
-        del stream.stops[code.index]
-    if free_ps <= now_ps:
-        return now_ps
-    waits.blocked_ps += free_ps - now_ps
-    return free_ps
-
-
-def _deliver(stream: StreamState, message: MessageTransfer, now_ps: int) -> None:
-    """Put a message on its way."""
-    channel = message.channel
-    if channel is None:
-        return
-    if channel.parked:
-        channel.parked = False
-        stream.ready.append((channel.receiver, now_ps + message.delay_ps))
-    else:
-        channel.arrivals.append(now_ps + message.delay_ps)

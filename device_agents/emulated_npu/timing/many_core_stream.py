@@ -25,12 +25,12 @@ class InputRun(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryTimes:
-    """One run of one core: times of the entries of both queues; `issued_ps` also of steps that enter no queue."""
+    """One run of one core: times of the entries of its queues; `issued_ps` also of steps that enter no queue, last."""
 
     begin_ps: int
-    issued_ps: tuple[list[int], list[int], list[int]]
-    served_ps: tuple[list[int], list[int]]
-    finished_ps: tuple[list[int], list[int]]
+    issued_ps: tuple[list[int], ...]
+    served_ps: tuple[list[int], ...]
+    finished_ps: tuple[list[int], ...]
 
 
 class StreamState:

@@ -1,10 +1,10 @@
 """The time of a program on a machine, from the same steps that a functional run executes.
 
-`simulate` runs the control unit and the two queues (single_core.py) with the costs of cost.py, and divides the time
+`simulate` runs the control unit and the queues (single_core.py) with the costs of cost.py, and divides the time
 among layers (attribution.py). All times are whole picoseconds, so sums are exact:
 
-- max(io, cp) <= makespan <= io + cp + control,
-- wait = makespan - max(io, cp), and the entries of `waits` sum to it,
+- max(io, cp, vfu_queue) <= makespan <= io + cp + vfu_queue + control,
+- wait = makespan - max(io, cp, vfu_queue), and the entries of `waits` sum to it,
 - the layers, with the time of no layer, sum to the makespan.
 
 With the same steps, a faster memory or clock never makes the makespan longer if only one queue waits for each
@@ -28,6 +28,7 @@ from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.failures import over_budget
 from device_agents.emulated_npu.timing.single_core import NOTHING, Schedule, schedule
 from device_agents.emulated_npu.timing.transfer_cost import Demand
+from device_agents.emulated_npu.timing.unit_feeds import UnitFeeds
 from device_agents.emulated_npu.unit_commands import Command, Queue
 
 _NO_LIMIT_PS = 1 << 62
@@ -37,9 +38,10 @@ _NO_LIMIT_PS = 1 << 62
 class Timing:
     """The time of one run and its parts.
 
-    - `io_ps`, `cp_ps`: busy time of the queues' servers, memory latency included; CP is `mfu_ps` plus `vfu_ps`.
-    - `control_ps`: time in which both queues were idle.
-    - `wait_ps`: idle time of `waiting_queue`, the queue with the larger sum (IO if both are equal); `waits` divides it.
+    - `io_ps`, `cp_ps`, `vfu_queue_ps`: busy time of the queues' servers, memory latency included; the last two together
+      are `mfu_ps` plus `vfu_ps`. `vfu_queue_ps` is 0 if the units share the CP queue.
+    - `control_ps`: time in which all queues were idle.
+    - `wait_ps`: idle time of `waiting_queue`, the first queue with the largest sum; `waits` divides it.
     - `layers`: latency in the network by layer index; `no_layer_ps`: time of no layer.
     """
 
@@ -56,6 +58,12 @@ class Timing:
     waits: tuple[WaitTime, ...]
     layers: tuple[int, ...]
     no_layer_ps: int
+    vfu_queue_ps: int = 0
+
+    @property
+    def compute_ps(self) -> int:
+        """Busy time of the busier compute queue."""
+        return max(self.cp_ps, self.vfu_queue_ps)
 
     def cycles(self, ps: int) -> float:
         """Convert picoseconds to cycles of the machine."""
@@ -76,29 +84,30 @@ def simulate(
     durations = durations_ps(collected, costs)
     issue_ps = machine.issue_cycles * costs.cycle_ps
     result = schedule(collected, durations, machine, limit_ps, issue_ps, demands_of(collected, costs))
-    io_ps, cp_ps = (sum(result.durations_ps[index] for index in entries) for entries in result.entries)
+    queues_ps = [sum(result.durations_ps[index] for index in entries) for entries in result.entries]
     mfu_ps = sum(
         duration
         for step, duration in zip(result.steps, durations, strict=True)
         if duration and isinstance(step.item, Command) and costs.cost(step.item).on_mfu
     )
-    waiting = Queue.IO if io_ps >= cp_ps else Queue.CP
+    waiting = Queue(queues_ps.index(max(queues_ps)))
     layers_ps = {layer: sum(parts) for layer, parts in layer_times(result).items()}
     count = max((layer_of(step) for step in result.steps), default=NOTHING) + 1
     return Timing(
         schedule=result,
         cycle_ps=costs.cycle_ps,
         makespan_ps=result.makespan_ps,
-        io_ps=io_ps,
-        cp_ps=cp_ps,
+        io_ps=queues_ps[Queue.IO],
+        cp_ps=queues_ps[Queue.CP],
         mfu_ps=mfu_ps,
-        vfu_ps=cp_ps - mfu_ps,
+        vfu_ps=sum(queues_ps[Queue.CP :]) - mfu_ps,
         control_ps=result.makespan_ps - _busy_ps(result),
-        wait_ps=result.makespan_ps - max(io_ps, cp_ps),
+        wait_ps=result.makespan_ps - max(queues_ps),
         waiting_queue=waiting,
         waits=wait_times(result, waiting),
         layers=tuple(layers_ps.get(layer, 0) for layer in range(count)),
         no_layer_ps=layers_ps.get(NOTHING, 0),
+        vfu_queue_ps=sum(queues_ps[Queue.VFU :]),
     )
 
 
@@ -127,6 +136,7 @@ def durations_ps(steps: Sequence[IssuedStep], costs: CostModel) -> list[int]:
     """Return the time of every step on its unit; 0 for a step that is not a command."""
     # A loop issues the same command object again; `steps` keeps it alive, so its id stays unique.
     known: dict[int, int] = {}
+    feeds = UnitFeeds(costs.machine)
     durations = []
     for pc, item, _ in steps:
         if type(item) is not Command:
@@ -135,7 +145,9 @@ def durations_ps(steps: Sequence[IssuedStep], costs: CostModel) -> list[int]:
         duration = known.get(id(item))
         if duration is None:
             try:
-                duration = known[id(item)] = costs.duration_ps(item)
+                cost = costs.cost(item)
+                feeds.add(item.queue, cost)
+                duration = known[id(item)] = cost.duration_ps
             except ExecutionFault as fault:
                 raise fault.at(f"instruction {pc}") from fault
         durations.append(duration)

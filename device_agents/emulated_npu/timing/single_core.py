@@ -6,16 +6,18 @@ The rules:
 - A queue is in order and has one server. An entry leaves the queue when its service starts: a command when it starts
   to run, WAIT when it is satisfied, POST when it acts. WAIT and POST are entries like commands but take no time.
 - A queue holds at most its depth of unserved entries. The control unit stalls while the queue of its next item is
-  full; FENCE stalls it until both queues have drained.
+  full; FENCE stalls it until all queues have drained.
 - WAIT at the head of its queue takes `count` from the semaphore as soon as the value suffices; POST at the head adds.
-  Units are taken in the order of posting. If both queues wait for one semaphore, the one that reached its head first
-  takes first, IO before CP at the same instant. A WAIT that needs more than there is does not block the other queue's.
+  Units are taken in the order of posting. If queues wait for one semaphore, the one that reached its head first takes
+  first, IO before CP before VFU at the same instant. A WAIT that needs more than there is blocks no other queue.
+- MFU and VFU share the CP queue unless the machine has a queue for the VFU. Without one, items of the VFU queue enter
+  the CP queue.
 
 Only queue entries are events. The control unit reads no semaphore, so it runs ahead until it depends on an entry
-that is not served yet. The earlier of the two heads is served first, so semaphores change in order of time even
+that is not served yet. The earliest head is served first, so semaphores change in order of time even
 if a program posts after, in program order, it waits.
 
-The engine for many cores (core_process.py) follows the same rules, without the causes, and is slower for one core.
+The engine for many cores (many_core_process.py) follows the same rules, without the causes, and is slower for one core.
 """
 
 from __future__ import annotations
@@ -30,17 +32,17 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.failures import locked, over_budget
 from device_agents.emulated_npu.timing.latency_hiding import TransferWindow
 from device_agents.emulated_npu.timing.transfer_cost import Demand
-from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Wait
+from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue, Wait
 
 NOTHING = -1
-_FENCE, _END = 2, 3
+_FENCE, _END = 3, 4
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Times in picoseconds and their causes, by position in `steps`.
 
-    - `issued_ps`: the control unit had issued the step (FENCE: both queues had drained). `served_ps`: the step left
+    - `issued_ps`: the control unit had issued the step (FENCE: all queues had drained). `served_ps`: the step left
       its queue. `finished_ps`: it was done.
     - `service_cause`: the step that determined `served_ps`, either the one before it in its queue or the POST that
       released it; NOTHING if its own issue did.
@@ -58,7 +60,7 @@ class Schedule:
     service_cause: Sequence[int]
     issue_cause: Sequence[int]
     released_by: Sequence[int]
-    entries: tuple[Sequence[int], Sequence[int]]
+    entries: tuple[Sequence[int], ...]
     makespan_ps: int
     last: int
 
@@ -75,7 +77,7 @@ def schedule(
 
     With several transfers in flight, `demands` holds those of every IO command, and they replace its time.
 
-    Raises `Deadlock` if nothing can continue, naming the heads of both queues, and `BudgetExceeded` for a run
+    Raises `Deadlock` if nothing can continue, naming the heads of all queues, and `BudgetExceeded` for a run
     longer than `limit_ps`.
     """
     return _CoreEngine(steps, durations_ps, machine, limit_ps, issue_ps, demands).run()
@@ -121,7 +123,7 @@ class _Server:
     head: int = 0
     free_ps: int = 0
     last: int = NOTHING
-    blocked: bool = False  # by a semaphore
+    blocked: int = 0  # by a semaphore: the number of the WAIT among those that blocked a queue
 
 
 class _CoreEngine:
@@ -137,26 +139,26 @@ class _CoreEngine:
         self._steps, self._durations, self._limit = steps, list(durations), limit_ps
         self._window = TransferWindow(machine.io_outstanding) if demands else None
         self._demands = demands
-        self._kinds = [_kind(step) for step in steps]
+        self._servers = tuple(map(_Server, Queue, machine.queue_depths))
+        self._kinds = [_kind(step, machine) for step in steps]
         self._gaps = [(step.control + (step.item is not None)) * issue_ps for step in steps]
-        self._servers = (_Server(Queue.IO, machine.io_queue_depth), _Server(Queue.CP, machine.cp_queue_depth))
         self._semaphores: defaultdict[int, _Semaphore] = defaultdict(_Semaphore)
-        self._position = 0
-        self._clock = 0
+        self._position = self._clock = self._blocked = 0
         self._issued, self._served, self._finished = ([0] * len(steps) for _ in range(3))
         self._service_cause, self._issue_cause, self._released_by = ([NOTHING] * len(steps) for _ in range(3))
 
     def run(self) -> Schedule:
-        io, cp = self._servers
+        first, *others = self._servers
         while True:
             self._issue()
-            io_ps, cp_ps = self._ready_ps(io), self._ready_ps(cp)
-            if io_ps < 0 and cp_ps < 0:
+            server, now_ps = first, self._ready_ps(first)
+            for other in others:
+                ready_ps = self._ready_ps(other)
+                if ready_ps >= 0 and (now_ps < 0 or ready_ps < now_ps):
+                    server, now_ps = other, ready_ps
+            if now_ps < 0:
                 break
-            if cp_ps < 0 or 0 <= io_ps <= cp_ps:
-                self._serve(io, io_ps)
-            else:
-                self._serve(cp, cp_ps)
+            self._serve(server, now_ps)
         if self._position < len(self._steps) or any(server.head < len(server.order) for server in self._servers):
             raise self._deadlock()
         finishing = max(self._servers, key=lambda server: server.free_ps)
@@ -170,7 +172,7 @@ class _CoreEngine:
             service_cause=self._service_cause,
             issue_cause=self._issue_cause,
             released_by=self._released_by,
-            entries=(self._servers[0].order, self._servers[1].order),
+            entries=tuple(server.order for server in self._servers),
             makespan_ps=max(finishing.free_ps, self._clock),
             last=finishing.last if ends_by_queue else NOTHING,
         )
@@ -217,14 +219,15 @@ class _CoreEngine:
         if type(item) is Wait:
             post = self._semaphores[item.semaphore].take(item.count)
             if post == NOTHING:
-                server.blocked = True
+                self._blocked += 1
+                server.blocked = self._blocked
                 return
             self._released_by[index] = post
         cause = server.last if now_ps == server.free_ps else NOTHING
         self._leave(server, index, now_ps, cause)
         if type(item) is Post:
             self._semaphores[item.semaphore].post(index, item.count)
-            self._wake(self._servers[1 - server.queue], item.semaphore, now_ps)
+            self._wake(item.semaphore, now_ps)
 
     def _leave(self, server: _Server, index: int, now_ps: int, cause: int) -> None:
         if self._window is not None and server.queue is Queue.IO:
@@ -237,18 +240,18 @@ class _CoreEngine:
         if end > self._limit:
             raise over_budget(self._steps[index], self._limit)
 
-    def _wake(self, server: _Server, semaphore: int, now_ps: int) -> None:
-        """Serve the head of the other queue if it waited for the POST that has just acted."""
-        if not server.blocked:
-            return
-        index = server.order[server.head]
-        item = self._steps[index].item
-        if isinstance(item, Wait) and item.semaphore == semaphore:
-            post = self._semaphores[semaphore].take(item.count)
-            if post != NOTHING:
-                server.blocked = False
-                self._released_by[index] = post
-                self._leave(server, index, now_ps, post)
+    def _wake(self, semaphore: int, now_ps: int) -> None:
+        """Serve the heads of the queues that waited for the POST that has just acted, the one blocked first first."""
+        blocked = [server for server in self._servers if server.blocked]
+        for server in sorted(blocked, key=lambda each: each.blocked):
+            index = server.order[server.head]
+            item = self._steps[index].item
+            if isinstance(item, Wait) and item.semaphore == semaphore:
+                post = self._semaphores[semaphore].take(item.count)
+                if post != NOTHING:
+                    server.blocked = 0
+                    self._released_by[index] = post
+                    self._leave(server, index, now_ps, post)
 
     def _deadlock(self) -> Deadlock:
         steps = self._steps
@@ -260,11 +263,9 @@ class _CoreEngine:
         return locked(heads, stuck, lambda number: self._semaphores[number].value)
 
 
-def _kind(step: IssuedStep) -> int:
+def _kind(step: IssuedStep, machine: Machine) -> int:
     """Return the number of the queue that the step enters, or _FENCE or _END."""
     item = step.item
-    if type(item) is Command:
-        return Queue.IO if item.function < Function.CONVOLVE else Queue.CP
-    if isinstance(item, (Wait, Post)):
-        return item.queue
+    if isinstance(item, (Command, Wait, Post)):
+        return machine.queue_of(item.queue)
     return _FENCE if isinstance(item, Fence) else _END

@@ -32,13 +32,19 @@ NO_LIMIT_PS = 1 << 62
 
 @dataclass(frozen=True)
 class CoreTiming:
-    """One core: the busy time of its units per input, and its runs by input."""
+    """One core: the busy time per input of its units, and of its VFU queue if it has one, and its runs by input."""
 
     core: int
     group: int
     mfu_ps: int
     vfu_ps: int
     runs: tuple[InputRun, ...]
+    vfu_queue_ps: int = 0
+
+    @property
+    def compute_ps(self) -> int:
+        """Busy time per input of the busier compute queue."""
+        return max(self.mfu_ps + self.vfu_ps - self.vfu_queue_ps, self.vfu_queue_ps)
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ def simulate_cores(
     state = StreamState(translation, inputs, limit_ps)
     used = run_engine(translation, state)
     timings = tuple(
-        CoreTiming(code.source.core, code.source.group, code.mfu_ps, code.vfu_ps, tuple(runs))
+        CoreTiming(code.source.core, code.source.group, code.mfu_ps, code.vfu_ps, tuple(runs), code.vfu_queue_ps)
         for code, runs in zip(translation.codes, state.runs, strict=True)
     )
     resources = tuple(

@@ -91,7 +91,7 @@ def test_settings_survive_their_words(settings: Settings) -> None:
 BAD_CONTROL = [
     control(Opcode.SET, 0, 1),
     control(Opcode.ADD, 0, 1, 2),
-    control(Opcode.WAIT, 2, 0, 1),
+    control(Opcode.WAIT, max(Queue) + 1, 0, 1),
     control(Opcode.WAIT, 0, SEMAPHORES, 1),
     control(Opcode.POST, 0, 0, 0),
     control(Opcode.JUMP, 3),
@@ -125,6 +125,8 @@ BAD_DATA = [
     DataInstruction(Function.BINARY, VIEW, VIEW),
     DataInstruction(Function.FILL, VIEW, VIEW),
     DataInstruction(Function.MAP, VIEW, VIEW, accumulate=True),
+    DataInstruction(Function.LOAD, VIEW, VIEW, vfu_queue=True),
+    DataInstruction(Function.CONVOLVE, VIEW, VIEW, VIEW, vfu_queue=True),
     DataInstruction(Function.CONVOLVE, VIEW, VIEW, None, VIEW),
     DataInstruction(Function.MAP, OperandReference(1, DESCRIPTOR_SLOTS), VIEW),
     DataInstruction(Function.MAP, VIEW, OperandReference(1, DESCRIPTOR_SLOTS)),
@@ -153,7 +155,7 @@ def test_a_field_out_of_range_names_the_instruction(bad: Instruction) -> None:
         struct.pack("<QQ", 0xFF, 0),
         struct.pack("<BB11x3B", Function.FILL, 0, 0, 0, 1),
         struct.pack("<BB11xH1x", Function.FILL, 0, 1),
-        struct.pack("<BB12B2x", Function.FILL, 1 << 5, *[0] * 12),
+        struct.pack("<BB12B2x", Function.FILL, 1 << 6, *[0] * 12),
         struct.pack("<BB2xB11x", Function.FILL, 0, 9),
     ],
     ids=[

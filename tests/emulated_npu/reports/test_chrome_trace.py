@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from timed_programs import compute, convolve, load, machine, operand, sound_programs, steps_of, store
+from timed_programs import compute, compute_apart, convolve, load, machine, operand, sound_programs, steps_of, store
 
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
@@ -304,3 +304,23 @@ def test_live_bytes_stay_within_what_is_addressed(steps: list[IssuedStep], where
     assert np.all(live >= 0)
     assert np.all(live <= len(touched))
     assert not len(live) or live[-1] == 0
+
+
+def test_a_queue_of_the_vfu_has_its_track() -> None:
+    """Its WAITs lie on the track of the queue, its commands on that of the unit; other machines have no such track."""
+    described = machine(vfu_queue_depth=4)
+    items = (convolve((2, 2), 4, 4), Post(CP, 4), Wait(Queue.VFU, 4), compute_apart(6, layer=1))
+    trace = _trace(steps_of(*items), described)
+    _check_rules(trace)
+    assert [(event["name"], event["dur"]) for event in _events(trace, "X", "VFU queue")] == [("WAIT 4", 0.004)]
+    assert [event["dur"] for event in _events(trace, "X", "VFU")] == [0.006]
+    assert [event["args"]["name"] for event in _events(trace, "M") if event["name"] == "thread_name"].count(
+        "VFU queue"
+    ) == 1
+    assert "VFU queue" not in json.dumps(_trace(steps_of(compute(6))))
+
+
+@given(sound_programs(queues=3))
+def test_traces_of_three_queues_keep_the_rules(steps: list[IssuedStep]) -> None:
+    """Whatever the queues do, slices of a track nest and arrows have two ends."""
+    _check_rules(_trace(steps, machine(vfu_queue_depth=2, issue_cycles=1)))

@@ -63,7 +63,7 @@ def test_one_core_alone_has_the_times_of_the_single_core_engine(
     _check_alone(steps, described)
 
 
-@pytest.mark.parametrize("queue", Queue)
+@pytest.mark.parametrize("queue", [Queue.IO, Queue.CP])
 def test_what_is_issued_late_is_served_late(queue: Queue) -> None:
     """A command issued long after the WAIT before it was released is served at its issue."""
     other = Queue(1 - queue)

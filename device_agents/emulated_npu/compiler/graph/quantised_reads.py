@@ -16,9 +16,9 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import BYTES, known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft, IntegerProduct
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.unit_commands import DataType, Function, Quantisation, Queue
+from device_agents.emulated_npu.unit_commands import DataType, Function, Quantisation
 
-CONVERTING = frozenset(function for function in Function if function.queue is Queue.CP)
+CONVERTING = frozenset(function for function in Function if not function.is_transfer)
 """The functions whose units convert integers."""
 _PRODUCTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
 _SLOTS = ("quantised_first", "quantised_second", "quantised_third")

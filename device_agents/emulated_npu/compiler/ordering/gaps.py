@@ -1,8 +1,9 @@
 """Orders transfers by time: while one waits for a computation, later ones run (S2.5).
 
-A list schedule of both queues with the durations of the commands. Loads of features, loads into SB, stores and computes
-each keep their order. Where the next transfer of the program would wait for a compute, the first transfer of another
-stream that can start runs before it: weights arrive as long before their use as SB has room for them.
+A list schedule of all queues with the durations of the commands. Loads of features, loads into SB, stores and the
+computes of each queue keep their order. Where the next transfer of the program would wait for a compute, the first
+transfer of another stream that can start runs before it: weights arrive as long before their use as SB has room for
+them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from device_agents.emulated_npu.compiler.ordering.hazards import (
     COMPUTE,
     LOAD,
     STORE,
+    VECTOR,
     WEIGHTS,
     Conflicts,
     stream_of,
@@ -20,6 +22,7 @@ from device_agents.emulated_npu.compiler.ordering.hazards import (
 from device_agents.emulated_npu.unit_commands import Command
 
 _TRANSFERS = (LOAD, STORE, WEIGHTS)
+_UNITS = (COMPUTE, VECTOR)
 
 
 def fill_gaps(
@@ -40,20 +43,21 @@ class _Schedule:
         self, commands: Sequence[Command], conflicts: Sequence[Conflicts], durations_ps: Sequence[int]
     ) -> None:
         self._conflicts, self._durations = conflicts, durations_ps
-        self._streams: list[list[int]] = [[], [], [], []]
+        self._streams: list[list[int]] = [[] for _ in (*_TRANSFERS, *_UNITS)]
         for position, command in enumerate(commands):
             self._streams[stream_of(command)].append(position)
         for stream in self._streams:
             stream.reverse()  # the next command is the last
         self._ends = [-1] * len(commands)
-        self._io_free = self._cp_free = 0
+        self._io_free = 0
+        self._unit_free = dict.fromkeys(_UNITS, 0)
         self._starts: list[tuple[int, int]] = []
 
     def run(self, delay: float) -> list[int]:
         """Place all commands and return their positions by start."""
         while True:
             self._compute()
-            ready = [found for found in map(self._next, _TRANSFERS) if found is not None]
+            ready = [found for found in map(self._next_transfer, _TRANSFERS) if found is not None]
             if not ready:
                 break
             start, position, stream = min(ready)
@@ -67,23 +71,25 @@ class _Schedule:
 
     def _compute(self) -> None:
         """Place all computes whose operands are placed."""
-        computes, ends, conflicts = self._streams[COMPUTE], self._ends, self._conflicts
-        while computes:
-            start = self._cp_free
-            found = conflicts[computes[-1]]
-            for before in (found.load, found.store, found.weights):
-                if before >= 0:
-                    if ends[before] < 0:
-                        return
-                    start = max(start, ends[before])
-            self._cp_free = self._place(computes.pop(), start)
+        progress = True
+        while progress:
+            progress = False
+            for unit in _UNITS:
+                while (found := self._next(unit, self._unit_free[unit])) is not None:
+                    start, position, _ = found
+                    self._streams[unit].pop()
+                    self._unit_free[unit] = self._place(position, start)
+                    progress = True
 
-    def _next(self, stream: int) -> tuple[int, int, int] | None:
-        """Return start, position and stream of the next transfer of a stream, if everything before it is placed."""
+    def _next_transfer(self, stream: int) -> tuple[int, int, int] | None:
+        return self._next(stream, self._io_free)
+
+    def _next(self, stream: int, free: int) -> tuple[int, int, int] | None:
+        """Return start, position and stream of the next command of a stream, if everything before it is placed."""
         if not self._streams[stream]:
             return None
         position = self._streams[stream][-1]
-        start = self._io_free
+        start = free
         for before in self._conflicts[position]:
             if before >= 0:
                 if self._ends[before] < 0:

@@ -4,8 +4,8 @@ Commands conflict if they access the same bytes of a memory and one of them writ
 ranges and, if these overlap, by their residues: two channel slices of one map interleave in memory without a common
 byte. The result may contain false conflicts, but it misses none.
 
-Loads of features, loads into SB, stores and computes are four streams, and each keeps its order. So only the latest
-conflicting command of each stream matters.
+Loads of features, loads into SB, stores, computes of the CP queue and computes of the VFU queue are five streams, and
+each keeps its order. So only the latest conflicting command of each stream matters.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ from typing import NamedTuple
 
 from device_agents.emulated_npu.unit_commands import Command, Descriptor, Function, Operand, Space
 
-LOAD, STORE, COMPUTE, WEIGHTS = range(4)
-_STREAM = {
-    function: LOAD if function in (Function.LOAD, Function.GATHER) else STORE if function < 0x30 else COMPUTE
-    for function in Function
-}
+LOAD, STORE, COMPUTE, WEIGHTS, VECTOR = range(5)
 # If more accesses than this share a range, each counts as touching all of it: bounded work, a few false conflicts.
 _MOST_ACCESSES = 24
 _BOTTOM, _TOP = -(1 << 62), 1 << 62
@@ -29,13 +25,20 @@ _BOTTOM, _TOP = -(1 << 62), 1 << 62
 class Conflicts(NamedTuple):
     """Positions of the latest earlier command of each stream that a command must follow; -1 if there is none.
 
-    These imply all other conflicts, by the order within a stream or through their own conflicts.
+    `vector` is the latest compute of the VFU queue. These imply all other conflicts, by the order within a stream or
+    through their own conflicts.
     """
 
     load: int
     store: int
     compute: int
     weights: int
+    vector: int = -1
+
+    @property
+    def of_units(self) -> int:
+        """The later one of the computes."""
+        return max(self.compute, self.vector)
 
 
 # The access of an operand: position, stream, whether it writes, number of its residues (0: may touch every byte).
@@ -46,9 +49,15 @@ _Residue = tuple[int, int, int]
 
 
 def stream_of(command: Command) -> int:
-    """Return the stream of a command: LOAD (also GATHER), WEIGHTS (loads into SB), STORE or COMPUTE."""
-    stream = _STREAM[command.function]
-    return WEIGHTS if stream == LOAD and command.target.descriptor.space is Space.SB else stream
+    """Return the stream of a command: LOAD (also GATHER), WEIGHTS (loads into SB), STORE, COMPUTE, or VECTOR.
+
+    VECTOR is that of computes of the VFU queue.
+    """
+    if not command.function.is_transfer:
+        return VECTOR if command.vfu_queue else COMPUTE
+    if command.function not in (Function.LOAD, Function.GATHER):
+        return STORE
+    return WEIGHTS if command.target.descriptor.space is Space.SB else LOAD
 
 
 SEPARATE = tuple(Space)
@@ -58,25 +67,37 @@ ONE_BUFFER = (Space.DDR, Space.LLC, Space.NB, Space.NB, Space.HALO)
 
 def dependencies(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE) -> list[Conflicts]:
     """Return the conflicts of every command of a sequential program: read after write, write after read or write."""
+    streams = [stream_of(command) for command in commands]
+    return [Conflicts(*latest) for latest in latest_conflicts(commands, streams, memory_of)]
+
+
+def latest_conflicts(
+    commands: Sequence[Command], streams: Sequence[int], memory_of: Sequence[int] = SEPARATE
+) -> list[list[int]]:
+    """Return by stream the latest earlier command that each command conflicts with, -1 for none.
+
+    `streams` has the stream of every command. These imply all other conflicts, as in `Conflicts`.
+    """
+    count = max(VECTOR, *streams) + 1 if streams else 0
     ranges = _Ranges()
     kept = [_Memory(ranges) for _ in Space]
     memories = [kept[memory] for memory in memory_of]
     result = []
     for position, command in enumerate(commands):
-        latest = [-1, -1, -1, -1]
-        stream = stream_of(command)
+        latest = [-1] * count
+        stream = streams[position]
         for operand in (command.first, command.second, command.third, command.fourth):
             if operand is not None:
                 low, high, residues, modulus = ranges.of(operand)
                 access = (position, stream, False, residues)
                 memories[operand.descriptor.space].read(low, high, modulus, access, latest)
         if command.function is Function.SEND:  # its target is in the memory of another core
-            result.append(Conflicts(*latest))
+            result.append(latest)
             continue
         low, high, residues, modulus = ranges.of(command.target)
         access = (position, stream, True, residues)
         memories[command.target.descriptor.space].write(low, high, modulus, access, latest)
-        result.append(Conflicts(*latest))
+        result.append(latest)
     return result
 
 

@@ -1,6 +1,6 @@
 """Hoists loads over earlier computes and stores (S2.5).
 
-Both queues are in order. In `L0 C0 S0 L1 C1 S1` the store S0 waits at the head of the IO queue for C0, so that L1
+All queues are in order. In `L0 C0 S0 L1 C1 S1` the store S0 waits at the head of the IO queue for C0, so that L1
 cannot run beside C0; in `L0 L1 C0 S0 L2 C1 S1 ...` it can. Loads keep their order, and so do all other commands: the
 result is a merge of two streams.
 """
@@ -14,6 +14,7 @@ from device_agents.emulated_npu.compiler.ordering.hazards import (
     LOAD,
     SEPARATE,
     STORE,
+    VECTOR,
     WEIGHTS,
     Conflicts,
     dependencies,
@@ -22,6 +23,7 @@ from device_agents.emulated_npu.compiler.ordering.hazards import (
 from device_agents.emulated_npu.unit_commands import Command, Function
 
 _LOADS = (LOAD, WEIGHTS)
+_UNITS = (COMPUTE, VECTOR)
 
 
 def hoist_loads(commands: Sequence[Command], *, window: int, memory_of: Sequence[int] = SEPARATE) -> list[Command]:
@@ -38,16 +40,16 @@ def hoisted(commands: Sequence[Command], conflicts: Sequence[Conflicts], *, wind
     others = [position for position, stream in enumerate(streams) if stream not in _LOADS]
     loads = [position for position, stream in enumerate(streams) if stream in _LOADS]
     rank = {position: index for index, position in enumerate(others)}
-    computes = [rank[position] for position in others if streams[position] == COMPUTE]
+    computes = [rank[position] for position in others if streams[position] in _UNITS]
 
     result: list[int] = []
     done = passed = overtaken_from = 0  # others placed; others and computes that precede the load in the program
     for load in loads:
         while passed < len(others) and others[passed] < load:
-            overtaken_from += streams[others[passed]] == COMPUTE
+            overtaken_from += streams[others[passed]] in _UNITS
             passed += 1
         found = conflicts[load]
-        behind = max(rank.get(found.store, -1), rank.get(found.compute, -1)) + 1
+        behind = max(rank.get(found.store, -1), rank.get(found.of_units, -1)) + 1
         limit = computes[overtaken_from - window - 1] + 1 if overtaken_from > window else 0
         slot = max(behind, limit, done)
         while slot < passed and _is_store(commands, others[slot]) and _starts_no_later(conflicts, others[slot], load):
@@ -66,4 +68,4 @@ def _is_store(commands: Sequence[Command], position: int) -> bool:
 
 def _starts_no_later(conflicts: Sequence[Conflicts], store: int, load: int) -> bool:
     """Return whether the last compute that the store needs is not after the last one that the load needs."""
-    return conflicts[store].compute <= conflicts[load].compute
+    return conflicts[store].of_units <= conflicts[load].of_units

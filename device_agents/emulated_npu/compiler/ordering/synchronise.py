@@ -1,20 +1,28 @@
-"""Synchronises the two queues by counting semaphores, and puts fences between layers.
+"""Synchronises the queues by counting semaphores, and puts fences between layers.
 
-A queue is in order and has one server, so dependences within a queue need no synchronisation. For the other queue it
-suffices to wait for the latest command that a command depends on, which posts when it has finished.
+A queue is in order and has one server, so dependences within a queue need no synchronisation. For each other queue it
+suffices to wait for the latest command that a command depends on, which posts when it has finished. Each pair of queues
+has a semaphore for each direction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from device_agents.emulated_npu.compiler.ordering.hazards import SEPARATE, Conflicts, dependencies
 from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
 
-SEMAPHORE_OF_POSTER = {Queue.IO: 0, Queue.CP: 1}
-"""The semaphore to which a queue posts and on which the other queue waits."""
+SEMAPHORES = {
+    (Queue.IO, Queue.CP): 0,
+    (Queue.CP, Queue.IO): 1,
+    (Queue.IO, Queue.VFU): 2,
+    (Queue.VFU, Queue.IO): 3,
+    (Queue.CP, Queue.VFU): 4,
+    (Queue.VFU, Queue.CP): 5,
+}
+"""The semaphore to which one queue posts and on which another one waits."""
 
-_OTHER = {Queue.IO: Queue.CP, Queue.CP: Queue.IO}
+_NEVER = -1
 
 
 def synchronise(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE) -> list[Item]:
@@ -26,34 +34,52 @@ def synchronised(commands: Sequence[Command], conflicts: Sequence[Conflicts], or
     """Return the commands in an order of their positions, with a post and a wait for each dependence between queues.
 
     `conflicts` are those of the commands as they are; the order keeps them. A dependence is dropped if the queue has
-    already waited for the same or a later command. Hence every post has exactly one wait, later in the program, and the
-    n-th wait on a semaphore belongs to its n-th post.
+    already waited for the same or a later command, itself or through another queue. Hence every post has exactly one
+    wait, later in the program, and the n-th wait on a semaphore belongs to its n-th post.
     """
-    places = [-1] * (len(commands) + 1)  # the last is that of no command
+    waits, posts = _matched([commands[position].queue for position in order], _in_order(conflicts, order))
+    items: list[Item] = []
+    for place, position in enumerate(order):
+        command = commands[position]
+        queue, layer = command.queue, command.layer
+        items += [Wait(queue, SEMAPHORES[other, queue], layer=layer) for other in waits.get(place, ())]
+        items.append(command)
+        items += [Post(queue, SEMAPHORES[queue, other], layer=layer) for other in posts.get(place, ())]
+    return items
+
+
+def _in_order(conflicts: Sequence[Conflicts], order: Sequence[int]) -> Iterator[set[int]]:
+    """Yield for every place of an order the places of the commands that the command there must follow."""
+    places = [_NEVER] * (len(order) + 1)  # the last is that of no command
     for place, position in enumerate(order):
         places[position] = place
-    awaited = {Queue.IO: -1, Queue.CP: -1}
-    waits: dict[int, Queue] = {}
-    posts: dict[int, Queue] = {}
     for position in order:
-        queue, found = commands[position].queue, conflicts[position]
-        before = (found.compute,) if queue is Queue.IO else (found.load, found.store, found.weights)
-        latest = max(places[each] for each in before)
-        if latest > awaited[queue]:
-            awaited[queue] = latest
-            waits[position] = queue
-            posts[order[latest]] = _OTHER[queue]
-    items: list[Item] = []
-    for position in order:
-        command = commands[position]
-        if position in waits:
-            queue = waits[position]
-            items.append(Wait(queue, SEMAPHORE_OF_POSTER[_OTHER[queue]], layer=command.layer))
-        items.append(command)
-        if position in posts:
-            queue = posts[position]
-            items.append(Post(queue, SEMAPHORE_OF_POSTER[queue], layer=command.layer))
-    return items
+        yield {places[each] for each in conflicts[position]} - {_NEVER}
+
+
+_Queues = dict[int, list[Queue]]
+
+
+def _matched(queues: Sequence[Queue], earlier: Iterable[set[int]]) -> tuple[_Queues, _Queues]:
+    """Return by command the queues that it waits for, and the queues to which it posts."""
+    waits: _Queues = {}
+    posts: _Queues = {}
+    # By queue: the last command of every queue that has finished when the next command of this one begins. A command
+    # that another one waits for keeps what was known at its begin.
+    finished = {queue: [_NEVER] * len(Queue) for queue in Queue}
+    known: list[list[int]] = []
+    for position, (queue, found) in enumerate(zip(queues, earlier, strict=True)):
+        mine = finished[queue]
+        for awaited in sorted(found, reverse=True):
+            other = queues[awaited]
+            if other is not queue and mine[other] < awaited:
+                waits.setdefault(position, []).append(other)
+                posts.setdefault(awaited, []).append(queue)
+                mine = [max(pair) for pair in zip(mine, known[awaited], strict=True)]
+                mine[other] = max(mine[other], awaited)
+        finished[queue] = mine
+        known.append(mine)
+    return waits, posts
 
 
 def fence_between_layers(items: Sequence[Item]) -> list[Item]:

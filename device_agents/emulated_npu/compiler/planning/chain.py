@@ -40,6 +40,14 @@ class Room:
 
 
 @dataclass(frozen=True)
+class Turns:
+    """Buffers that passes use in turn: for what they load and store, and for what passes between MFU and VFU."""
+
+    across: int
+    between: int
+
+
+@dataclass(frozen=True)
 class Chain:
     """Layers to run as one chain; `stored` are the values that they store off chip."""
 
@@ -60,7 +68,8 @@ class Slab:
 class ChainPlan:
     """A chain with everything decided.
 
-    `buffers` has the addresses in NB by value: two where a pass loads its part while the pass before it computes.
+    `buffers` has the addresses in NB by value: two where a pass loads its part while the pass before it computes, and
+    for values between MFU and VFU where the units work on different passes (`overlaps`).
     """
 
     geometry: Geometry
@@ -72,6 +81,7 @@ class ChainPlan:
     nb_bytes: int
     sb_bytes: int
     halo_bytes: int
+    overlaps: bool
 
     @property
     def layers(self) -> tuple[HardwareLayer, ...]:
@@ -103,6 +113,7 @@ class ChainDraft:
     slabs: Mapping[tuple[str, int], Slab]
     nb_bytes: int
     halo_bytes: int
+    overlaps: bool
 
     def check(self, room: Room) -> None:
         """Raise DoesNotFit, with demand and limit, if halo or features need more than a room has."""
@@ -125,16 +136,17 @@ class ChainDraft:
             self.nb_bytes,
             needed,
             self.halo_bytes,
+            self.overlaps,
         )
 
 
 def draft_chain(
-    chain: Chain, values: Mapping[str, Value], cuts: Sequence[Cut], machine: Machine, turns: int
+    chain: Chain, values: Mapping[str, Value], cuts: Sequence[Cut], machine: Machine, turns: Turns
 ) -> ChainDraft:
     """Decide buffers for these cuts; raises NotTileable, or DoesNotFit for too many passes.
 
-    Passes use `turns` buffers in turn for what they load and store. With one, they compute larger tiles, and a pass
-    loads after the one before it has computed.
+    With one turn for what passes load and store, they compute larger tiles, and a pass loads after the one before it
+    has computed.
     """
     layers = chain.layers
     passes = count_tiles(layers[-1], cuts)
@@ -144,7 +156,19 @@ def draft_chain(
     extents = {name: _extents(geometry, name) for name in geometry.regions}
     slabs, halo_bytes = _slabs(geometry, values, machine)
     buffers, constants, nb_bytes = _buffers(geometry, values, extents, machine, turns)
-    return ChainDraft(geometry, extents, buffers, constants, slabs, nb_bytes, halo_bytes)
+    between = [name for name in buffers if _is_between_units(geometry, name, machine)]
+    overlaps = passes > 1 and all(len(buffers[name]) > 1 for name in between)
+    return ChainDraft(geometry, extents, buffers, constants, slabs, nb_bytes, halo_bytes, overlaps)
+
+
+def _is_between_units(geometry: Geometry, name: str, machine: Machine) -> bool:
+    """Return whether MFU and VFU both write or read a value of a pass."""
+    units = {
+        layer.function is Function.CONVOLVE or (layer.function is Function.DEPTHWISE and machine.mfu.depthwise == "mfu")
+        for layer in geometry.layers
+        if name in (layer.output.value, *(view.value for view in layer.reads))
+    }
+    return len(units) > 1 and not geometry.is_resident(name)
 
 
 def element_type(value: Value | LazyConstant, machine: Machine) -> DataType:
@@ -220,20 +244,25 @@ def _buffers(
     values: Mapping[str, Value],
     extents: Mapping[str, tuple[int, ...]],
     machine: Machine,
-    turns: int,
+    turns: Turns,
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, int], int]:
-    """Return the addresses in NB of values (up to `turns` each) and of constants of depthwise layers, and the end."""
+    """Return the addresses in NB of values (one for each turn) and of constants of depthwise layers, and the end."""
     passes = math.prod(geometry.counts)
     end = len(geometry.layers)
     lives = {name: _life(geometry, name, passes) for name in geometry.regions if in_buffer(geometry, name)}
     homes = _overwritten(geometry, values, extents, lives)
+    between = {homes.get(name, name) for name in lives if _is_between_units(geometry, name, machine)}
     items: list[Lifetime] = []
     slots: dict[str, int] = {}
     for name, (first, last) in lives.items():
         size = math.prod(extents[name]) * element_type(values[name], machine).bytes
-        slots[name] = turns if passes > 1 and (first, last) == (0, end) and not geometry.is_resident(name) else 1
+        slots[name] = turns.across if passes > 1 and (first, last) == (0, end) and not geometry.is_resident(name) else 1
+        if passes > 1 and turns.between > slots[name] and homes.get(name, name) in between:
+            slots[name] = turns.between
         if name not in homes:
             last = max([last, *(lives[other][1] for other, home in homes.items() if home == name)])
+            if name in between and turns.between > 1:
+                first, last = 0, end
             items.extend(Lifetime(f"{name}#{slot}", size, first, last) for slot in range(slots[name]))
     for layer in geometry.layers:
         items.extend(Lifetime(key, size, 0, end) for key, size in depthwise_bytes(layer, machine).items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
@@ -14,19 +14,25 @@ from device_agents.emulated_npu.compiler.planning.chain_commands import ChainWri
 from device_agents.emulated_npu.compiler.planning.tiling import Geometry, Tile
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.unit_commands import Function, Queue
+from device_agents.emulated_npu.unit_commands import Command, Function, Queue
 
 _LEAVING = (Function.STORE, Function.SEND)
+_Times = dict[Queue, int]
 
 
 @dataclass(frozen=True)
 class QueueTimes:
-    """Time of a chain on each queue; of that on the IO queue, `fill_ps` before and `drain_ps` after all computation."""
+    """Time of a chain on each queue; of that on the IO queue, `fill_ps` before and `drain_ps` after all computation.
+
+    Where MFU and VFU have queues of their own, `cp_ps` is the time in which at least one of them works, and `unit_ps`
+    is the time of the busier one. If they share a queue, both are its time.
+    """
 
     io_ps: int
     cp_ps: int
     fill_ps: int
     drain_ps: int
+    unit_ps: int
 
     @property
     def together_ps(self) -> int:
@@ -53,7 +59,7 @@ class TimedPlan:
 def in_sequence(times: Sequence[QueueTimes]) -> QueueTimes:
     """Return the times of chains of which each loads while the one before it computes."""
     io_ps, cp_ps = sum(each.io_ps for each in times), sum(each.cp_ps for each in times)
-    return QueueTimes(io_ps, cp_ps, times[0].fill_ps, times[-1].drain_ps)
+    return QueueTimes(io_ps, cp_ps, times[0].fill_ps, times[-1].drain_ps, sum(each.unit_ps for each in times))
 
 
 class ChainTimes:
@@ -62,7 +68,7 @@ class ChainTimes:
     def __init__(self, values: Mapping[str, Value], machine: Machine, externals: Externals) -> None:
         self._values, self._machine, self._externals = values, machine, externals
         self._costs = CostModel(machine)
-        self._computing: dict[object, tuple[int, int, int]] = {}
+        self._computing: dict[object, tuple[_Times, int]] = {}
         self._known: dict[int, TimedPlan] = {}
 
     def timed(self, plan: ChainPlan) -> TimedPlan:
@@ -73,31 +79,48 @@ class ChainTimes:
 
     def _queue_times(self, plan: ChainPlan) -> QueueTimes:
         writer = ChainWriter(plan, self._values, self._machine, self._externals)
-        io_ps = cp_ps = fill_ps = drain_ps = 0
+        fill_ps = drain_ps = 0
+        totals_ps = dict.fromkeys(Queue, 0)
         for tile, count in _representatives(plan.geometry):
             filling = not any(tile)
             pass_ps = stored_ps = 0
             for step in writer.steps(tile):
                 if isinstance(step, ComputeStep):
-                    io, cp, lead = self._computing_ps(plan, writer, step)
-                    fill_ps += lead if filling else 0
+                    times_ps, lead_ps = self._computing_ps(plan, writer, step)
+                    fill_ps += lead_ps if filling else 0
                     filling = False
                 else:
-                    duration = self._costs.duration_ps(step)
-                    io, cp = (duration, 0) if step.queue is Queue.IO else (0, duration)
+                    times_ps, _ = self._times_ps([step])
                     if step.function in _LEAVING:
-                        stored_ps = max(stored_ps, pass_ps) + duration
-                    fill_ps += io if filling else 0
-                pass_ps += cp
-                io_ps += io * count
-                cp_ps += cp * count
+                        stored_ps = max(stored_ps, pass_ps) + times_ps[Queue.IO]
+                    fill_ps += times_ps[Queue.IO] if filling else 0
+                pass_ps += times_ps[Queue.CP] + times_ps[Queue.VFU]
+                for queue, duration_ps in times_ps.items():
+                    totals_ps[queue] += duration_ps * count
             drain_ps = max(0, stored_ps - pass_ps)
+        io_ps, mfu_ps, vfu_ps = totals_ps.values()
         if not plan.loads_ahead:
             fill_ps = io_ps - drain_ps
-        return QueueTimes(io_ps, cp_ps, fill_ps, drain_ps)
+        unit_ps = max(mfu_ps, vfu_ps)
+        # Where the units overlap, the first pass of the other unit has nothing to overlap with.
+        other_ps = (mfu_ps + vfu_ps - unit_ps) // (plan.passes if plan.overlaps else 1)
+        return QueueTimes(io_ps, unit_ps + other_ps, fill_ps, drain_ps, unit_ps)
 
-    def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[int, int, int]:
-        """Return the time on both queues, and of the loads that the first computation needs.
+    def _times_ps(self, commands: Iterable[Command]) -> tuple[_Times, int]:
+        """Return the time of commands on each queue of the machine, and of the loads before the first computation."""
+        times_ps = dict.fromkeys(Queue, 0)
+        lead_ps = 0
+        for command in commands:
+            cost, queue = self._costs.cost(command), command.queue
+            if queue is Queue.CP:
+                lead_ps = lead_ps or times_ps[Queue.IO]
+                if self._machine.vfu_queue_depth and not cost.on_mfu:
+                    queue = Queue.VFU
+            times_ps[queue] += cost.duration_ps
+        return times_ps, lead_ps
+
+    def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[_Times, int]:
+        """Return the time on each queue, and of the loads that the first computation needs.
 
         It depends only on shapes, so that equal steps share it.
         """
@@ -107,14 +130,7 @@ class ChainTimes:
         key = (layer.index, layer.output.start, sizes, weights and (weights.resident, weights.loads))
         known = self._computing.get(key)
         if known is None:
-            io_ps = cp_ps = lead_ps = 0
-            for command in writer.compute(step):
-                if command.queue is Queue.IO:
-                    io_ps += self._costs.duration_ps(command)
-                else:
-                    lead_ps = lead_ps or io_ps
-                    cp_ps += self._costs.duration_ps(command)
-            known = self._computing[key] = (io_ps, cp_ps, lead_ps)
+            known = self._computing[key] = self._times_ps(writer.compute(step))
         return known
 
 

@@ -17,6 +17,7 @@ from device_agents.emulated_npu.compiler.planning.chain import (
     ChainDraft,
     ChainPlan,
     Room,
+    Turns,
     countless,
     draft_chain,
     element_type,
@@ -46,6 +47,8 @@ from device_agents.emulated_npu.compiler.planning.weights import (
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
+_ONE_TURN = Turns(across=1, between=1)
+_TWO_TURNS = Turns(across=2, between=1)
 _MANY_PASSES = 32
 """With fewer passes, their shape matters little."""
 _HARDLY_MORE = 1.03
@@ -134,7 +137,7 @@ class _Effort:
     tiles: int
     plans: int
     finer: int
-    turns: int = 2
+    turns: Turns = _TWO_TURNS
 
 
 _QUICK = _Effort(stages=3, tiles=32, plans=1, finer=0)
@@ -273,13 +276,15 @@ class ChainSearch:
         times = whole.times
         if whole.plan.passes > 1 or self._options.chains != "auto":
             return []
-        if max(times.io_ps, times.cp_ps) >= times.together_ps:
+        if max(times.io_ps, times.unit_ps) >= times.together_ps:
             return []
+        efforts = [effort, _overlapping(effort)] if times.unit_ps < times.cp_ps else [effort]
         _, *stages = itertools.islice(candidate_cuts(chain.layers, self._options.tile, self._values), 2)
         found = [
             each
             for rows, *_ in filter(None, stages)
-            for each in self._finer(rows, math.inf, chain, room, replace(effort, finer=max(1, effort.finer)))
+            for tried in efforts
+            for each in self._finer(rows, math.inf, chain, room, replace(tried, finer=max(1, tried.finer)))
         ]
         return [replace(each, doubtful=not _is_faster(each.times, times)) for each in found]
 
@@ -320,8 +325,18 @@ class ChainSearch:
         first, found = self._fitting(candidates, guess, chain, room, effort)
         if len(chain.layers) == 1 and is_windowed(chain.layers[0]) and found[0].passes >= _MANY_PASSES:
             with contextlib.suppress(DoesNotFit):  # larger tiles, loaded between computations, fetch less halo
-                found += self._fitting(candidates[: first + 1], first, chain, room, replace(effort, turns=1))[1]
+                found += self._fitting(candidates[: first + 1], first, chain, room, replace(effort, turns=_ONE_TURN))[1]
+        if found[0].passes > 1 and not found[0].overlaps and self._uses_both_units(found[0]):
+            with contextlib.suppress(DoesNotFit):  # smaller tiles, so that MFU and VFU work on different ones
+                found += self._fitting(candidates[first:], 0, chain, room, _overlapping(effort))[1]
         return found
+
+    def _uses_both_units(self, plan: ChainPlan) -> bool:
+        """Return whether a plan has work for MFU and VFU, and each has a queue."""
+        if not self._machine.vfu_queue_depth:
+            return False
+        times = self._times.timed(plan).times
+        return times.unit_ps < times.cp_ps
 
     def _fitting(
         self, candidates: list[Cuts], guess: int, chain: Chain, room: Room, effort: _Effort
@@ -361,7 +376,7 @@ class ChainSearch:
             raise problem
         return found
 
-    def _planned(self, chain: Chain, cuts: Cuts, room: Room, turns: int) -> ChainPlan:
+    def _planned(self, chain: Chain, cuts: Cuts, room: Room, turns: Turns) -> ChainPlan:
         """Return the plan of a chain cut in one way; only whether it fits depends on the room."""
         layers = tuple(
             (layer.index, layer.output.value, layer.output.start, layer.output.shape) for layer in chain.layers
@@ -402,6 +417,11 @@ def _is_faster(parts: QueueTimes, whole: QueueTimes) -> bool:
     """Return whether a chain in several passes is faster beyond doubt, and hardly busier beside its neighbours."""
     busy = parts.io_ps <= _HARDLY_MORE * whole.io_ps and parts.cp_ps <= _HARDLY_MORE * whole.cp_ps
     return busy and _DOUBT * parts.together_ps < whole.together_ps
+
+
+def _overlapping(effort: _Effort) -> _Effort:
+    """Return the same effort for plans in which MFU and VFU work on different passes."""
+    return replace(effort, turns=replace(effort.turns, between=2))
 
 
 def _effort(chain: Chain) -> _Effort:

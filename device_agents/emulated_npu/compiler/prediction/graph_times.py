@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
@@ -49,5 +50,7 @@ class GraphPredictor:
         yield from others
 
     def _candidates(self, graph: Graph) -> Iterator[tuple[Decision, ...]]:
+        """Yield chains; for a VFU with a queue of its own, also those that are best if it shares that of the MFU."""
         externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
-        return decide_by_each_assumption(graph, self._machine, self._options, externals)
+        for machine in dict.fromkeys((self._machine, replace(self._machine, vfu_queue_depth=0))):
+            yield from decide_by_each_assumption(graph, machine, self._options, externals)

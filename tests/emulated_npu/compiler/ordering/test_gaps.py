@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from command_cases import commands, compute, conflicting_pairs, dense, load, store
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +27,7 @@ def test_dependences_and_streams_keep_their_order(program: list[tuple[Command, i
     assert sorted(order) == list(range(len(drawn)))
     place = {position: index for index, position in enumerate(order)}
     assert all(place[earlier] < place[later] for earlier, later in conflicting_pairs(drawn))
-    for stream in range(4):
+    for stream in {stream_of(command) for command in drawn}:
         own = [position for position in order if stream_of(drawn[position]) == stream]
         assert own == sorted(own)
 
@@ -34,6 +36,15 @@ def test_weights_arrive_while_features_wait() -> None:
     """A load into SB runs before a load of features that a compute and a store hold up."""
     program = [load(0, 0), compute(100, 0), store(900, 100), load(200, 900), _weights(0, 2000), compute(300, 200)]
     assert fill_gaps(program, dependencies(program), [5, 50, 5, 5, 30, 5], 0.5) == [0, 1, 4, 2, 3, 5]
+
+
+def test_computes_of_two_queues_start_at_the_same_time() -> None:
+    """A compute of the VFU queue and one of the CP queue that need nothing of each other do not wait for each other."""
+    vector = replace(compute(300, 0), vfu_queue=True)
+    program = [load(0, 0), compute(100, 0), vector, store(900, 300), _weights(0, 2000)]
+    assert fill_gaps(program, dependencies(program), [5, 50, 10, 5, 30], 0.0) == [0, 1, 2, 3, 4]
+    in_one_queue = [program[0], program[1], compute(300, 0), *program[3:]]
+    assert fill_gaps(in_one_queue, dependencies(in_one_queue), [5, 50, 10, 5, 30], 0.0) == [0, 1, 4, 2, 3]
 
 
 def test_a_transfer_that_would_delay_earlier_ones_waits() -> None:

@@ -85,7 +85,8 @@ def test_a_narrow_slice_does_not_hide_a_wider_one() -> None:
     wide = Command(Function.LOAD, _slice(Space.NB, 0, 32), source)
     narrow = Command(Function.COPY, _slice(Space.NB, 0, 16), Operand(dense(Space.NB, 6, 5, 16), 4096))
     rest = Command(Function.STORE, Operand(dense(Space.DDR, 6, 5, 16), 9000), _slice(Space.NB, 16, 16))
-    assert dependencies([wide, narrow, rest]) == [(-1, -1, -1, -1), (0, -1, -1, -1), (0, -1, -1, -1)]
+    after_wide = Conflicts(load=0, store=-1, compute=-1, weights=-1)
+    assert dependencies([wide, narrow, rest])[1:] == [after_wide, after_wide]
 
 
 def test_parts_of_a_concatenation_are_independent() -> None:
@@ -98,5 +99,6 @@ def test_parts_of_a_concatenation_are_independent() -> None:
         Command(Function.LOAD, Operand(dense(Space.NB, 6, 5, 16), 5000 + 480 * k), _slice(Space.DDR, 16 * k, 16, 8192))
         for k in range(3)
     ]
-    assert dependencies(parts) == [*[(-1, -1, -1, -1)] * 3, (-1, -1, 2, -1)]
+    nothing = Conflicts(load=-1, store=-1, compute=-1, weights=-1)
+    assert dependencies(parts) == [nothing, nothing, nothing, nothing._replace(compute=2)]
     assert [found.store for found in dependencies([*stores, *loads])[3:]] == [0, 1, 2]

@@ -9,13 +9,13 @@ from command_cases import commands, compute, conflicting_pairs, load, store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.compiler.ordering.synchronise import fence_between_layers, synchronise
+from device_agents.emulated_npu.compiler.ordering.synchronise import SEMAPHORES, fence_between_layers, synchronise
 from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
 
 
 def _run(items: list[Item], chance: random.Random) -> list[tuple[int, int]]:
     """Return start and end of every command in a schedule in which queues advance in random order."""
-    waiting: dict[Queue, list[int]] = {Queue.IO: [], Queue.CP: []}
+    waiting: dict[Queue, list[int]] = {queue: [] for queue in Queue}
     levels: Counter[int] = Counter()
     running: dict[Queue, int] = {}
     issued = clock = 0
@@ -83,13 +83,13 @@ def test_fences_replace_synchronisation_across_layers(program: list[Command], se
 def test_posts_and_waits_match_one_to_one(program: list[Command]) -> None:
     """On each semaphore the n-th post precedes the n-th wait, and there is a wait for every post."""
     items = synchronise(program)
-    for queue, semaphore in ((Queue.IO, 0), (Queue.CP, 1)):
+    for (poster, waiter), semaphore in SEMAPHORES.items():
         posts = [index for index, item in enumerate(items) if isinstance(item, Post) and item.semaphore == semaphore]
         waits = [index for index, item in enumerate(items) if isinstance(item, Wait) and item.semaphore == semaphore]
         assert len(posts) == len(waits)
         assert all(post < wait for post, wait in zip(posts, waits, strict=True))
-        assert all(items[index].queue == queue for index in posts)  # type: ignore[union-attr]
-        assert all(items[index].queue != queue for index in waits)  # type: ignore[union-attr]
+        assert all(items[index].queue is poster for index in posts)  # type: ignore[union-attr]
+        assert all(items[index].queue is waiter for index in waits)  # type: ignore[union-attr]
 
 
 def test_what_earlier_waits_imply_is_not_waited_for() -> None:

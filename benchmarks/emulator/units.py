@@ -1,0 +1,54 @@
+"""Compare MFU and VFU with a queue each with both in one queue: the table of docs/emulator.md in Markdown.
+
+    python -m benchmarks.emulator.units [NAME ...] [--bandwidths 1 4]
+
+Each network is compiled and timed on `edge` and on the same machine with a multiple of the bandwidth of DDR and
+last-level cache, with the compute units in one queue and with `vfu_queue_depth = 16`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.timing.simulation import Timing, simulate_program
+from harness.npu.loading import load_model
+
+NAMES = ("dscnn", "mobilenetv2", "shufflenet", "efficientnet_b0", "squeezenet", "resnet18", "vit_tiny", "bert_mini")
+HEADS = ("network", "bandwidth", "one queue ms", "two queues ms", "gain", "IO ms", "MFU ms", "VFU ms")
+_DEPTH = 16
+_PS_PER_MS = 1e9
+
+
+def _machine(factor: float) -> Machine:
+    """Return `edge` with a multiple of its bandwidths."""
+    edge = find_machine("edge")
+    ddr, llc = (replace(each, bytes_per_s=factor * each.bytes_per_s) for each in (edge.ddr, edge.llc))
+    return replace(edge, ddr=ddr, llc=llc)
+
+
+def _timed(model: bytes, machine: Machine) -> Timing:
+    return simulate_program(compile_model(model, machine).program, machine)
+
+
+def main() -> None:
+    """Time the networks and print a row for each and each bandwidth."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"built-in networks; default: {', '.join(NAMES)}")
+    parser.add_argument("--bandwidths", type=float, nargs="+", default=(1.0, 4.0), metavar="FACTOR")
+    options = parser.parse_args()
+    print(f"| {' | '.join(HEADS)} |\n|{'---|' * len(HEADS)}")
+    for name in options.names or NAMES:
+        for factor in options.bandwidths:
+            model, machine = load_model(f"builtin:{name}", {}).content, _machine(factor)
+            one, two = (_timed(model, replace(machine, vfu_queue_depth=depth)) for depth in (0, _DEPTH))
+            times = (one.makespan_ps, two.makespan_ps), (two.io_ps, two.mfu_ps, two.vfu_ps)
+            spans, busy = (" | ".join(f"{ps / _PS_PER_MS:.3f}" for ps in each) for each in times)
+            gain = 1 - two.makespan_ps / one.makespan_ps
+            print(f"| {name} | x {factor:g} | {spans} | {gain:.1%} | {busy} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""The queues that feed the compute units: where MFU and VFU have queues of their own, each unit takes from one."""
+
+from __future__ import annotations
+
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.cost import CommandCost
+from device_agents.emulated_npu.unit_commands import Queue
+
+
+class UnitFeeds:
+    """The queues of the commands of a program, by the unit that executes them."""
+
+    __slots__ = ("_apart", "_queues")
+
+    def __init__(self, machine: Machine) -> None:
+        self._apart = machine.vfu_queue_depth > 0
+        self._queues: dict[bool, Queue] = {}
+
+    def add(self, queue: Queue, cost: CommandCost) -> None:
+        """Note a command; raise ExecutionFault if its unit has had one from the other compute queue."""
+        if not self._apart or queue is Queue.IO:
+            return
+        known = self._queues.setdefault(cost.on_mfu, queue)
+        if known is not queue:
+            unit = "MFU" if cost.on_mfu else "VFU"
+            what = f"the {unit} has commands in the {known.name} queue and in the {queue.name} queue"
+            raise ExecutionFault(what, "a unit takes its commands from one queue", "Issue all of them to one queue")
