@@ -31,7 +31,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait for a busy device in seconds; `observe` hears once of its holder, `stop` ends the wait."""
+    """How long to wait for a busy device from its first refusal; `observe` hears once of its holder, `stop` ends it."""
 
     busy_s: float = 0.0
     observe: Observer = ignore
@@ -42,12 +42,14 @@ def lease_when_free(device: Device, patience: Patience, purpose: Purpose = "meas
     """Open a session and lease its device; raises a DeviceError, DeviceBusy after the wait, and Interrupted."""
     announce = Announcement(patience.observe)
     stop = patience.stop or threading.Event()
-    ends_s = time.monotonic() + patience.busy_s
+    ends_s: float | None = None
     while True:
         try:
             return _leased(device, purpose)
         except DeviceBusy as busy:
-            left_s = ends_s - time.monotonic()
+            now_s = time.monotonic()
+            ends_s = now_s + patience.busy_s if ends_s is None else ends_s
+            left_s = ends_s - now_s
             if left_s <= 0:
                 raise
             announce(busy, left_s)

@@ -20,13 +20,14 @@ from harness.network.model_references import load_network
 from harness.workspace import Workspace
 
 FEW = RepeatPolicy(runs=3)
+ENOUGH = RepeatPolicy(runs=20)
 
 
 def test_the_spread_between_processes_widens_estimates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a processor the reference probe runs in three processes; their spread is in the verdict and in intervals."""
     monkeypatch.setattr("harness.fleet.execution.LEAST_CAMPAIGN_S", 0.0)
     model = build_network(tmp_path / "small.onnx", widths=(8, 16))
-    result = harness.profile(model, device="cpu01", workspace=tmp_path, policy=FEW, wait_s=60.0)
+    result = harness.profile(model, device="cpu01", workspace=tmp_path, policy=ENOUGH, wait_s=60.0)
     assert result.machine is not None and result.machine.between_processes is not None
     with Journal(Workspace(tmp_path).journal) as journal:
         campaign = journal.campaign(result.campaign)

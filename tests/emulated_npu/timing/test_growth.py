@@ -17,10 +17,14 @@ from device_agents.emulated_npu.timing.simulation import simulate_program
 
 
 def _larger(machine: Machine) -> Iterator[tuple[str, Machine]]:
-    """Yield machines of which each has twice as much of one resource."""
+    """Yield machines of which each has twice as much of one resource.
+
+    SB grows with the matrix unit: a block of weights fills the unit, and half as many blocks would fit.
+    """
     ddr, llc, mfu, vfu = machine.ddr, machine.llc, machine.mfu, machine.vfu
+    blocks = replace(machine, sb_bytes=2 * machine.sb_bytes)
     yield "NB", replace(machine, nb_bytes=2 * machine.nb_bytes)
-    yield "SB", replace(machine, sb_bytes=2 * machine.sb_bytes)
+    yield "SB", blocks
     yield "halo buffer", replace(machine, halo_bytes=2 * machine.halo_bytes)
     yield "DDR bandwidth", replace(machine, ddr=replace(ddr, bytes_per_s=2 * ddr.bytes_per_s))
     yield "cache", replace(machine, llc=replace(llc, bytes=2 * llc.bytes))
@@ -29,8 +33,8 @@ def _larger(machine: Machine) -> Iterator[tuple[str, Machine]]:
         "queues",
         replace(machine, io_queue_depth=2 * machine.io_queue_depth, cp_queue_depth=2 * machine.cp_queue_depth),
     )
-    yield "columns", replace(machine, mfu=replace(mfu, columns=2 * mfu.columns))
-    yield "rows", replace(machine, mfu=replace(mfu, rows=2 * mfu.rows))
+    yield "columns", replace(blocks, mfu=replace(mfu, columns=2 * mfu.columns))
+    yield "rows", replace(blocks, mfu=replace(mfu, rows=2 * mfu.rows))
     yield "lanes", replace(machine, vfu=replace(vfu, lanes=2 * vfu.lanes))
 
 
