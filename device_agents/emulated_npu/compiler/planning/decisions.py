@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +11,7 @@ from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room
 from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
-from device_agents.emulated_npu.compiler.planning.chain_planner import ChainOutline, Decision, Planner
+from device_agents.emulated_npu.compiler.planning.chain_planner import MAX_CHAIN, ChainOutline, Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search import ASSUMPTIONS
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
@@ -31,15 +32,32 @@ def decide(graph: Graph, machine: Machine, options: Options, externals: External
 def decide_by_each_assumption(
     graph: Graph, machine: Machine, options: Options, externals: Externals
 ) -> Iterator[tuple[Decision, ...]]:
-    """Yield the chains of a graph that are fastest under each of ASSUMPTIONS, without repetition; raises DoesNotFit."""
+    """Yield the chains of a graph that are fastest under each of ASSUMPTIONS, without repetition; raises DoesNotFit.
+
+    Chains that keep a halo are followed by the fastest that keep none: passes that do not need rows of the pass before
+    them overlap more with their neighbours than predictions know. A short graph is tried as one chain, too: the search
+    may end before it gets there.
+    """
     planner = Planner(graph, machine, options, externals, rooms_of(machine))
     seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
     for place in range(len(ASSUMPTIONS)):
-        decisions = _decided(planner.assuming(place), options)
-        chains = tuple(decision.chains for decision in decisions)
-        if chains not in seen:
-            seen.append(chains)
-            yield decisions
+        for decisions in _alternatives(planner.assuming(place), graph, options):
+            chains = tuple(decision.chains for decision in decisions)
+            if chains not in seen:
+                seen.append(chains)
+                yield decisions
+
+
+def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[tuple[Decision, ...]]:
+    """Yield the fastest chains by prediction, and others that may be faster; raises DoesNotFit."""
+    first = _decided(planner, options)
+    yield first
+    if options.halo == "auto" and any(plan.halo_bytes for decision in first for plan in decision.chains):
+        with contextlib.suppress(DoesNotFit):
+            yield _decided(planner.within(0), options)
+    if options.chains == "auto" and len(first) > 1 and len(graph.layers) <= MAX_CHAIN:
+        with contextlib.suppress(DoesNotFit):
+            yield (planner.whole(),)
 
 
 def decide_chains(
