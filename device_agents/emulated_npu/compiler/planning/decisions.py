@@ -11,7 +11,7 @@ from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room
 from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
-from device_agents.emulated_npu.compiler.planning.chain_planner import MAX_CHAIN, ChainOutline, Decision, Planner
+from device_agents.emulated_npu.compiler.planning.chain_planner import ChainOutline, Decision, Planner
 from device_agents.emulated_npu.compiler.planning.search import ASSUMPTIONS
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
@@ -55,7 +55,7 @@ def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[
     if options.halo == "auto" and any(plan.halo_bytes for decision in first for plan in decision.chains):
         with contextlib.suppress(DoesNotFit):
             yield _decided(planner.within(0), options)
-    if options.chains == "auto" and len(first) > 1 and len(graph.layers) <= MAX_CHAIN:
+    if len(first) > 1 and 0 in planner.starts(len(graph.layers)):
         with contextlib.suppress(DoesNotFit):
             yield (planner.whole(),)
 
