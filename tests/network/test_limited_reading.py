@@ -99,6 +99,7 @@ def test_loop_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         load_network(_endless_loop(), {"n": 1})
 
 
+@pytest.mark.usefixtures("second_thread")  # a fork may use memory that its parent has freed; a new interpreter has none
 @pytest.mark.parametrize("field", [5, 11, 13])
 def test_messages_without_content_are_refused(field: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two bytes of a file become a hundred in memory: initializers, inputs or types that say nothing."""
