@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from harness.array_types import Floats
 from harness.latency.chain_queues import ChainLayers, parts_of
@@ -113,7 +114,7 @@ def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainL
         parts = alone_s[both] / alone_s[both].sum()
         charged[both, meeting] += parts
         # The meeting's own error is already in the covariance.
-        beyond = max(0.0, float(solution.values[meeting] ** 2 - solution.covariance[meeting, meeting]))
+        beyond = max(0.0, float(solution.values[meeting] ** 2 - solution.variances[meeting]))
         charging[np.ix_(both, both)] += beyond * parts.prod() * np.array([[1.0, -1.0], [-1.0, 1.0]])
     values = charged @ solution.values
     floors = np.maximum(_LEAST_S, LEAST_SHARE * alone_s)
@@ -122,7 +123,7 @@ def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainL
         stop = start + sum(1 for _ in group)
         values[start:stop] = _charged(values[start:stop], floors[start:stop])
         start = stop
-    covariance = charged @ solution.covariance @ charged.T
+    covariance = solution.covariance.of_sums(csr_array(charged))
     return ChainLatencies(tuple(chain for chain, _ in known), values, covariance, charging)
 
 

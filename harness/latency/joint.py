@@ -88,7 +88,7 @@ def fit_joint(data: CampaignData, overhead: Overhead) -> JointFit:
     return JointFit(
         places=places,
         latencies=latencies,
-        covariance=solution.covariance[np.ix_(at, at)],
+        covariance=solution.covariance.between(np.array(at, int)),
         shares=shares(chain_latencies(chains, solution), in_context),
         network_errors={network: max(overhead.scatter, error) for network, error in errors.items()},
         sum_error=max(overhead.scatter, statistics.median(errors.values() or (0.0,))),
@@ -217,5 +217,5 @@ def _repeated(layer: LayerProbes) -> str:
 
 def _latency(solution: Solution, name: str, *used: Measurement) -> Latency:
     at = solution.index(name)
-    stderr_s = math.sqrt(float(solution.covariance[at, at]))
+    stderr_s = math.sqrt(float(solution.variances[at]))
     return positive(float(solution.values[at]), stderr_s, min(one.samples for one in used))

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csc_array, diags_array, eye_array
+from scipy.sparse import csc_array, csr_array, diags_array, eye_array
 from scipy.sparse.linalg import splu
 
 from harness.array_types import Floats, Ints, Mask
 from harness.errors import IllConditionedDesign
+from harness.latency.grouped_inverse import GroupedInverse, inverse
 from harness.latency.robust import huber_weights, pivot, reweight, robust_spread
 
 MAX_CONDITION = 1e4
@@ -51,7 +52,7 @@ class Solution:
 
     names: tuple[str, ...]
     values: Floats
-    covariance: Floats
+    covariance: GroupedInverse
     residuals: Floats
     redundant: Mask
     scale: float
@@ -60,6 +61,11 @@ class Solution:
     def index(self, name: str) -> int:
         """Return the position of an unknown; raises KeyError."""
         return self._positions[name]
+
+    @functools.cached_property
+    def variances(self) -> Floats:
+        """The diagonal of the covariance."""
+        return self.covariance.of_each(csr_array(eye_array(len(self.names))))
 
     @functools.cached_property
     def _positions(self) -> Mapping[str, int]:
@@ -80,7 +86,9 @@ def solve(equations: Sequence[Equation], signed: Set[str] = frozenset()) -> Solu
     lengths = np.sqrt(np.asarray((design.multiply(design)).T @ (1 / stderr**2))).ravel()
     scaled, wanted = _scaled(design, 1 / stderr, 1 / lengths), total / stderr
     bounded = np.array([name not in signed for name in names])
-    leverage = _leverage(scaled)
+    equations_of = np.diff(design.indptr)
+    # How much of each equation's fitted total its own measured total decides.
+    leverage = np.clip(inverse(_normal(scaled), equations_of).of_each(csr_array(scaled)), 0.0, 1.0)
     redundant = leverage < 1 - _DETERMINED
 
     def weigh(values: Floats) -> tuple[Floats, float, Floats]:
@@ -102,8 +110,8 @@ def solve(equations: Sequence[Equation], signed: Set[str] = frozenset()) -> Solu
         lambda found: _AGREEMENT * abs(found),
     )[0]
     residuals, scale, trust = weigh(values)
-    covariance = _inverse(_normal(_scaled(scaled, np.sqrt(trust)))) * max(1.0, scale) ** 2
-    covariance /= np.outer(lengths, lengths)
+    weighted = _normal(_scaled(scaled, np.sqrt(trust)))
+    covariance = inverse(weighted, equations_of).scaled(lengths, max(1.0, scale) ** 2)
     return Solution(names, values / lengths, covariance, residuals, redundant, scale, condition)
 
 
@@ -142,18 +150,6 @@ def _scaled(design: csc_array, by_row: Floats, by_column: Floats | float = 1.0) 
 def _normal(design: csc_array) -> csc_array:
     """Return the normal matrix, with a ridge so small that it only keeps the factorisation from failing."""
     return csc_array(design.T @ design + _RIDGE * eye_array(design.shape[1]))
-
-
-def _inverse(normal: csc_array) -> Floats:
-    """Return the dense inverse by one sparse factorisation; a few thousand unknowns take seconds."""
-    inverse: Floats = splu(normal).solve(np.eye(normal.shape[0]))
-    return (inverse + inverse.T) / 2
-
-
-def _leverage(design: csc_array) -> Floats:
-    """Return how much of each equation's fitted total its own measured total decides, from 0 to 1."""
-    leverage: Floats = np.asarray((design @ _inverse(_normal(design)) * design.toarray()).sum(axis=1)).ravel()
-    return np.clip(leverage, 0.0, 1.0)
 
 
 @dataclass(frozen=True)

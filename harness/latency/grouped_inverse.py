@@ -1,0 +1,108 @@
+"""The inverse of a large normal matrix whose unknowns form small groups, apart from a few that occur everywhere.
+
+Every probe holds the terms of the overhead; beside them, it holds the unknowns of one layer or one chain. Without the
+terms, the matrix is made of small blocks. With local unknowns l and common ones c, its inverse is
+
+    [[D⁻¹, 0], [0, 0]] + R S⁻¹ Rᵀ,   R = [[-D⁻¹ B], [1]],   S = C - Bᵀ D⁻¹ B,
+
+where D, B and C are the blocks (l, l), (l, c) and (c, c). No dense matrix of all unknowns is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csc_array, csr_array
+from scipy.sparse.csgraph import connected_components
+
+from harness.array_types import Floats, Ints
+
+_COMMON_IN = (256, 128, 64, 32, 16)
+"""Unknowns in more equations than this are common; the first number is used that leaves small groups."""
+_SMALL_GROUP = 64
+
+
+@dataclass(frozen=True)
+class GroupedInverse:
+    """The symmetric matrix `local + reach @ common @ reach.T`, of shape (unknowns, unknowns).
+
+    `local` is sparse. `reach` has the shape (unknowns, common unknowns), and `common` that of the common ones twice.
+    """
+
+    local: csr_array
+    reach: Floats
+    common: Floats
+
+    def scaled(self, lengths: Floats, factor: float) -> GroupedInverse:
+        """Return the matrix with each row and column divided by its length, times a factor."""
+        cells = self.local.tocoo()
+        data = cells.data * factor / (lengths[cells.row] * lengths[cells.col])
+        local = csr_array((data, (cells.row, cells.col)), shape=cells.shape)
+        return GroupedInverse(local, self.reach / lengths[:, None], self.common * factor)
+
+    def between(self, unknowns: Ints) -> Floats:
+        """Return the dense part for these unknowns, in their order."""
+        reach = self.reach[unknowns]
+        dense: Floats = self.local[unknowns][:, unknowns].toarray() + reach @ self.common @ reach.T
+        return dense
+
+    def of_sums(self, weights: csr_array) -> Floats:
+        """Return the dense matrix `weights @ self @ weights.T`; each row of weights is a sum of unknowns."""
+        reach = weights @ self.reach
+        dense: Floats = (weights @ self.local @ weights.T).toarray() + reach @ self.common @ reach.T
+        return dense
+
+    def of_each(self, weights: csr_array) -> Floats:
+        """Return the diagonal of `of_sums`."""
+        reach = weights @ self.reach
+        local = np.asarray((weights @ self.local).multiply(weights).sum(axis=1)).ravel()
+        each: Floats = local + ((reach @ self.common) * reach).sum(axis=1)
+        return each
+
+
+def inverse(normal: csc_array, equations: Ints) -> GroupedInverse:
+    """Return the inverse of a positive definite matrix; `equations` counts those that hold each unknown."""
+    count = normal.shape[0]
+    for most in _COMMON_IN:
+        at = np.flatnonzero(equations <= most)
+        local = csr_array(normal[at][:, at])
+        groups, group = connected_components(local, directed=False)
+        if not len(at) or np.bincount(group).max() <= _SMALL_GROUP:
+            break
+    common = np.setdiff1d(np.arange(count), at)
+    block = _inverse_of_groups(local, group, groups)
+    towards = normal[at][:, common].toarray()
+    reach = np.zeros((count, len(common)))
+    reach[at] = -(block @ towards)
+    reach[common, range(len(common))] = 1.0
+    rest = normal[common][:, common].toarray() + towards.T @ reach[at]
+    cells = block.tocoo()
+    whole = csr_array((cells.data, (at[cells.row], at[cells.col])), shape=(count, count))
+    return GroupedInverse(whole, reach, np.linalg.inv((rest + rest.T) / 2))
+
+
+def _inverse_of_groups(matrix: csr_array, group: Ints, groups: int) -> csr_array:
+    """Return the inverse of a matrix without cells between groups; groups of one size are inverted together."""
+    size = np.bincount(group, minlength=groups)
+    order = np.argsort(group, kind="stable")
+    first = np.concatenate([[0], np.cumsum(size)[:-1]])
+    within = np.empty(len(group), int)
+    within[order] = np.arange(len(group)) - np.repeat(first, size)
+    cells = matrix.tocoo()
+    of_cell = group[cells.row]
+    found = []
+    for length in np.unique(size):
+        own = np.flatnonzero(size == length)
+        rank = np.full(groups, -1)
+        rank[own] = np.arange(len(own))
+        held = rank[of_cell] >= 0
+        blocks = np.zeros((len(own), length, length))
+        blocks[rank[of_cell[held]], within[cells.row[held]], within[cells.col[held]]] = cells.data[held]
+        inverted = np.linalg.inv(blocks)
+        members = order[first[own][:, None] + np.arange(length)]
+        rows = np.broadcast_to(members[:, :, None], inverted.shape)
+        columns = np.broadcast_to(members[:, None, :], inverted.shape)
+        found.append(((inverted + inverted.transpose(0, 2, 1)).ravel() / 2, rows.ravel(), columns.ravel()))
+    data, rows, columns = (np.concatenate(each) for each in zip(*found, strict=True)) if found else (np.zeros(0),) * 3
+    return csr_array((data, (rows.astype(int), columns.astype(int))), shape=matrix.shape)
