@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 MAX_RANK = 6
 
@@ -213,6 +214,12 @@ class Descriptor:
             else:
                 high += (size - 1) * stride
         return low, high
+
+
+@lru_cache(maxsize=1 << 16)
+def descriptor_of(space: Space, dtype: DataType, dims: tuple[int, ...], strides: tuple[int, ...]) -> Descriptor:
+    """Return the descriptor with these fields; equal ones are one object, so that look-ups compare no fields."""
+    return Descriptor(space, dtype, dims, strides)
 
 
 @dataclass(frozen=True)

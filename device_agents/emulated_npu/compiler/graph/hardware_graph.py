@@ -91,6 +91,11 @@ class View:
         """Sizes of the view's axes."""
         return tuple(axis.size for axis in self.axes)
 
+    @cached_property
+    def region(self) -> tuple[tuple[int, int], ...]:
+        """The intervals of the view's axes."""
+        return tuple((0, size) for size in self.shape)
+
     def base(self, axis: int) -> int:
         """Return the axis of the value along which `axis` advances; raises ValueError for a repeating axis."""
         base = self.axes[axis].base
@@ -144,7 +149,7 @@ class HardwareLayer:
             raise ValueError(f"{self.name} has no weights")
         return self.weights
 
-    @property
+    @cached_property
     def reads(self) -> tuple[View, ...]:
         """Every view that the layer reads: the inputs and the residual."""
         return self.inputs if self.residual is None else (*self.inputs, self.residual)
