@@ -78,6 +78,7 @@ class Function(enum.IntEnum):
     POOL_MAX = 0x4A
     POOL_AVERAGE = 0x4B
     DEPTHWISE = 0x4C
+    TABLE = 0x4D
 
     @property
     def is_transfer(self) -> bool:
@@ -317,6 +318,7 @@ class Command:
       the activation (as target), fourth: scale and shift of every channel (2, M) in SB. With `accumulate` the products
       are added to the target. A matrix product is (1, 1, rows, K) by (1, 1, 1, K, N).
     - COPY (converts types), MAP: target and first. FILL: target, with alpha. Strides zero broadcast.
+    - TABLE: target and first; second (2, n) has the breakpoints and values of a piecewise linear function.
     - BINARY: first, second. AFFINE: first * second + third. WHERE: second where first is true, else third.
     - REDUCE: target has size 1 along `axes`. SOFTMAX: first. NORMALIZE: (first - mean) / sqrt(variance + alpha)
       * second + third along `axes`; second and third are optional and have the dims of the target.

@@ -118,6 +118,7 @@ class HardwareLayer:
     - POOL_*, LRN: first (N, C, spatial...), output (N, C, spatial...). Kernels in `settings` are right-aligned in the
       triple: (1, kh, kw) for two spatial axes; `settings.pad` is the whole layer's leading padding.
     - COPY, MAP, BINARY, AFFINE, WHERE: every input has the shape of the output (broadcast by view axes).
+    - TABLE: first has the shape of the output; second (2, n): breakpoints and values.
     - REDUCE: first; `settings.axes` refers to first's axes; the output has 1 there.
     - SOFTMAX, NORMALIZE: first (and for NORMALIZE scale and shift, broadcast to the output's shape).
     - GATHER: first (rows, row...) and second (index...) of integers; output (index..., row...).

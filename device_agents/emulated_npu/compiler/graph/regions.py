@@ -99,6 +99,8 @@ def read_axis(layer: HardwareLayer, place: int, axis: int) -> int | None:
     """Return the axis of the view `layer.reads[place]` that an axis of the output follows; None if all is read."""
     if layer.residual is not None and place == len(layer.inputs):
         return axis
+    if layer.function is Function.TABLE and place == 1:
+        return None
     if layer.matrix:
         last = len(layer.output.axes) - 1
         skipped = last if place == 0 else last - 1
