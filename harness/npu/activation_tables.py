@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -91,8 +91,15 @@ def with_tables(model: NetworkModel, tables: Sequence[ActivationTable]) -> Netwo
     for table in tables:
         for node in _chosen(proto, table.name):
             operators[node.name] = PIECEWISE_LINEAR
-            points: Mapping[str, Sequence[float]] = {"breakpoints": table.breakpoints, "values": table.values}
-            made = helper.make_node(PIECEWISE_LINEAR, node.input[:1], node.output, node.name, domain=DOMAIN, **points)
+            made = helper.make_node(
+                PIECEWISE_LINEAR,
+                node.input[:1],
+                node.output,
+                node.name,
+                domain=DOMAIN,
+                breakpoints=table.breakpoints,
+                values=table.values,
+            )
             node.CopyFrom(made)
     proto.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     return replace(model, content=proto.SerializeToString(deterministic=True), operators=operators)
