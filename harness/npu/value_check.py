@@ -193,7 +193,8 @@ def _with_inputs(content: bytes, weights: Mapping[str, Array]) -> bytes:
             kept.append(tensor)
     del proto.graph.initializer[:]
     proto.graph.initializer.extend(kept)
-    return proto.SerializeToString()
+    fed: bytes = proto.SerializeToString()
+    return fed
 
 
 def _session(content: bytes, weights: Mapping[str, Array]) -> Any:
