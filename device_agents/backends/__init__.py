@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Dict, Mapping, Optional, Protocol, Tuple, runtime_checkable
+from typing import Any, Dict, Mapping, Optional, Protocol, Sequence, Tuple, runtime_checkable
 
 from device_agents.messages import LoadReport, LoadRequest, Revealed, Sample, Truth
 
@@ -76,6 +76,14 @@ class HasOracle(Protocol):
 
     def oracle(self, probe: str) -> Truth:
         """Return the true latencies of a loaded probe."""
+
+
+@runtime_checkable
+class PreparesProbes(Protocol):
+    """A backend that compiles many models at once in less time than `load` takes for one after the other."""
+
+    def prepare(self, models: Sequence[bytes]) -> None:
+        """Do for these models what `load` would do; `load` reports what is wrong with one of them."""
 
 
 @runtime_checkable

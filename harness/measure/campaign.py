@@ -11,6 +11,7 @@ from harness.measure.device_requests import DeviceRequests, DueVisit, TimeUp, de
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal_records import Campaign, Slot
 from harness.measure.policy import RepeatPolicy, unsettled, visit_order
+from harness.measure.preparation import prepare
 from harness.measure.progress import Progress
 from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Batch, probe_of
@@ -106,6 +107,7 @@ class CampaignRun:
             return
         self._report("loading", number)
         batch = self.plan.batches[number]
+        prepare(self.on.session, map(self.plan.probes.__getitem__, batch.probes), self.on.observe, self.on.stop)
         present = {load for load in (*batch.loads, self.plan.reference) if self._load(load)}
         batch = replace(batch, loads=tuple(load for load in batch.loads if load in present))
         at_once = self._requests.pool_rounds(batch) if batch.visits == "pool" else 1
