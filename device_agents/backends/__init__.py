@@ -46,8 +46,9 @@ class Backend(Protocol):
 
     `clock` names the clock of its samples that latencies use: "cpu", "wall" or "device". `reveals` lists what it
     reports about its graph: "fusion" and "chains" in the answer of `load`, or "unfused" where each layer's latency
-    is independent of its neighbours, so that the host searches for no fusion. "placement" promises that `load` refuses
-    a network with nodes that another device would run.
+    is independent of its neighbours, so that the host searches for no fusion. "kept" promises that a loaded probe takes
+    about twice its weights of the memory that `fingerprint.state` reports, so that many may stay loaded. "placement"
+    promises that `load` refuses a network with nodes that another device would run.
     """
 
     name: str

@@ -94,21 +94,23 @@ def with_chains(
             continue
         observe(Progress(f"reading how {one.network.name} is chained", number, len(cuts)))
         label = functools.partial(place_of, one.network, one.layers)
-        chains_of = functools.partial(_chains_of, session, stop)
+        loaded: list[str] = []
+        chains_of = functools.partial(_chains_of, session, stop, loaded)
         ready = functools.partial(prepare, session, observe=observe, stop=stop)
         chains, windows = plan_chains(one.network, one.layers, one.runtime_graph, label, chains_of, ready)
+        session.drop(loaded)
         found.append(replace(one, chains=chains, windows=windows))
     return found
 
 
-def _chains_of(session: AgentSession, stop: threading.Event, probe: Probe) -> RuntimeGraph | None:
-    """Return the chains of a window of a network; None if the device refuses the window."""
+def _chains_of(session: AgentSession, stop: threading.Event, loaded: list[str], probe: Probe) -> RuntimeGraph | None:
+    """Return the chains of a window of a network, which is then `loaded`; None if the device refuses the window."""
     _check_stop(stop)
     try:
         revealed = session.put(load_request(probe, reveal=True))
     except BackendError:  # the campaign loads the probe again and reports the refusal
         return None
-    session.drop([probe.id])
+    loaded.append(probe.id)
     return None if revealed is None else read_runtime_chains(probe.model.names, revealed.format, revealed.content)
 
 

@@ -25,6 +25,7 @@ WIDER = ((0, 1), (1, 0), (1, 1))
 """Numbers of further chains in front of a pair and behind it, in the order in which such windows are tried."""
 Ask = Callable[[Probe], RuntimeGraph | None]
 Prepare = Callable[[Sequence[Probe]], None]
+_Group = Sequence[int]
 Chains = frozenset[frozenset[int]]
 
 
@@ -108,7 +109,7 @@ def plan_chains(
     chained = Chained(network, layers, views)
     described = _ordered(chained, groups)
 
-    def windows(*joined: Sequence[Sequence[int]]) -> list[_Window]:
+    def windows(*joined: Sequence[_Group]) -> list[_Window]:
         """Return a window for each list of groups that are joined in it."""
         members = [sorted(itertools.chain(*groups)) for groups in joined]
         made = [window_probes(network, layers, each, views) for each in members]

@@ -65,7 +65,8 @@ class EmulatedNpuBackend:
         preset, self._machine = _machine(options)
         seed, noise = read.whole("seed", 0, 0, MOST_SEED), read.whole("noise", 1, 0, 1)
         reveals = read.one_of("reveals", _REVEALS, "fusion,chains")
-        self.reveals: Tuple[str, ...] = _REVEALS[reveals]
+        self._reported = _REVEALS[reveals]
+        self.reveals: Tuple[str, ...] = (*self._reported, "kept")
         host = self._machine.host
         self._described = host if noise else replace(host, noise=Noise())
         self._host = HostModel(self._described, seed)
@@ -92,7 +93,7 @@ class EmulatedNpuBackend:
             self._keep(request.model, timed)
         timed = timed.slowed(self._factors)
         self._probes[request.probe] = _LoadedProbe(timed, sum(map(_bytes, request.inputs)), request.output_bytes)
-        return self._revealed(timed) if request.reveal and self.reveals else None
+        return self._revealed(timed) if request.reveal and self._reported else None
 
     def prepare(self, models: Sequence[bytes]) -> None:
         """Compile and time models that are new, on all cores; with one core, `load` does it as well."""
@@ -150,7 +151,7 @@ class EmulatedNpuBackend:
         graph = {
             "layers": [{"name": layer.name, "nodes": layer.nodes} for layer in timed.layers],
             "free_nodes": timed.free_nodes,
-            "chains": timed.chains if "chains" in self.reveals else [],
+            "chains": timed.chains if "chains" in self._reported else [],
         }
         return Revealed(FORMAT, json.dumps(graph).encode())
 
