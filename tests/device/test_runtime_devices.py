@@ -27,9 +27,9 @@ def test_only_validation_gets_true_layers(name: str, tmp_path: Path) -> None:
     network = load_network(str(build_network(tmp_path / "chain.onnx")))
     probe = network_probe(network)
     with open_session(BUILT_IN[name]) as measuring:
-        assert measuring.hello.reveals == ("fusion",)
+        assert measuring.hello.reveals == ("fusion", "kept")
     with open_session(BUILT_IN[name], "validation") as session:
-        assert (session.hello.reveals, session.hello.clock) == (("fusion", "oracle"), "cpu")
+        assert (session.hello.reveals, session.hello.clock) == (("fusion", "kept", "oracle"), "cpu")
         session.acquire("the test")
         revealed = session.put(load_request(probe, reveal=True))
         assert revealed is not None
