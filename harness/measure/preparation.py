@@ -10,8 +10,11 @@ from harness.errors import Interrupted
 from harness.measure.progress import Observer, Progress
 from harness.probe.probe import Probe
 
-_MODELS, _BYTES = 64, 16 << 20
-"""How many models, and how many bytes of them, go into one request: seconds of work, after which a stop counts."""
+_MODELS, _BYTES = 64, 256 << 10
+"""How many models, and how many bytes of them, go into one request: seconds of work, after which a stop counts.
+
+A large network goes alone, so that a request takes no longer than the `put` of one model may.
+"""
 
 
 def prepare(session: AgentSession, probes: Iterable[Probe], observe: Observer, stop: threading.Event) -> None:
@@ -22,7 +25,8 @@ def prepare(session: AgentSession, probes: Iterable[Probe], observe: Observer, s
     sent = 0
     while sent < len(models):
         if stop.is_set():
-            raise Interrupted("Stopped on request", why="Probes were being compiled")
+            step = "Run the same command again; what was compiled is kept"
+            raise Interrupted("Stopped on request", why="Probes were being compiled", next_step=step)
         count, size = 1, len(models[sent])
         while sent + count < len(models) and count < _MODELS and size + len(models[sent + count]) <= _BYTES:
             size += len(models[sent + count])
