@@ -91,7 +91,8 @@ class DeviceRequests:
     ) -> None:
         """Visit the loads of slots, in requests that each begin with a visit to each load of `untimed`.
 
-        What `finish` writes to the journal is committed with the last series: a commit waits for the disk.
+        What `finish` writes to the journal is committed with the last series, if all have come: a commit waits for the
+        disk.
         """
         left = len(due)
         for part in self._divided(due, batch):
@@ -156,7 +157,8 @@ class DeviceRequests:
             self._spend(batch.warmup / batch.runs * timed_s)
             if self._unwritten_s:
                 self.on.journal.spend(self.campaign.id, self.on.session.token, self._unwritten_s)
-            finish()
+            if sum(len(series) for series, _ in confirmed) == len(visits):  # a cancelled run has fewer
+                finish()
         self._unwritten_s = 0.0
         took_s = time.monotonic() - started_s - _OVERHEAD_S
         self._slowness = max(1.0, took_s / max(timed_s * (1 + batch.warmup / batch.runs), 1e-9))
