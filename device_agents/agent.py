@@ -33,7 +33,7 @@ _ENDING_BEFORE_S = 0.25
 _OUTBOX_BYTES = 4 << 20
 _TTL_S = (0.2, 600.0)
 _SILENCE_S = (0.1, 86400.0)
-_FORWARDED = ("put", "drop", "run", "oracle")
+_FORWARDED = ("prepare", "put", "drop", "run", "oracle")
 _PURPOSES = ("measurement", "validation")
 _EXIT_PROTOCOL, _EXIT_EXPIRED, _EXIT_HUNG = 2, 3, 4
 

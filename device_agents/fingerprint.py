@@ -40,6 +40,9 @@ def state() -> Dict[str, Number]:
     if hasattr(os, "getloadavg"):
         facts["load_1min"] = os.getloadavg()[0]
     facts.update(processor_times())
+    available = _available_memory_bytes()
+    if available is not None:
+        facts["memory_available_bytes"] = available
     return facts
 
 
@@ -70,6 +73,20 @@ def processor_times() -> Dict[str, Number]:
         "runnable": runnable,
         "process": os.getpid(),
     }
+
+
+def _available_memory_bytes() -> Optional[int]:
+    """Return the memory that a process may still take, within the limit of its container; None where it is unknown."""
+    try:
+        with open("/proc/meminfo", encoding="ascii", errors="replace") as lines:
+            found = next(line.split() for line in lines if line.startswith("MemAvailable:"))
+        available = int(found[1]) << 10
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+    limit, used = (_first_line(f"/sys/fs/cgroup/memory.{name}") or "" for name in ("max", "current"))
+    if limit.isdigit() and used.isdigit():
+        available = min(available, max(0, int(limit) - int(used)))
+    return available
 
 
 def _cpu_model() -> Optional[str]:

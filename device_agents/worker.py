@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import hashlib
 import json
@@ -12,17 +11,17 @@ import resource
 import select
 import signal
 import socket
-import sys
 import time
 from dataclasses import asdict
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from device_agents import fingerprint, wire
-from device_agents.backends import Backend, HasOracle, Refused, ReportsLoading, create
+from device_agents.backends import Backend, HasOracle, PreparesProbes, Refused, ReportsLoading, create
 from device_agents.messages import LoadRequest, Revealed, Sample
+from device_agents.process_ending import end_with_parent
 from device_agents.shortage import disk_trouble, is_memory
 
-ORACLE = "oracle"
+ORACLE, PREPARE = "oracle", "prepare"
 _FLUSH_S = 0.5
 _LOOK_S = 0.01
 """Time after which a run looks whether it was cancelled or should send samples."""
@@ -80,7 +79,8 @@ class Worker:
         if frame.type == "start":
             self._backend = create(frame.fields["backend"], frame.fields.get("options", {}))
             facts = {**fingerprint.hardware(), **self._backend.fingerprint()}
-            reveals = [*self._backend.reveals, *([ORACLE] if isinstance(self._backend, HasOracle) else [])]
+            further = ((PREPARE, PreparesProbes), (ORACLE, HasOracle))
+            reveals = [*self._backend.reveals, *(word for word, kind in further if isinstance(self._backend, kind))]
             self._writer.write("ready", frame.id, fingerprint=facts, clock=self._backend.clock, reveals=reveals)
         elif frame.type == "put":
             self._put(frame)
@@ -94,6 +94,8 @@ class Worker:
             self._run(frame)
         elif frame.type == ORACLE:
             self._send_truth(frame)
+        elif frame.type == PREPARE:
+            self._prepare(frame)
         elif frame.type != "cancel":  # a cancel that arrives after its run has no effect
             raise ValueError("unknown request")
 
@@ -122,6 +124,19 @@ class Worker:
             raise SystemExit("out of memory while loading %s: %s" % (request.probe, error)) from error
         self._payloads[request.probe] = payload
         return revealed
+
+    def _prepare(self, frame: wire.Frame) -> None:
+        if not isinstance(self._backend, PreparesProbes):
+            raise Refused("the backend %r prepares no probes" % self._backend.name)
+        _check_hash(frame)
+        rest, models = frame.payload, []
+        for size in map(int, frame.fields["model_bytes"]):
+            if not 0 <= size <= len(rest):
+                raise ValueError("the models are longer than the payload")
+            models.append(rest[:size])
+            rest = rest[size:]
+        self._backend.prepare(models)
+        self._writer.write(PREPARE, frame.id)
 
     def _send_truth(self, frame: wire.Frame) -> None:
         probe = frame.fields["probe"]
@@ -188,8 +203,7 @@ class Worker:
 def _load_request(frame: wire.Frame) -> LoadRequest:
     size = int(frame.fields["model_bytes"])
     model, spec = frame.payload[:size], frame.payload[size:]
-    if hashlib.sha256(frame.payload).hexdigest() != frame.fields["sha256"]:
-        raise ValueError("the payload does not have the hash of its header")
+    _check_hash(frame)
     lists = wire.strict_json(spec)
     return LoadRequest(
         probe=str(frame.fields["probe"]),
@@ -199,6 +213,11 @@ def _load_request(frame: wire.Frame) -> LoadRequest:
         output_bytes=int(frame.fields["output_bytes"]),
         reveal=bool(frame.fields["reveal"]),
     )
+
+
+def _check_hash(frame: wire.Frame) -> None:
+    if hashlib.sha256(frame.payload).hexdigest() != frame.fields["sha256"]:
+        raise ValueError("the payload does not have the hash of its header")
 
 
 def _limit(memory_bytes: int) -> None:
@@ -213,8 +232,7 @@ def _limit(memory_bytes: int) -> None:
         _, hard = resource.getrlimit(kind)
         if hard == resource.RLIM_INFINITY or value <= hard:
             resource.setrlimit(kind, (value, hard))
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    end_with_parent()
 
 
 def _allow_cpu() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,17 @@ def runtime_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """New runtime folders; `mktemp` would list those of all tests before for each."""
     root = tmp_path_factory.mktemp("leases")
     return (root / str(number) for number in itertools.count())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache folder of this run of the tests, which its processes share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "caches"
+    folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield
 
 
 @pytest.fixture(autouse=True)

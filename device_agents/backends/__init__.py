@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Dict, Mapping, Optional, Protocol, Tuple, runtime_checkable
+from typing import Any, Dict, Mapping, Optional, Protocol, Sequence, Tuple, runtime_checkable
 
 from device_agents.messages import LoadReport, LoadRequest, Revealed, Sample, Truth
 
@@ -46,8 +46,9 @@ class Backend(Protocol):
 
     `clock` names the clock of its samples that latencies use: "cpu", "wall" or "device". `reveals` lists what it
     reports about its graph: "fusion" and "chains" in the answer of `load`, or "unfused" where each layer's latency
-    is independent of its neighbours, so that the host searches for no fusion. "placement" promises that `load` refuses
-    a network with nodes that another device would run.
+    is independent of its neighbours, so that the host searches for no fusion. "kept" promises that a loaded probe takes
+    about twice its weights of the memory that `fingerprint.state` reports, so that many may stay loaded. "placement"
+    promises that `load` refuses a network with nodes that another device would run.
     """
 
     name: str
@@ -76,6 +77,14 @@ class HasOracle(Protocol):
 
     def oracle(self, probe: str) -> Truth:
         """Return the true latencies of a loaded probe."""
+
+
+@runtime_checkable
+class PreparesProbes(Protocol):
+    """A backend that compiles many models at once in less time than `load` takes for one after the other."""
+
+    def prepare(self, models: Sequence[bytes]) -> None:
+        """Do for these models what `load` would do; `load` reports what is wrong with one of them."""
 
 
 @runtime_checkable

@@ -44,6 +44,8 @@ __all__ = [
 Purpose = Literal["measurement", "validation"]
 _REQUEST_BYTES = wire.MAX_HEADER_BYTES - 4096
 _ORACLE_BYTES = 8 << 20
+PREPARE = "prepare"
+_FEWEST_PREPARED = 2
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class AgentSession:
         self._link = AgentLink(connection, device.name, self._deadlines)
         self.token = 0
         self.load_reports: dict[str, LoadReport] = {}
+        self._prepared: set[bytes] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -118,6 +121,20 @@ class AgentSession:
         self.token = check(replies.LeaseReply, frame.fields, self._name).token
         self._link.keep_lease(self.token)
         return self.token
+
+    def prepare(self, models: Sequence[bytes]) -> None:
+        """Let a device that reveals "prepare" compile models side by side before they are loaded; each once.
+
+        A model that cannot be compiled is reported when it is loaded.
+        """
+        new = [one for one in dict.fromkeys(models) if hashlib.sha256(one).digest() not in self._prepared]
+        if PREPARE not in self.hello.reveals or len(new) < _FEWEST_PREPARED:
+            return
+        content = b"".join(new)
+        digest = hashlib.sha256(content).hexdigest()
+        frame = self._ask_worker("prepare", content, model_bytes=list(map(len, new)), sha256=digest)
+        check(replies.EmptyReply, frame.fields, self._name)
+        self._prepared.update(hashlib.sha256(one).digest() for one in new)
 
     def put(self, request: LoadRequest) -> Revealed | None:
         """Load a probe; returns the runtime's graph if the request asks for it and the backend reveals it."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from harness.errors import BackendError, WorkerDied
 from harness.measure.device_requests import DeviceRequests, DueVisit, TimeUp, device_s, load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal_records import Campaign, Slot
+from harness.measure.loaded_probes import LoadedProbes
 from harness.measure.policy import RepeatPolicy, unsettled, visit_order
+from harness.measure.preparation import prepare
 from harness.measure.progress import Progress
 from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Batch, probe_of
@@ -39,6 +42,7 @@ class CampaignRun:
     policy: RepeatPolicy
     excluded: str | None = None
     _requests: DeviceRequests = field(init=False)
+    _loaded: LoadedProbes = field(init=False)
     _rounds: list[int] = field(default_factory=list)
     _refused: set[str] = field(default_factory=set)
 
@@ -52,6 +56,7 @@ class CampaignRun:
         """
         journal, number = self.on.journal, self.campaign.id
         self._requests = DeviceRequests.of(self.on, self.campaign, self._limit_s())
+        self._loaded = LoadedProbes.of(self.on.session)
         self._refused = {record.id for record in journal.probes(number).values() if record.refused}
         self._rounds = [self._whole_rounds(batch) for batch in range(len(self.plan.batches))]
         time_is_up = False
@@ -59,6 +64,7 @@ class CampaignRun:
             self._measure()
         except TimeUp:
             time_is_up = True
+        self._loaded.drop()
         if min(self._rounds, default=0) >= self.policy.fewest_rounds or not self._rounds:
             settled = not (time_is_up or self._is_spent())
             journal.complete(number, self.on.session.token, settled, self.excluded)
@@ -106,18 +112,20 @@ class CampaignRun:
             return
         self._report("loading", number)
         batch = self.plan.batches[number]
-        present = {load for load in (*batch.loads, self.plan.reference) if self._load(load)}
+        prepare(self.on.session, map(self.plan.probes.__getitem__, batch.probes), self.on.observe, self.on.stop)
+        present = self._loaded.load((*batch.loads, self.plan.reference), self._load)
         batch = replace(batch, loads=tuple(load for load in batch.loads if load in present))
         at_once = self._requests.pool_rounds(batch) if batch.visits == "pool" else 1
         while self._rounds[number] < rounds and not (self._is_spent() and self._rounds[number]):
             first = self._rounds[number]
             last = min(first + at_once, rounds)
             due = [self._due(number, batch, present, round) for round in range(first, last)]
-            self._requests.visit(list(itertools.chain(*due)), batch, untimed=batch.loads if at_once > 1 else ())
+            finish = partial(self.on.journal.finish_round, self.campaign.id, self.on.session.token, number, last)
+            untimed = batch.loads if at_once > 1 else ()
+            self._requests.visit(list(itertools.chain(*due)), batch, finish, untimed)
             self._rounds[number] = last
-            self.on.journal.finish_round(self.campaign.id, self.on.session.token, number, self._rounds[number])
             self._report("measuring", number)
-        self.on.session.drop(sorted(present))
+        self._loaded.end_batch(present, lambda load: self.plan.probes[probe_of(load)].model.weight_bytes)
 
     def _due(self, number: int, batch: Batch, present: set[str], round: int) -> list[DueVisit]:
         """Return the visits of a round that the journal lacks, in their order."""

@@ -13,6 +13,7 @@ from harness.errors import BackendError, Interrupted, UnsupportedNetwork
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
+from harness.measure.preparation import prepare
 from harness.measure.progress import Observer, Progress
 from harness.network.fusion_rules import DEFAULT_RULES, REWRITES, UNSIGNED_PAIRS, FusionRule, as_executed, learn_rules
 from harness.network.layers import cut, place_of
@@ -48,11 +49,13 @@ def cut_as_reported(
     if "fusion" not in session.hello.reveals:
         return [_cut_by(network, DEFAULT_RULES) for network in networks], DEFAULT_RULES
     reported: list[tuple[Network, RuntimeGraph]] = []
-    for number, network in enumerate(networks):
+    probes = [network_probe(network) for network in networks]
+    prepare(session, probes, observe, stop)
+    for number, (network, probe) in enumerate(zip(networks, probes, strict=True)):
         _check_stop(stop)
         observe(Progress(f"reading how {network.name} is fused", number, len(networks)))
         try:
-            reported.append((network, _runtime_graph(session, network)))
+            reported.append((network, _runtime_graph(session, network, probe)))
         except UnsupportedNetwork as error:
             refuse(network, error)
     source = session.hello.backend
@@ -72,8 +75,9 @@ def _rules_of_examples(session: AgentSession) -> tuple[FusionRule, ...]:
     """Return what the device fuses of the examples; nothing if it refuses them. They are small and never measured."""
     from harness.measure.fusion_examples import example_rules, fusion_examples  # loads onnx
 
+    examples = fusion_examples()
     try:
-        graph = _runtime_graph(session, fusion_examples())
+        graph = _runtime_graph(session, examples, network_probe(examples))
     except UnsupportedNetwork:
         return ()
     return example_rules(graph.groups, session.hello.backend)
@@ -90,20 +94,23 @@ def with_chains(
             continue
         observe(Progress(f"reading how {one.network.name} is chained", number, len(cuts)))
         label = functools.partial(place_of, one.network, one.layers)
-        chains_of = functools.partial(_chains_of, session, stop)
-        chains, windows = plan_chains(one.network, one.layers, one.runtime_graph, label, chains_of)
+        loaded: list[str] = []
+        chains_of = functools.partial(_chains_of, session, stop, loaded)
+        ready = functools.partial(prepare, session, observe=observe, stop=stop)
+        chains, windows = plan_chains(one.network, one.layers, one.runtime_graph, label, chains_of, ready)
+        session.drop(loaded)
         found.append(replace(one, chains=chains, windows=windows))
     return found
 
 
-def _chains_of(session: AgentSession, stop: threading.Event, probe: Probe) -> RuntimeGraph | None:
-    """Return the chains of a window of a network; None if the device refuses the window."""
+def _chains_of(session: AgentSession, stop: threading.Event, loaded: list[str], probe: Probe) -> RuntimeGraph | None:
+    """Return the chains of a window of a network, which is then `loaded`; None if the device refuses the window."""
     _check_stop(stop)
     try:
         revealed = session.put(load_request(probe, reveal=True))
     except BackendError:  # the campaign loads the probe again and reports the refusal
         return None
-    session.drop([probe.id])
+    loaded.append(probe.id)
     return None if revealed is None else read_runtime_chains(probe.model.names, revealed.format, revealed.content)
 
 
@@ -141,8 +148,7 @@ def _check_stop(stop: threading.Event) -> None:
         raise Interrupted("Stopped on request", why="Nothing was measured yet")
 
 
-def _runtime_graph(session: AgentSession, network: Network) -> RuntimeGraph:
-    probe = network_probe(network)
+def _runtime_graph(session: AgentSession, network: Network, probe: Probe) -> RuntimeGraph:
     try:
         revealed = put_network(session, network, probe, reveal=True)
     finally:

@@ -148,7 +148,13 @@ class DurableFile:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit everything written inside, or nothing; raises JournalError."""
+        """Commit everything written inside, or nothing; raises JournalError.
+
+        A transaction inside another one is part of it.
+        """
+        if self._db.in_transaction:
+            yield self._db
+            return
         try:
             with _transaction(self._db):
                 yield self._db

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.device.session import LoadRequest, Series, Visit
@@ -47,6 +47,10 @@ def device_s(samples: Sequence[Sample]) -> float:
     return sum(sample.device_ns or sample.wall_ns for sample in samples) / 1e9
 
 
+def _write_nothing() -> None:
+    """Finish no round."""
+
+
 @dataclass
 class DeviceRequests:
     """Visits the loads of a campaign on its leased device, for at most `limit_s` on the host's clock.
@@ -64,6 +68,7 @@ class DeviceRequests:
     visited: int = 0
     _started_s: float = field(default_factory=time.monotonic)
     _slowness: float = 1.0
+    _unwritten_s: float = 0.0
 
     @classmethod
     def of(cls, on: DeviceRun, campaign: Campaign, limit_s: float) -> DeviceRequests:
@@ -81,10 +86,20 @@ class DeviceRequests:
         """The time since the campaign was begun or resumed."""
         return time.monotonic() - self._started_s
 
-    def visit(self, due: Sequence[DueVisit], batch: Batch, untimed: Sequence[str] = ()) -> None:
-        """Visit the loads of slots, in requests that each begin with a visit to each load of `untimed`."""
+    def visit(
+        self, due: Sequence[DueVisit], batch: Batch, finish: Callable[[], None], untimed: Sequence[str] = ()
+    ) -> None:
+        """Visit the loads of slots, in requests that each begin with a visit to each load of `untimed`.
+
+        What `finish` writes to the journal is committed with the last series, if all have come: a commit waits for the
+        disk.
+        """
+        left = len(due)
         for part in self._divided(due, batch):
-            self._visit(part, batch, untimed)
+            left -= len(part)
+            self._visit(part, batch, untimed, finish if not left else _write_nothing)
+        if not due:
+            finish()
 
     def pool_rounds(self, batch: Batch) -> int:
         """Run a pool without keeping its samples; return how many rounds to request at once.
@@ -130,28 +145,38 @@ class DeviceRequests:
         if due:
             yield due
 
-    def _visit(self, due: Sequence[DueVisit], batch: Batch, untimed: Sequence[str]) -> None:
-        """Visit the loads of these slots in one request, after a visit to each of `untimed`."""
+    def _visit(self, due: Sequence[DueVisit], batch: Batch, untimed: Sequence[str], finish: Callable[[], None]) -> None:
+        """Visit the loads of these slots in one request, after a visit to each of `untimed`; commit once."""
         visits = [Visit(load, batch.warmup, batch.runs) for load in (*untimed, *(load for _, load in due))]
         slots: list[Slot | None] = [*(None for _ in untimed), *(slot for slot, _ in due)]
-        started_s, timed_s = time.monotonic(), 0.0
-        for series, state in self._confirmed(visits):
-            before = sum(device_s(one.samples) for one in series if slots[one.visit] is None)
-            placed = [(slot, one) for one in series if (slot := slots[one.visit]) is not None]
-            taken = [(slot, probe_of(one.probe), one.samples) for slot, one in placed]
-            if before:
-                self._spend(before)
-            self.on.journal.add(self.campaign.id, self.on.session.token, taken, state)
-            for _, probe, samples in taken:
-                self.samples.setdefault(probe, []).extend(samples)
-                self.spent_s += device_s(samples)
-                timed_s += device_s(samples)
-                self.visited += len(samples)
-        if batch.warmup:  # an untimed run takes about as long as a timed one
+        started_s = time.monotonic()
+        confirmed = self._confirmed(visits)
+        with self.on.journal.transaction():
+            timed_s = sum(self._record(series, state, slots) for series, state in confirmed)
+            # An untimed run takes about as long as a timed one.
             self._spend(batch.warmup / batch.runs * timed_s)
+            if self._unwritten_s:
+                self.on.journal.spend(self.campaign.id, self.on.session.token, self._unwritten_s)
+            if sum(len(series) for series, _ in confirmed) == len(visits):  # a cancelled run has fewer
+                finish()
+        self._unwritten_s = 0.0
         took_s = time.monotonic() - started_s - _OVERHEAD_S
         self._slowness = max(1.0, took_s / max(timed_s * (1 + batch.warmup / batch.runs), 1e-9))
         self.check_stop()
+
+    def _record(self, series: Sequence[Series], state: Mapping[str, float], slots: Sequence[Slot | None]) -> float:
+        """Add the series of timed visits to the journal; return their device time in seconds."""
+        self._spend(sum(device_s(one.samples) for one in series if slots[one.visit] is None))
+        placed = [(slot, one) for one in series if (slot := slots[one.visit]) is not None]
+        taken = [(slot, probe_of(one.probe), one.samples) for slot, one in placed]
+        self.on.journal.add(self.campaign.id, self.on.session.token, taken, state)
+        timed_s = 0.0
+        for _, probe, samples in taken:
+            self.samples.setdefault(probe, []).extend(samples)
+            timed_s += device_s(samples)
+            self.visited += len(samples)
+        self.spent_s += timed_s
+        return timed_s
 
     def _untimed_round(self, batch: Batch) -> float:
         """Visit each load of a batch once and return the device time in seconds."""
@@ -162,8 +187,9 @@ class DeviceRequests:
         return round_s
 
     def _spend(self, seconds: float) -> None:
+        """Count the time of untimed runs, which is written with the next series."""
         self.spent_s += seconds
-        self.on.journal.spend(self.campaign.id, self.on.session.token, seconds)
+        self._unwritten_s += seconds
 
     def _confirmed(self, visits: Sequence[Visit]) -> list[tuple[tuple[Series, ...], Mapping[str, float]]]:
         """Return the series of a request and the state after each part, once its end record has confirmed them.

@@ -24,6 +24,8 @@ CHECK_EVERY = 3
 WIDER = ((0, 1), (1, 0), (1, 1))
 """Numbers of further chains in front of a pair and behind it, in the order in which such windows are tried."""
 Ask = Callable[[Probe], RuntimeGraph | None]
+Prepare = Callable[[Sequence[Probe]], None]
+_Group = Sequence[int]
 Chains = frozenset[frozenset[int]]
 
 
@@ -83,13 +85,18 @@ class _Window:
 
 
 def plan_chains(
-    network: Network, layers: Sequence[Layer], graph: RuntimeGraph, label: Callable[[int], str], ask: Ask
+    network: Network,
+    layers: Sequence[Layer],
+    graph: RuntimeGraph,
+    label: Callable[[int], str],
+    ask: Ask,
+    prepare: Prepare = lambda _: None,
 ) -> tuple[tuple[ChainProbes, ...], tuple[Probe, ...]]:
     """Return the groups of a network in order and their distinct probes; none if the device reports no chains.
 
     `label` names the context of the layer at a place. `ask` returns how the device chains a probe, in indices of the
-    network's nodes (see `read_runtime_chains`), or None; a window without an answer does not agree. Layers that take no
-    time on the device are in no group.
+    network's nodes (see `read_runtime_chains`), or None; a window without an answer does not agree. `prepare` gets the
+    probes of many windows before they are asked about. Layers that take no time on the device are in no group.
     """
     if not graph.chains:
         return (), ()
@@ -102,25 +109,29 @@ def plan_chains(
     chained = Chained(network, layers, views)
     described = _ordered(chained, groups)
 
-    def window(*joined: Sequence[int]) -> _Window:
-        members = sorted(itertools.chain(*joined))
-        probe, null = window_probes(network, layers, members, views)
-        answer = ask(probe)
+    def windows(*joined: Sequence[_Group]) -> list[_Window]:
+        """Return a window for each list of groups that are joined in it."""
+        members = [sorted(itertools.chain(*groups)) for groups in joined]
+        made = [window_probes(network, layers, each, views) for each in members]
+        prepare([probe for pair in made for probe in pair if probe])
+        return [
+            _Window(probe, null, agrees(ask(probe), each)) for each, (probe, null) in zip(members, made, strict=True)
+        ]
+
+    def agrees(answer: RuntimeGraph | None, members: Sequence[int]) -> bool:
         expected = frozenset(chain & set(members) for chain in chains) - {frozenset()}
-        agrees = answer is not None and _in_places(answer.chains, owner, views) == expected
-        return _Window(probe, null, agrees)
+        return answer is not None and _in_places(answer.chains, owner, views) == expected
 
     def places(members: Iterable[int]) -> tuple[tuple[str, str], ...]:
         return tuple((layers[place].key.digest, label(place)) for place in members)
 
-    alone = [window(group) for group in groups]
-    meetings = _meetings(alone, [window(one, other) for one, other in itertools.pairwise(groups)])
-    checks = {
-        at: three
-        for at in range(0, len(groups) - 2, CHECK_EVERY)
-        if {at, at + 1} <= meetings.keys() and (three := window(*groups[at : at + 3])).agrees
-    }
-    wider = _wider(groups, meetings, window)
+    first = windows(*([group] for group in groups), *itertools.pairwise(groups))
+    alone, pairs = first[: len(groups)], first[len(groups) :]
+    meetings = _meetings(alone, pairs)
+    threes = [at for at in range(0, len(groups) - 2, CHECK_EVERY) if {at, at + 1} <= meetings.keys()]
+    checked = zip(threes, windows(*(groups[at : at + 3] for at in threes)), strict=True)
+    checks = {at: three for at, three in checked if three.agrees}
+    wider = _wider(groups, meetings, lambda joined: windows(joined)[0])
     meetings |= {at: found for at, (_, found) in wider.items()}
     found = []
     for at, group in enumerate(groups):
@@ -157,7 +168,9 @@ def _meetings(alone: Sequence[_Window], pairs: Sequence[_Window]) -> dict[int, _
 
 
 def _wider(
-    groups: Sequence[Sequence[int]], meetings: Mapping[int, _Window], window: Callable[..., _Window]
+    groups: Sequence[Sequence[int]],
+    meetings: Mapping[int, _Window],
+    window: Callable[[Sequence[Sequence[int]]], _Window],
 ) -> dict[int, tuple[tuple[int, int], _Window]]:
     """Return windows of three or four groups that agree, for pairs without a window, by the number of the first group.
 
@@ -168,7 +181,7 @@ def _wider(
         for front, behind in WIDER:
             first, last = at - front, at + 1 + behind
             known = all(other in meetings for other in range(first, last) if other != at)
-            if first >= 0 and last < len(groups) and known and (wide := window(*groups[first : last + 1])).agrees:
+            if first >= 0 and last < len(groups) and known and (wide := window(groups[first : last + 1])).agrees:
                 found[at] = ((front, behind), wide)
                 break
     return found

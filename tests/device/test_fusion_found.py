@@ -68,7 +68,7 @@ def test_the_blind_npu_gives_its_folding_away(network: Network, journal: Journal
     found = []
     with open_session(BUILT_IN["npu01-blind"]) as session:
         session.acquire("the test")
-        assert session.hello.reveals == ()
+        assert not {"fusion", "chains"} & set(session.hello.reveals)
         kind = auxiliary_for(session.hello.clock)
         for _ in range(2):
             search = FusionSearch(DeviceRun(session, journal, "npu01-blind"), kind, 0, False)

@@ -73,10 +73,10 @@ def test_what_is_revealed_depends_on_device_and_purpose() -> None:
                 revealed[name, purpose] = opened.hello.reveals
                 assert opened.hello.clock == "device"
     assert revealed == {
-        ("npu01", "measurement"): ("fusion", "chains"),
-        ("npu01", "validation"): ("fusion", "chains", "oracle"),
-        ("npu01-blind", "measurement"): (),
-        ("npu01-blind", "validation"): ("oracle",),
+        ("npu01", "measurement"): ("fusion", "chains", "kept", "prepare"),
+        ("npu01", "validation"): ("fusion", "chains", "kept", "prepare", "oracle"),
+        ("npu01-blind", "measurement"): ("kept", "prepare"),
+        ("npu01-blind", "validation"): ("kept", "prepare", "oracle"),
     }
 
 
@@ -128,7 +128,7 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
 def test_option_of_agents_before_version_2_is_still_read() -> None:
     """A devices.toml that names the option `reveals` by its earlier name, `tells`, opens the same device."""
     with open_session(_device(tells="")) as blind:
-        assert blind.hello.reveals == ()
+        assert not {"fusion", "chains"} & set(blind.hello.reveals)
 
 
 def test_total_latency_is_the_truth(session: AgentSession, probe: Probe) -> None:

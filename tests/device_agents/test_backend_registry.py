@@ -57,7 +57,7 @@ def test_registered_backends_report_clock_and_reveals(
     backend = create(name, {})
     assert backend.name == name
     assert backend.clock in ("cpu", "wall", "device")
-    assert set(backend.reveals) <= {"fusion", "chains", "unfused", "placement"}
+    assert set(backend.reveals) <= {"fusion", "chains", "unfused", "kept", "placement"}
 
 
 @pytest.mark.parametrize("name", list(BACKENDS))

@@ -38,6 +38,7 @@ class OnnxRuntimeBackend(CpuRuntime):
     """Sessions of ONNX Runtime that share one arena."""
 
     name = "onnxruntime"
+    reveals: Tuple[str, ...] = ("fusion", "kept")
 
     def __init__(self, options: Dict[str, Any]) -> None:
         self._settings = SessionSettings(self.name, options)

@@ -9,18 +9,18 @@ import math
 import re
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from device_agents.backends import Refused
+from device_agents.backends.emulated_npu.parallel_compile import available_cores, time_models
+from device_agents.backends.emulated_npu.timed_model import TimedModel, time_model
+from device_agents.backends.emulated_npu.timing_cache import TimingCache
 from device_agents.backends.option_reader import MOST_SEED, OptionReader
-from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
-from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.host_processor import HostModel
 from device_agents.emulated_npu.machine import Machine, Noise, find_machine, parse_machine
-from device_agents.emulated_npu.timing.simulation import simulate_program
 from device_agents.messages import LoadRequest, Revealed, Sample, TrueLayer, TrueOverhead, Truth
 from device_agents.sources import sources_digest
 
@@ -31,30 +31,13 @@ _OPTIONS = {"preset", "machine", "seed", "noise", "reveals", "slow"}
 _PRESET = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 _FACTOR = re.compile(r"[0-9]{1,3}(\.[0-9]{1,9})?\Z")
 _LONGEST_SLOW = 10_000
-_PS_PER_S = 1e12
-_CONTROL = "control"
-"""The name of the layer for time that belongs to no layer of the model."""
-
-
-@dataclass(frozen=True)
-class _TimedModel:
-    """The latencies of one model on the machine, and its hardware layers.
-
-    `chains` holds indices of layers; `signatures` has one entry per layer, in the same order, without the control.
-    """
-
-    makespan_s: float
-    layers: Tuple[TrueLayer, ...]
-    free_nodes: Tuple[str, ...]
-    chains: Tuple[Tuple[int, ...], ...]
-    signatures: Tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class _LoadedProbe:
     """A loaded probe, and the sizes of its input and output arrays."""
 
-    timed: _TimedModel
+    timed: TimedModel
     input_bytes: int
     output_bytes: int
 
@@ -82,31 +65,42 @@ class EmulatedNpuBackend:
         preset, self._machine = _machine(options)
         seed, noise = read.whole("seed", 0, 0, MOST_SEED), read.whole("noise", 1, 0, 1)
         reveals = read.one_of("reveals", _REVEALS, "fusion,chains")
-        self.reveals: Tuple[str, ...] = _REVEALS[reveals]
+        self._reported = _REVEALS[reveals]
+        self.reveals: Tuple[str, ...] = (*self._reported, "kept")
         host = self._machine.host
         self._described = host if noise else replace(host, noise=Noise())
         self._host = HostModel(self._described, seed)
         self._settings = f"preset={preset},machine={self._machine.digest[:16]},noise={noise},seed={seed}"
         self._factors = _factors(options.get("slow", ""))
-        self._timed: Dict[str, _TimedModel] = {}
+        self._version = sources_digest("emulated_npu")
+        parts = (self._version, sources_digest("backends/emulated_npu"), self._machine.digest)
+        self._cache = TimingCache(" ".join(parts))
+        self._timed: Dict[str, TimedModel] = {}
         self._probes: Dict[str, _LoadedProbe] = {}
 
     def fingerprint(self) -> Dict[str, str]:
         """Return the version of the emulator's sources and the machine; a change of either makes another device."""
-        version = sources_digest("emulated_npu")
-        return {"runtime": self.name, "runtime_version": version, "settings": self._settings}
+        return {"runtime": self.name, "runtime_version": self._version, "settings": self._settings}
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
         """Compile and time the model, once for equal models; the values of weights matter to neither."""
-        digest = hashlib.sha256(request.model).hexdigest()
-        if digest not in self._timed:
+        timed = self._known(request.model)
+        if timed is None:
             try:
-                self._timed[digest] = _time_model(request.model, self._machine)
+                timed = time_model(request.model, self._machine)
             except EmulatorError as error:
                 raise Refused(_words(error)) from error
-        timed = _slowed(self._timed[digest], self._factors)
+            self._keep(request.model, timed)
+        timed = timed.slowed(self._factors)
         self._probes[request.probe] = _LoadedProbe(timed, sum(map(_bytes, request.inputs)), request.output_bytes)
-        return self._revealed(timed) if request.reveal and self.reveals else None
+        return self._revealed(timed) if request.reveal and self._reported else None
+
+    def prepare(self, models: Sequence[bytes]) -> None:
+        """Compile and time models that are new, on all cores; with one core, `load` does it as well."""
+        new = {model: None for model in models if self._known(model) is None}
+        if min(available_cores(), len(new)) > 1:
+            for model, timed in time_models(list(new), self._machine, available_cores()).items():
+                self._keep(model, timed)
 
     def unload(self, probe: str) -> None:
         """Forget the probe; the timing of its model, a few kilobytes, is kept."""
@@ -139,39 +133,27 @@ class EmulatedNpuBackend:
         other._host, other._probes, other._factors = HostModel(self._described, seed), {}, _factors(slow)
         return other
 
-    def _revealed(self, timed: _TimedModel) -> Revealed:
+    def _known(self, model: bytes) -> Optional[TimedModel]:
+        """Return what this session or an earlier one found for a model, None for a new one."""
+        digest = hashlib.sha256(model).hexdigest()
+        if digest not in self._timed:
+            found = self._cache.get(model)
+            if found is None:
+                return None
+            self._timed[digest] = found
+        return self._timed[digest]
+
+    def _keep(self, model: bytes, timed: TimedModel) -> None:
+        self._timed[hashlib.sha256(model).hexdigest()] = timed
+        self._cache.put(model, timed)
+
+    def _revealed(self, timed: TimedModel) -> Revealed:
         graph = {
             "layers": [{"name": layer.name, "nodes": layer.nodes} for layer in timed.layers],
             "free_nodes": timed.free_nodes,
-            "chains": timed.chains if "chains" in self.reveals else [],
+            "chains": timed.chains if "chains" in self._reported else [],
         }
         return Revealed(FORMAT, json.dumps(graph).encode())
-
-
-def _time_model(model: bytes, machine: Machine) -> _TimedModel:
-    compiled = compile_model(model, machine)
-    timing = simulate_program(compiled.program, machine)
-    latencies_ps = dict(enumerate(timing.layers))
-    layers = [
-        TrueLayer(layer.name, layer.nodes, latencies_ps.get(layer.index, 0) / _PS_PER_S)
-        for layer in compiled.graph.layers
-    ]
-    rest_ps = timing.makespan_ps - sum(timing.layers)
-    if rest_ps:
-        layers.append(TrueLayer(_CONTROL, (), rest_ps / _PS_PER_S))
-    signatures = tuple(map(_signature, compiled.graph.layers))
-    return _TimedModel(
-        timing.makespan_ps / _PS_PER_S, tuple(layers), compiled.graph.free_nodes, compiled.chains, signatures
-    )
-
-
-def _signature(layer: HardwareLayer) -> str:
-    """Return operation and shapes of a hardware layer as text, equal for equal layers of all models."""
-    read = ["x".join(map(str, view.shape)) for view in layer.reads]
-    weights = [] if layer.weights is None else ["w" + "x".join(map(str, layer.weights.shape))]
-    window = "x".join(map(str, layer.settings.kernel))
-    written = "x".join(map(str, layer.output.shape))
-    return f"{layer.function.name} {','.join([*read, *weights])} {window} {written}"
 
 
 def _factors(slow: Any) -> Dict[str, float]:
@@ -185,17 +167,6 @@ def _factors(slow: Any) -> Dict[str, float]:
             raise Refused("emulated-npu backend: the option slow must be SIGNATURE:FACTOR, with a factor such as 1.02")
         factors[signature] = float(factor)
     return factors
-
-
-def _slowed(timed: _TimedModel, factors: Dict[str, float]) -> _TimedModel:
-    """Return the model with its slow layers; the makespan grows by as much as its layers do."""
-    if factors.keys().isdisjoint(timed.signatures):
-        return timed
-    layers = list(timed.layers)
-    for at, signature in enumerate(timed.signatures):
-        layers[at] = replace(layers[at], latency_s=layers[at].latency_s * factors.get(signature, 1.0))
-    added_s = sum(layer.latency_s for layer in layers) - sum(layer.latency_s for layer in timed.layers)
-    return replace(timed, makespan_s=timed.makespan_s + added_s, layers=tuple(layers))
 
 
 def _machine(options: Mapping[str, Any]) -> Tuple[str, Machine]:

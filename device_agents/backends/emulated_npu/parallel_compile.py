@@ -1,0 +1,89 @@
+"""Compile many models on all cores, each in one of several forks of the worker.
+
+The forks take the numbers of models from one pipe, the largest model first, and each writes what it finds to a file of
+its own. What a fork does not finish is missing in the result; loading the probe compiles the model then, and reports
+what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from typing import IO, Dict, List, Sequence, Tuple
+
+from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
+from device_agents.emulated_npu.emulator_errors import EmulatorError
+from device_agents.emulated_npu.machine import Machine
+from device_agents.process_ending import end_with_parent
+
+MOST_MODELS = 1000
+"""As many numbers as a pipe holds with room to spare."""
+_NUMBER = struct.Struct("<H")
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def time_models(models: Sequence[bytes], machine: Machine, jobs: int) -> Dict[bytes, TimedModel]:
+    """Return the timed models that `jobs` processes compiled, those left out that could not be; raises OSError."""
+    found: Dict[bytes, TimedModel] = {}
+    for first in range(0, len(models), MOST_MODELS):
+        part = sorted(models[first : first + MOST_MODELS], key=len, reverse=True)
+        found.update(_time_part(part, machine, min(jobs, len(part))))
+    return found
+
+
+def _time_part(models: Sequence[bytes], machine: Machine, jobs: int) -> Dict[bytes, TimedModel]:
+    waiting, fill = os.pipe()
+    children: List[int] = []
+    results = [tempfile.TemporaryFile() for _ in range(jobs)]  # noqa: SIM115 - closed below
+    try:
+        try:
+            os.write(fill, b"".join(map(_NUMBER.pack, range(len(models)))))
+        finally:
+            os.close(fill)  # the forks do not have it, and see the end of the numbers
+        try:
+            for result in results:
+                children.append(_fork(models, machine, waiting, result))
+        finally:
+            for child in children:
+                os.waitpid(child, 0)
+        return {models[number]: timed for result in results for number, timed in _read(result)}
+    finally:
+        os.close(waiting)
+        for result in results:
+            result.close()
+
+
+def _fork(models: Sequence[bytes], machine: Machine, waiting: int, result: IO[bytes]) -> int:
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        end_with_parent(parent)
+        while taken := os.read(waiting, _NUMBER.size):
+            (number,) = _NUMBER.unpack(taken)
+            try:
+                content = to_json(time_model(models[number], machine))
+            except EmulatorError:  # loading the probe reports it
+                continue
+            result.write(b"%d %s\n" % (number, content))
+            result.flush()
+        code = 0
+    finally:
+        os._exit(code)  # nothing of the worker's own ending may run here
+
+
+def _read(result: IO[bytes]) -> List[Tuple[int, TimedModel]]:
+    """Return the whole lines of a result; a fork that was killed may have left part of one."""
+    result.seek(0)
+    found = []
+    for line in result.read().split(b"\n")[:-1]:
+        number, _, content = line.partition(b" ")
+        found.append((int(number), from_json(content)))
+    return found

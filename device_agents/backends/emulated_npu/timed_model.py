@@ -1,0 +1,121 @@
+"""The latencies of one model on a machine: found by compiling and simulating it, kept as JSON without loss."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any, Dict, Tuple
+
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
+from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.simulation import simulate_program
+from device_agents.messages import TrueLayer
+
+_PS_PER_S = 1e12
+_CONTROL = "control"
+"""The name of the layer for time that belongs to no layer of the model."""
+
+
+@dataclass(frozen=True)
+class TimedModel:
+    """The latencies of one model on the machine, and its hardware layers.
+
+    `chains` holds indices of layers; `signatures` has one entry per layer, in the same order, without the control.
+    """
+
+    makespan_s: float
+    layers: Tuple[TrueLayer, ...]
+    free_nodes: Tuple[str, ...]
+    chains: Tuple[Tuple[int, ...], ...]
+    signatures: Tuple[str, ...]
+
+    def slowed(self, factors: Dict[str, float]) -> "TimedModel":
+        """Return the model with the latencies of layers multiplied by the factors of their signatures.
+
+        The makespan grows by as much as the layers do.
+        """
+        if factors.keys().isdisjoint(self.signatures):
+            return self
+        layers = list(self.layers)
+        for at, signature in enumerate(self.signatures):
+            layers[at] = replace(layers[at], latency_s=layers[at].latency_s * factors.get(signature, 1.0))
+        added_s = sum(layer.latency_s for layer in layers) - sum(layer.latency_s for layer in self.layers)
+        return replace(self, makespan_s=self.makespan_s + added_s, layers=tuple(layers))
+
+
+def time_model(model: bytes, machine: Machine) -> TimedModel:
+    """Compile a model and simulate one run; raises an EmulatorError."""
+    compiled = compile_model(model, machine)
+    timing = simulate_program(compiled.program, machine)
+    latencies_ps = dict(enumerate(timing.layers))
+    layers = [
+        TrueLayer(layer.name, tuple(layer.nodes), latencies_ps.get(layer.index, 0) / _PS_PER_S)
+        for layer in compiled.graph.layers
+    ]
+    rest_ps = timing.makespan_ps - sum(timing.layers)
+    if rest_ps:
+        layers.append(TrueLayer(_CONTROL, (), rest_ps / _PS_PER_S))
+    signatures = tuple(map(_signature, compiled.graph.layers))
+    chains = tuple(tuple(map(int, chain)) for chain in compiled.chains)
+    return TimedModel(
+        timing.makespan_ps / _PS_PER_S, tuple(layers), tuple(compiled.graph.free_nodes), chains, signatures
+    )
+
+
+def to_json(timed: TimedModel) -> bytes:
+    """Return a timed model as one line of JSON."""
+    fields = {
+        "makespan_s": timed.makespan_s,
+        "layers": [[layer.name, layer.nodes, layer.latency_s] for layer in timed.layers],
+        "free_nodes": timed.free_nodes,
+        "chains": timed.chains,
+        "signatures": timed.signatures,
+    }
+    return json.dumps(fields, allow_nan=False).encode()
+
+
+def from_json(content: bytes) -> TimedModel:
+    """Return the timed model that `to_json` wrote; raises ValueError for any other content."""
+    try:
+        fields = json.loads(content)
+        layers = tuple(
+            TrueLayer(_text(name), tuple(map(_text, nodes)), _seconds(latency_s))
+            for name, nodes, latency_s in fields["layers"]
+        )
+        return TimedModel(
+            _seconds(fields["makespan_s"]),
+            layers,
+            tuple(map(_text, fields["free_nodes"])),
+            tuple(tuple(map(_index, chain)) for chain in fields["chains"]),
+            tuple(map(_text, fields["signatures"])),
+        )
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError("not a timed model: %s" % error) from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if type(value) is not float or not 0 <= value < float("inf"):
+        raise ValueError("not a time in seconds")
+    return value
+
+
+def _index(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError("not an index")
+    return value
+
+
+def _signature(layer: HardwareLayer) -> str:
+    """Return operation and shapes of a hardware layer as text, equal for equal layers of all models."""
+    read = ["x".join(map(str, view.shape)) for view in layer.reads]
+    weights = [] if layer.weights is None else ["w" + "x".join(map(str, layer.weights.shape))]
+    window = "x".join(map(str, layer.settings.kernel))
+    written = "x".join(map(str, layer.output.shape))
+    return f"{layer.function.name} {','.join([*read, *weights])} {window} {written}"

@@ -1,0 +1,186 @@
+"""Models that the emulated NPU compiles ahead: side by side, kept for later sessions, with the same result as alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from load_requests import request_of
+from nullbench import build_network
+
+from device_agents.backends.emulated_npu import EmulatedNpuBackend, timing_cache
+from device_agents.backends.emulated_npu.parallel_compile import time_models
+from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
+from device_agents.backends.emulated_npu.timing_cache import TimingCache
+from device_agents.emulated_npu.machine import load_preset
+from device_agents.messages import TrueLayer
+from harness import profile
+from harness.measure.journal import Journal
+from harness.measure.policy import RepeatPolicy
+from harness.network.assemble import AssembledModel, assemble_network
+from harness.network.model_references import load_network
+from harness.workspace import Workspace
+
+EDGE = load_preset("edge")
+_seconds = st.floats(0, 1e3, allow_nan=False)
+_texts = st.lists(st.text(max_size=8), max_size=4).map(tuple)
+_layers = st.lists(st.builds(TrueLayer, st.text(max_size=8), _texts, _seconds), max_size=4).map(tuple)
+_chains = st.lists(st.lists(st.integers(0, 99), max_size=3).map(tuple), max_size=3).map(tuple)
+timed_models = st.builds(TimedModel, _seconds, _layers, _texts, _chains, _texts)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[AssembledModel]:
+    """Five small networks of different sizes."""
+    folder = tmp_path_factory.mktemp("models")
+    paths = (build_network(folder / f"{width}.onnx", (8, width, width), 8, 10) for width in (8, 16, 24, 32, 40))
+    return [assemble_network(load_network(str(path))) for path in paths]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> TimingCache:
+    """An empty cache."""
+    return TimingCache("version", str(tmp_path / "timings"))
+
+
+@given(timed_models)
+def test_timed_models_survive_as_json(timed: TimedModel) -> None:
+    """What is read back is the value that was written, to the last bit."""
+    assert from_json(to_json(timed)) == timed
+
+
+@given(st.binary(max_size=60) | timed_models.map(lambda one: to_json(one)[:-2] + b"]"))
+def test_other_content_is_no_timed_model(content: bytes) -> None:
+    """Damaged content raises ValueError, and nothing else."""
+    with pytest.raises(ValueError):
+        from_json(content)
+
+
+def test_models_compiled_side_by_side_are_those_compiled_alone(models: list[AssembledModel]) -> None:
+    """Any number of processes finds what one finds; a model that cannot be compiled is left out."""
+    contents = [one.content for one in models]
+    alone = {content: time_model(content, EDGE) for content in contents}
+    assert time_models([*contents, b"no model"], EDGE, 3) == alone
+    assert time_models(contents[:1], EDGE, 8) == {contents[0]: alone[contents[0]]}
+
+
+def test_a_cache_returns_what_was_put_for_this_version_and_model(cache: TimingCache, tmp_path: Path) -> None:
+    """Another model or another version of the emulator finds nothing."""
+    timed = TimedModel(1.5, (TrueLayer("conv", ("n0",), 1.5),), ("n1",), ((0,),), ("Conv 1x1",))
+    assert cache.get(b"model") is None
+    cache.put(b"model", timed)
+    assert cache.get(b"model") == timed
+    assert cache.get(b"other") is None
+    assert TimingCache("later", str(tmp_path / "timings")).get(b"model") is None
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "shared", "link"])
+def test_a_file_that_is_damaged_or_foreign_counts_as_missing(cache: TimingCache, tmp_path: Path, damage: str) -> None:
+    """A changed bit, a lost end, a file that others can write, and a link are no answers."""
+    cache.put(b"model", TimedModel(1.5, (), (), (), ()))
+    (path,) = (tmp_path / "timings").iterdir()
+    content = path.read_bytes()
+    if damage == "flip":
+        path.write_bytes(content.replace(b"1.5", b"1.4"))
+    elif damage == "cut":
+        path.write_bytes(content[:-1])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "shared":
+        path.chmod(0o666)
+    else:
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+    assert cache.get(b"model") is None
+
+
+def test_a_full_cache_loses_what_was_used_longest_ago(
+    cache: TimingCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond its limit, a cache keeps nine tenths: the files written or read last."""
+    monkeypatch.setattr(timing_cache, "MOST_FILES", 10)
+    monkeypatch.setattr(timing_cache, "_LOOK_EVERY", 1)
+    for number in range(11):
+        cache.put(b"%d" % number, TimedModel(float(number), (), (), (), ()))
+    for path in (tmp_path / "timings").iterdir():
+        os.utime(path, (1, 1))
+    assert cache.get(b"7") is not None
+    cache.put(b"new", TimedModel(0.5, (), (), (), ()))
+    left = [number for number in range(11) if cache.get(b"%d" % number)]
+    assert 7 in left
+    assert len(left) == 9
+    assert cache.get(b"new") is not None
+
+
+def test_a_folder_that_cannot_be_written_holds_nothing(tmp_path: Path) -> None:
+    """Without a usable folder, nothing is kept and nothing fails."""
+    (tmp_path / "file").touch()
+    cache = TimingCache("version", str(tmp_path / "file" / "timings"))
+    cache.put(b"model", TimedModel(1.0, (), (), (), ()))
+    assert cache.get(b"model") is None
+
+
+def test_a_later_session_loads_without_compiling(
+    models: list[AssembledModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new backend answers from the cache of an earlier one, with the same graph and oracle."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first, request = EmulatedNpuBackend({}), request_of(models[0], reveal=True)
+    revealed = first.load(request)
+    monkeypatch.setattr(
+        "device_agents.backends.emulated_npu.emulated_npu_backend.time_model", lambda *_: pytest.fail("compiled again")
+    )
+    second = EmulatedNpuBackend({})
+    assert second.load(request) == revealed
+    assert second.oracle("p") == first.oracle("p")
+
+
+def _samples(folder: Path, model: Path) -> dict[str, list[Any]]:
+    workspace = Workspace(folder)
+    folder.mkdir()
+    result = profile(str(model), device="npu01", workspace=workspace, policy=RepeatPolicy(runs=3))
+    with Journal(workspace.journal) as journal:
+        return {probe: [one.device_ns for one in taken] for probe, taken in journal.samples(result.campaign).items()}
+
+
+def test_samples_do_not_depend_on_parallelism_or_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A campaign on one core, one on all cores and one with everything cached take the same samples."""
+    model, found = build_network(tmp_path / "chain.onnx"), []
+    cores = os.sched_getaffinity(0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one core"))
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        found.append(_samples(tmp_path / "0", model))
+    finally:
+        os.sched_setaffinity(0, cores)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "all cores"))
+    found += [_samples(tmp_path / number, model) for number in ("1", "2")]
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("sizes", [[3, 4], [-1, 5], ["x"]])
+def test_wrong_sizes_of_models_are_refused(start_agent: Callable[[], Any], sizes: list[Any]) -> None:
+    """Models that are longer than what was sent are a bad request, and the session continues."""
+    agent = start_agent()
+    agent.greet("emulated-npu")
+    agent.lease()
+    fields = {"token": agent.token, "model_bytes": sizes, "sha256": hashlib.sha256(b"models").hexdigest()}
+    frame = agent.ask("prepare", b"models", **fields)
+    assert (frame.type, frame.fields["code"]) == ("error", "bad-request")
+    assert agent.ask("prepare", b"models", **{**fields, "model_bytes": [3, 3]}).type == "prepare"
+    assert agent.ask("prepare", b"damage", **fields).fields["code"] == "bad-request"
+
+
+def test_a_backend_that_prepares_nothing_says_so(start_agent: Callable[[], Any]) -> None:
+    """Other backends do not list the word, and refuse the request."""
+    agent = start_agent()
+    assert "prepare" not in agent.greet("null").fields["reveals"]
+    agent.lease()
+    fields = {"token": agent.token, "model_bytes": [], "sha256": hashlib.sha256(b"").hexdigest()}
+    assert agent.ask("prepare", **fields).fields["code"] == "backend"

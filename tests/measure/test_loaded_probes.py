@@ -1,0 +1,99 @@
+"""Probes that stay loaded from pass to pass of a campaign, where the device has room for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import InProcessSession
+from nullbench import build_network
+
+from device_agents.backends import create
+from device_agents.messages import LoadRequest, Revealed
+from harness.measure.campaign import CampaignRun
+from harness.measure.device_run import DeviceRun
+from harness.measure.journal import Journal
+from harness.measure.policy import PASSES, RepeatPolicy
+from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.layers import cut
+from harness.network.model_references import load_network
+from harness.probe.auxiliary import AuxiliaryKind
+from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
+
+RUNS = 6
+
+
+@dataclass
+class CountingSession(InProcessSession):
+    """A session that counts loads, on a device with so much memory; `held` are the probes that it holds."""
+
+    memory_bytes: float = 0.0
+    puts: Counter[str] = field(default_factory=Counter)
+    held: set[str] = field(default_factory=set)
+
+    def put(self, request: LoadRequest) -> Revealed | None:
+        """Load a probe that is not loaded."""
+        assert request.probe not in self.held
+        self.puts[request.probe] += 1
+        self.held.add(request.probe)
+        return super().put(request)
+
+    def drop(self, probes: Sequence[str]) -> None:
+        """Drop probes that are loaded."""
+        assert self.held >= set(probes)
+        self.held -= set(probes)
+        super().drop(probes)
+
+    def status(self) -> Mapping[str, Any]:
+        """Return a status with the memory."""
+        return {"state": {"memory_available_bytes": self.memory_bytes}, "holder": None, "busy": False}
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> ProbePlan:
+    """A plan of several batches."""
+    network = load_network(str(build_network(tmp_path_factory.mktemp("kept") / "chain.onnx")))
+    one = CutNetwork(network, cut(network, DEFAULT_RULES), frozenset())
+    return plan_probes([one], DEFAULT_RULES, AuxiliaryKind.AVGPOOL, cache_bytes=16)
+
+
+def measured(folder: Path, plan: ProbePlan, memory_bytes: float, reveals: tuple[str, ...]) -> tuple[Any, Any]:
+    """Run a campaign; return its session and the slots of its series."""
+    session = CountingSession(create("null", {}), memory_bytes=memory_bytes)
+    session.hello = replace(session.hello, reveals=reveals)
+    policy = RepeatPolicy(runs=RUNS)
+    folder.mkdir()
+    with Journal(folder / "journal.sqlite") as journal:
+        on = DeviceRun(session, journal, "bench")
+        campaign = on.begin(plan, policy.settings("profile", 0))
+        CampaignRun(on, campaign, plan, policy).run()
+        slots = [journal.slots(campaign.id, at, round) for at in range(len(plan.batches)) for round in range(RUNS)]
+    return session, slots
+
+
+def test_probes_are_loaded_once_where_all_fit(tmp_path: Path, plan: ProbePlan) -> None:
+    """With room for all, each probe is loaded once and dropped at the end; the visits are the same as without room."""
+    roomy, slots = measured(tmp_path / "roomy", plan, 1e12, ("unfused", "kept"))
+    tight, expected = measured(tmp_path / "tight", plan, 0.0, ("unfused", "kept"))
+    assert slots == expected
+    assert roomy.puts.keys() == tight.puts.keys()
+    assert set(roomy.puts.values()) == {1}
+    assert min(tight.puts.values()) == PASSES
+    assert not roomy.held | tight.held
+
+
+def test_what_does_not_fit_is_loaded_for_each_pass(tmp_path: Path, plan: ProbePlan) -> None:
+    """With room for some batches, those stay loaded and the others are loaded for every pass."""
+    session, _ = measured(tmp_path / "some", plan, 20e6, ("unfused", "kept"))
+    assert {1, PASSES} <= set(session.puts.values())
+    assert not session.held
+
+
+def test_a_device_that_does_not_say_so_keeps_nothing(tmp_path: Path, plan: ProbePlan) -> None:
+    """Memory of an accelerator is not what the status reports: without the word "kept" every pass loads anew."""
+    session, _ = measured(tmp_path / "other", plan, 1e12, ("unfused",))
+    assert min(session.puts.values()) == PASSES
