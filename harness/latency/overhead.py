@@ -44,8 +44,8 @@ _REFITS = 400
 _CONFIDENCE = 95.0
 _ROUNDING = 1e-18
 _WITHIN_ONE_SIGMA = 0.6827
-_amounts_of = attrgetter(*TERM_NAMES)
 _SIGNIFICANT = 0.01
+_amounts_of = attrgetter(*TERM_NAMES)
 
 
 @dataclass(frozen=True)

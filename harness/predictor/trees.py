@@ -122,11 +122,8 @@ def grow_voting(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> VotingT
     columns, log_ratio = np.ascontiguousarray(columns, np.float32), np.ascontiguousarray(log_ratio)
     seeds = np.random.RandomState(seed).randint(np.iinfo(np.int32).max, size=VOTES)
     with config_context(skip_parameter_validation=True):
-        grown = [
-            ExtraTreeRegressor(max_features=_FEATURES_TRIED, random_state=one).fit(columns, log_ratio, check_input=False)
-            for one in seeds.tolist()
-        ]
-    return VotingTrees(tuple(tree.tree_ for tree in grown))
+        trees = [ExtraTreeRegressor(max_features=_FEATURES_TRIED, random_state=one) for one in seeds.tolist()]
+        return VotingTrees(tuple(tree.fit(columns, log_ratio, check_input=False).tree_ for tree in trees))
 
 
 def grow_boosted(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> BoostedTrees:
