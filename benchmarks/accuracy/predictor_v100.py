@@ -161,7 +161,7 @@ def ablation(rows: int) -> None:
                 trees = grow(columns[own], log_ratio[own], 0)
                 log_latency[there] += trees.correct(asked_columns[there]).log_ratio
                 if isinstance(trees, VotingTrees):
-                    mean[there] += trees.forest.predict(asked_columns[there])
+                    mean[there] += trees.votes(asked_columns[there]).mean(axis=1)
             print(f"| {label}, correction: {way} | {within_10_percent(log_latency, test):.1%} |", flush=True)
             if way == "voting":
                 print(f"| {label}, mean of the same trees | {within_10_percent(mean, test):.1%} |", flush=True)

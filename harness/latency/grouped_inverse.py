@@ -16,11 +16,10 @@ import numpy as np
 from scipy.sparse import csc_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
-from harness.array_types import Floats, Ints
+from harness.array_types import Floats, Ints, Mask
 
-_COMMON_IN = (256, 128, 64, 32, 16)
-"""Unknowns in more equations than this are common; the first number is used that leaves small groups."""
-_SMALL_GROUP = 64
+_COMMON_IN = (256, 128, 64, 32, 16, 8, 4)
+"""Unknowns in more equations than this are common; the number is used that takes the fewest operations."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +60,35 @@ class GroupedInverse:
         return each
 
 
+@dataclass(frozen=True)
+class _Division:
+    """The number of unknowns, the positions of the local ones, their part of the matrix, and the group of each."""
+
+    count: int
+    at: Ints
+    local: csr_array
+    group: Ints
+
+    @classmethod
+    def of(cls, normal: csc_array, is_local: Mask) -> _Division:
+        at = np.flatnonzero(is_local)
+        local = csr_array(normal[at][:, at])
+        return cls(normal.shape[0], at, local, connected_components(local, directed=False)[1])
+
+    def operations(self) -> float:
+        """About how many multiplications an inverse takes: groups are dense, and so are the common unknowns."""
+        groups = np.bincount(self.group, minlength=1).astype(float)
+        return float((groups**3).sum() + self.count * (self.count - len(self.at)) ** 2.0)
+
+
 def inverse(normal: csc_array, equations: Ints) -> GroupedInverse:
     """Return the inverse of a positive definite matrix; `equations` counts those that hold each unknown."""
-    count = normal.shape[0]
-    for most in _COMMON_IN:
-        at = np.flatnonzero(equations <= most)
-        local = csr_array(normal[at][:, at])
-        groups, group = connected_components(local, directed=False)
-        if not len(at) or np.bincount(group).max() <= _SMALL_GROUP:
-            break
+    # Most numbers make the same unknowns common.
+    local = {np.count_nonzero(equations <= most): equations <= most for most in _COMMON_IN}
+    division = min((_Division.of(normal, each) for each in local.values()), key=_Division.operations)
+    count, at = division.count, division.at
     common = np.setdiff1d(np.arange(count), at)
-    block = _inverse_of_groups(local, group, groups)
+    block = _inverse_of_groups(division.local, division.group)
     towards = normal[at][:, common].toarray()
     reach = np.zeros((count, len(common)))
     reach[at] = -(block @ towards)
@@ -82,11 +99,11 @@ def inverse(normal: csc_array, equations: Ints) -> GroupedInverse:
     return GroupedInverse(whole, reach, np.linalg.inv((rest + rest.T) / 2))
 
 
-def _inverse_of_groups(matrix: csr_array, group: Ints, groups: int) -> csr_array:
+def _inverse_of_groups(matrix: csr_array, group: Ints) -> csr_array:
     """Return the inverse of a matrix without cells between groups; groups of one size are inverted together."""
-    size = np.bincount(group, minlength=groups)
+    size = np.bincount(group)
     order = np.argsort(group, kind="stable")
-    first = np.concatenate([[0], np.cumsum(size)[:-1]])
+    first = np.cumsum(size) - size
     within = np.empty(len(group), int)
     within[order] = np.arange(len(group)) - np.repeat(first, size)
     cells = matrix.tocoo()
@@ -94,7 +111,7 @@ def _inverse_of_groups(matrix: csr_array, group: Ints, groups: int) -> csr_array
     found = []
     for length in np.unique(size):
         own = np.flatnonzero(size == length)
-        rank = np.full(groups, -1)
+        rank = np.full(len(size), -1)
         rank[own] = np.arange(len(own))
         held = rank[of_cell] >= 0
         blocks = np.zeros((len(own), length, length))

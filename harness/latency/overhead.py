@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -44,6 +45,7 @@ _CONFIDENCE = 95.0
 _ROUNDING = 1e-18
 _WITHIN_ONE_SIGMA = 0.6827
 _SIGNIFICANT = 0.01
+_amounts_of = attrgetter(*TERM_NAMES)
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Overhead:
 
 def row_of(terms: OverheadTerms, runs: int = 1) -> tuple[float, ...]:
     """Return a probe's amounts in the order of `COLUMNS`."""
-    return (float(runs), *(float(amount) for amount in astuple(terms)))
+    return (float(runs), *map(float, _amounts_of(terms)))
 
 
 def overhead_of_samples(

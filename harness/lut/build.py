@@ -181,6 +181,8 @@ def _not_superseded(journal: Journal, campaigns: Sequence[Campaign]) -> list[Cam
     """
     known: set[tuple[str, ...]] = set()
     kept: list[Campaign] = []
+    if len(campaigns) == 1:
+        return list(campaigns)
     for campaign in reversed(campaigns):
         refused = {name for name, probe in journal.probes(campaign.id).items() if probe.refused is not None}
         held: set[tuple[str, ...]] = {

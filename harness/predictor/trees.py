@@ -61,20 +61,34 @@ class VotingTrees:
     one of them.
     """
 
-    trees: tuple[Tree, ...]
-    forest: Any
+    grown: tuple[Any, ...]
+
+    @property
+    def trees(self) -> tuple[Tree, ...]:
+        """The trees as arrays."""
+        return tuple(_from_forest(tree) for tree in self.grown)
+
+    def votes(self, columns: FeatureMatrix) -> Floats:
+        """Return what each tree predicts, (layers, VOTES)."""
+        return np.stack([tree.predict(columns).ravel() for tree in self.grown], axis=1)
 
     def correct(self, columns: FeatureMatrix) -> Corrections:
         """Return the median of the votes, and half the distance between their quartiles."""
-        return corrections_of(np.stack([tree.predict(columns) for tree in self.forest.estimators_], axis=1))
+        return corrections_of(self.votes(columns))
 
 
 @dataclass(frozen=True)
 class BoostedTrees:
     """Gradient boosting; the sum of all trees is the correction, and there is no spread."""
 
-    trees: tuple[Tree, ...]
     model: Any
+
+    @property
+    def trees(self) -> tuple[Tree, ...]:
+        """The trees as arrays, the first one a constant."""
+        # scikit-learn has no public view of these trees; `fit` compares the stored trees with the model.
+        base = float(np.ravel(self.model._baseline_prediction)[0])
+        return (_constant(base), *(_from_boosting(step[0].nodes) for step in self.model._predictors))
 
     def correct(self, columns: FeatureMatrix) -> Corrections:
         """Return the sum of the trees."""
@@ -98,11 +112,18 @@ def no_trees(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> NoTrees:  
 
 
 def grow_voting(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> VotingTrees:
-    """Grow voting trees on logarithms of latency over roofline."""
-    from sklearn.ensemble import ExtraTreesRegressor
+    """Grow voting trees on logarithms of latency over roofline.
 
-    forest = ExtraTreesRegressor(VOTES, max_features=_FEATURES_TRIED, random_state=seed).fit(columns, log_ratio)
-    return VotingTrees(tuple(_from_forest(tree.tree_) for tree in forest.estimators_), forest)
+    They are those of `ExtraTreesRegressor`, which takes as long to copy and check its parameters as to grow the trees.
+    """
+    from sklearn import config_context
+    from sklearn.tree import ExtraTreeRegressor
+
+    columns, log_ratio = np.ascontiguousarray(columns, np.float32), np.ascontiguousarray(log_ratio)
+    seeds = np.random.RandomState(seed).randint(np.iinfo(np.int32).max, size=VOTES)
+    with config_context(skip_parameter_validation=True):
+        trees = [ExtraTreeRegressor(max_features=_FEATURES_TRIED, random_state=one) for one in seeds.tolist()]
+        return VotingTrees(tuple(tree.fit(columns, log_ratio, check_input=False).tree_ for tree in trees))
 
 
 def grow_boosted(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> BoostedTrees:
@@ -121,10 +142,7 @@ def grow_boosted(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> Booste
         random_state=seed,
     )
     model.fit(columns.astype(np.float64), log_ratio)
-    # scikit-learn has no public view of these trees; `fit` compares the stored trees with the model.
-    base = float(np.ravel(model._baseline_prediction)[0])
-    nodes = [step[0].nodes for step in model._predictors]
-    return BoostedTrees((_constant(base), *(_from_boosting(part) for part in nodes)), model)
+    return BoostedTrees(model)
 
 
 def _from_forest(tree: Any) -> Tree:

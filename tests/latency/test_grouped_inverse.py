@@ -48,3 +48,21 @@ def test_each_part_is_that_of_the_dense_inverse(seed: int) -> None:
     np.testing.assert_allclose(found.of_each(csr_array(weights)), np.diag(weights @ dense @ weights.T), **near)
     scaled = found.scaled(lengths, 3.0).between(np.arange(len(dense)))
     np.testing.assert_allclose(scaled, 3 * dense / np.outer(lengths, lengths), **near)
+
+
+def test_unknowns_that_all_share_their_equations_are_inverted() -> None:
+    """A dense matrix, without small groups or even without a local unknown, has its inverse, too."""
+    design = np.random.default_rng(3).uniform(-1, 1, (400, 30))
+    dense = design.T @ design
+    for equations in (400, 10, 1):
+        found = inverse(csc_array(dense), np.full(30, equations)).between(np.arange(30))
+        np.testing.assert_allclose(found, np.linalg.inv(dense), rtol=1e-9, atol=1e-12)
+
+
+def test_a_long_row_of_neighbours_is_inverted() -> None:
+    """Unknowns that each meet the next one are one group, which holds as many as a network has chains."""
+    count = 300
+    pairs = np.eye(count) + 0.4 * np.eye(count, k=1)
+    dense = pairs.T @ pairs + np.eye(count)
+    found = inverse(csc_array(dense), np.full(count, 2)).between(np.arange(count))
+    np.testing.assert_allclose(found, np.linalg.inv(dense), rtol=1e-9, atol=1e-12)

@@ -10,11 +10,12 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.ensemble import ExtraTreesRegressor
 from threadpoolctl import threadpool_limits
 
 from harness.predictor.roofline.feature_matrix import FeatureMatrix
 from harness.predictor.tree_model import model_of
-from harness.predictor.trees import Corrector, Tree, VotingTrees, grow_boosted, grow_voting, no_trees
+from harness.predictor.trees import VOTES, Corrector, Tree, VotingTrees, grow_boosted, grow_voting, no_trees
 
 FEATURES = 5
 
@@ -52,6 +53,15 @@ def test_voting_trees_are_equal_when_stored(seed: int) -> None:
     ratio, spread = run(model_of([trees], FEATURES, {}), [0.0] * 40, asked)
     assert ratio == pytest.approx(trees.correct(asked).log_ratio, abs=1e-5)
     assert spread == pytest.approx(trees.correct(asked).spread, abs=1e-5)
+
+
+def test_voting_trees_are_those_of_scikit_learn() -> None:
+    """The trees, grown one by one, vote as those of scikit-learn's forest of the same seed."""
+    columns, log_ratio = learnt(100, 3)
+    forest = ExtraTreesRegressor(VOTES, max_features=0.5, random_state=3).fit(columns, log_ratio)
+    asked, _ = learnt(150, 4)
+    voting = grow_voting(columns, log_ratio, 3)
+    assert voting.votes(asked) == pytest.approx(np.stack([tree.predict(asked) for tree in forest.estimators_], axis=1))
 
 
 def test_boosted_trees_are_equal_when_stored() -> None:

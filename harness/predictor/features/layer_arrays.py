@@ -9,12 +9,8 @@ import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.layer_features import LayerFeatures, code_of
+from harness.predictor.features.offset_names import WIDEST, offset_names
 
-Variant = tuple[str | int, ...]
-"""Class of code, kernel, stride and dilation: layers that may run different code."""
-
-WIDEST = 16
-"""Vectors of more channels are not told apart."""
 _PLAIN = ("batch", "in_channels", "out_channels", "groups", "extra_operands", "element_bytes", "run", "maps", "warm")
 _PAIRS = {"in": "in_size", "out": "out_size", "kernel": "kernel", "stride": "stride", "dilation": "dilation"}
 _DERIVED = ("rows", "columns", "macs", "in_bytes", "out_bytes", "weight_bytes", "moved_bytes")
@@ -24,14 +20,15 @@ _DERIVED = ("rows", "columns", "macs", "in_bytes", "out_bytes", "weight_bytes", 
 class LayerArrays:
     """Layers by column; every array has one entry per layer.
 
-    `operators` are the classes that name the layers' code, `paths` their finest ones. `sizes` holds the plain sizes of
-    `LayerFeatures` by name, and its pairs as for instance `in_height` and `in_width`. `rows`, `columns` and `groups`
-    describe the layer as `groups` matrix products of (rows, depth) and (depth, columns).
+    `operators` are the classes that name the layers' code, `paths` their finest ones, and `names` those of
+    `offset_names`. `sizes` holds the plain sizes of `LayerFeatures` by name, and its pairs as for instance `in_height`
+    and `in_width`. `rows`, `columns` and `groups` describe the layer as `groups` matrix products of (rows, depth) and
+    (depth, columns).
     """
 
     operators: tuple[str, ...]
     paths: tuple[str, ...]
-    variants: tuple[Variant, ...]
+    names: tuple[tuple[str, ...], ...]
     sizes: dict[str, Floats]
     rows: Floats
     columns: Floats
@@ -76,7 +73,7 @@ class LayerArrays:
         return LayerArrays(
             tuple(self.operators[at] for at in index),
             tuple(self.paths[at] for at in index),
-            tuple(self.variants[at] for at in index),
+            tuple(self.names[at] for at in index),
             {name: column[index] for name, column in self.sizes.items()},
             *(getattr(self, name)[index] for name in _DERIVED),
         )
@@ -94,7 +91,7 @@ def layer_arrays(layers: Sequence[LayerFeatures]) -> LayerArrays:
     return LayerArrays(
         tuple(code_of(layer.operator) for layer in layers),
         tuple(layer.operator for layer in layers),
-        tuple((code_of(layer.operator), *layer.kernel, *layer.stride, *layer.dilation) for layer in layers),
+        tuple(offset_names(layer) for layer in layers),
         sizes,
         *(column(name) for name in _DERIVED),
     )

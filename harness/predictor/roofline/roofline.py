@@ -18,15 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.array_types import Floats, Ints
-from harness.predictor.features.layer_arrays import WIDEST, LayerArrays, filled_vectors
-from harness.predictor.features.layer_features import CODE_LEVELS, classes_of, code_of
+from harness.array_types import Floats
+from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.roofline.device_tiling import DeviceTiling
 
-DEVICE = ""
 SIDES = 4
 """Constants that a class has an offset for: kernel, memory, weights, launch."""
-_CHOICE = 12.0
+_CHOICE = 12
+"""Times of tiles are compared by this power: a tile twice as slow has a share of 1 / 4096."""
 _NOTHING = -200.0
 """Logarithm of the seconds for no weights."""
 
@@ -59,14 +58,21 @@ class Roofline:
     def terms(self, arrays: LayerArrays) -> RooflineTerms:
         """Return the roofline of some layers; unseen names add no offset."""
         place = {name: index for index, name in enumerate(self.names)}
-        rows = [[place[name] for name in level if name in place] for level in names_of(arrays)]
-        sides = np.array([self.table[row].sum(axis=0) for row in rows]).reshape(-1, SIDES)
-        return forward(Inputs.of(self.tiling, arrays), self.tile_constants, sides, self.overlap).terms
+        rows = [[place[name] for name in level if name in place] for level in arrays.names]
+        sides = np.zeros((len(rows), SIDES))
+        layers = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+        np.add.at(sides, layers, self.table[[index for row in rows for index in row]])
+        found = forward(Inputs.of(self.tiling, arrays), self.tile_constants, sides, self.overlap)
+        tiles = np.log(found.tiles_s).T + sides[:, :1]
+        return RooflineTerms(found.latency, found.kernel, found.memory, found.weights, tiles)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The quantities of some layers that their roofline depends on; `turns` are those of all waves."""
+    """The quantities of some layers that their roofline depends on.
+
+    `waves` and the `turns` of all waves are (tiles, layers), and the others (layers,).
+    """
 
     waves: Floats
     turns: Floats
@@ -77,72 +83,70 @@ class Inputs:
     @classmethod
     def of(cls, tiling: DeviceTiling, arrays: LayerArrays) -> Inputs:
         """Return the quantities of layers on a device with this tiling."""
-        waves = tiling.waves(arrays)
+        waves = np.ascontiguousarray(tiling.waves(arrays).T)
         area = np.array([rows * columns * together for rows, columns, together in tiling.tiles], dtype=np.float64)
         weights = np.where(arrays.weight_bytes > 0.0, np.log(np.maximum(arrays.weight_bytes, 1.0)), _NOTHING)
         turn_macs = area * tiling.depth * tiling.units
         bytes_ = np.log(arrays.moved_bytes - arrays.weight_bytes)
-        return cls(waves, waves * tiling.turns(arrays)[:, None], turn_macs, bytes_, weights)
+        return cls(waves, waves * tiling.turns(arrays), turn_macs, bytes_, weights)
 
 
 @dataclass(frozen=True)
 class State:
-    """Terms, and the gradients of log latency: by constants of tiles, by sides, and by overlap; (layers, …)."""
+    """The roofline of some layers with given constants, and what its gradients need.
 
-    terms: RooflineTerms
-    by_tile: Floats
+    `latency`, `kernel`, `memory` and `weights` are logarithms of seconds. `tiles_s` are the seconds of tiles before the
+    factors of classes, and `choice` the share of each in the kernel, both (tiles, layers). `by_side` and `by_overlap`
+    are derivatives of the latency, (layers, SIDES) and (layers,).
+    """
+
+    latency: Floats
+    kernel: Floats
+    memory: Floats
+    weights: Floats
+    tiles_s: Floats
+    choice: Floats
     by_side: Floats
     by_overlap: Floats
 
+    def by_tile(self, inputs: Inputs, tile_constants: Floats, slope: Floats) -> Floats:
+        """Return the derivative by the constants of tiles of a loss with this slope by latency."""
+        start, turn = np.exp(tile_constants).reshape(2, -1)
+        part = self.choice / self.tiles_s * (slope * self.by_side[:, 0])
+        return np.concatenate([start * _sums(part, inputs.waves), turn * _sums(part, inputs.turns)])
+
 
 def forward(inputs: Inputs, tile_constants: Floats, sides: Floats, overlap: float) -> State:
-    """Return the roofline of layers with these constants, and its gradients."""
-    count = inputs.waves.shape[1]
-    starts = np.exp(tile_constants[:count]) * inputs.waves
-    turns = np.exp(tile_constants[count:]) * inputs.turns
-    together = starts + turns
-    tiles = np.log(together) + sides[:, :1]
-    choice = -_CHOICE * tiles
-    peak = choice.max(axis=1, keepdims=True)
-    weight = np.exp(choice - peak)
-    total = weight.sum(axis=1, keepdims=True)
-    kernel = -(peak + np.log(total))[:, 0] / _CHOICE
+    """Return the roofline of layers with these constants."""
+    start, turn = np.exp(tile_constants).reshape(2, -1, 1)
+    tiles_s = start * inputs.waves + turn * inputs.turns
+    fastest_s = tiles_s.min(axis=0)
+    choice = _power(fastest_s / tiles_s)
+    total = choice.sum(axis=0)
+    choice /= total
+    kernel = np.log(fastest_s) - np.log(total) / _CHOICE + sides[:, 0]
     memory, weights = inputs.log_bytes + sides[:, 1], inputs.log_weights + sides[:, 2]
     power = 1.0 + np.exp(overlap)
-    parts = np.stack([kernel, memory, weights], axis=1)
-    longest = parts.max(axis=1, keepdims=True)
+    parts = np.stack([kernel, memory, weights])
+    longest = parts.max(axis=0)
     share = np.exp(power * (parts - longest))
-    sum_of_shares = share.sum(axis=1, keepdims=True)
-    joined = (longest + np.log(sum_of_shares) / power)[:, 0]
+    sum_of_shares = share.sum(axis=0)
+    joined = longest + np.log(sum_of_shares) / power
     share /= sum_of_shares
     latency = np.logaddexp(joined, sides[:, 3])
     run_share = np.exp(joined - latency)
-    by_kernel = run_share * share[:, 0]
-    weight *= by_kernel[:, None] / total / together
-    by_side = np.column_stack([run_share[:, None] * share, 1.0 - run_share])
-    by_overlap = run_share * ((share * parts).sum(axis=1) - joined) * (power - 1.0) / power
-    terms = RooflineTerms(latency, kernel, memory, weights, tiles)
-    return State(terms, np.hstack([weight * starts, weight * turns]), by_side, by_overlap)
+    by_side = np.column_stack([*(run_share * share), 1.0 - run_share])
+    by_overlap = run_share * ((share * parts).sum(axis=0) - joined) * (power - 1.0) / power
+    return State(latency, kernel, memory, weights, tiles_s, choice, by_side, by_overlap)
 
 
-def names_of(arrays: LayerArrays) -> list[tuple[str, ...]]:
-    """Return the names whose offsets each layer has: the device, its classes, its variant, and its state."""
-    found = []
-    inputs, outputs = _channels(arrays)
-    # Fewer input channels than a vector holds, as in first layers, are not what fills it.
-    few = ~arrays.channelwise & (inputs < WIDEST)
-    together = np.where(few, outputs, np.gcd(inputs, outputs))
-    filled = filled_vectors(np.where(arrays.channelwise, arrays.groups, together))
-    for at, (path, variant) in enumerate(zip(arrays.paths, arrays.variants, strict=True)):
-        classes = classes_of(path)
-        coarse = classes[: CODE_LEVELS - 1]
-        maps = [f"{name} of maps" for name in coarse[-1:] if arrays.sizes["maps"][at]]
-        warm = [f"{name} warm" for name in coarse if arrays.sizes["warm"][at]]
-        vector = f"{code_of(path)} by {filled[at]:.0f}" + (" of few" if few[at] else "")
-        found.append(tuple(dict.fromkeys((DEVICE, *classes, " ".join(map(str, variant)), vector, *maps, *warm))))
-    return found
+def _power(ratio: Floats) -> Floats:
+    """Return the power `_CHOICE`, by products: the logarithms and exponentials of a power take most of a fit."""
+    third = ratio * ratio * ratio
+    sixth = third * third
+    return sixth * sixth
 
 
-def _channels(arrays: LayerArrays) -> tuple[Ints, Ints]:
-    """Return the input and output channels of a group."""
-    return arrays.group_channels.astype(np.int64), arrays.columns.astype(np.int64)
+def _sums(part: Floats, amounts: Floats) -> Floats:
+    """Return the sum over layers of the products, (tiles,)."""
+    return np.asarray(np.einsum("tl,tl->t", part, amounts))

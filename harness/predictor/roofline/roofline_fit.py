@@ -5,14 +5,17 @@ Importing this module loads an optimiser, which takes longer than a prediction: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.optimize import minimize
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_array
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays
+from harness.predictor.features.offset_names import DEVICE
 from harness.predictor.roofline.device_tiling import DeviceTiling
-from harness.predictor.roofline.roofline import DEVICE, SIDES, Inputs, Roofline, forward, names_of
+from harness.predictor.roofline.roofline import SIDES, Inputs, Roofline, forward
 
 _HUBER = 0.05
 _PULL_DEVICE = 3e-3
@@ -34,34 +37,35 @@ def fit_roofline(
     iterations: int = ITERATIONS,
 ) -> Roofline:
     """Fit the roofline of a tiling to measured latencies; `noise` is the relative standard error of each."""
-    levels = names_of(arrays)
-    names = (DEVICE, *sorted({name for level in levels for name in level} - {DEVICE}))
-    place = {name: index for index, name in enumerate(names)}
-    pairs = np.array([(layer, place[name]) for layer, level in enumerate(levels) for name in level])
-    members = csr_matrix((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(len(arrays), len(names)))
-    columns = csr_matrix(members.T)
+    names = (DEVICE, *sorted({name for level in arrays.names for name in level} - {DEVICE}))
+    members = _members(arrays, names)
+    layers_of = csr_array(members.T)
     inputs = Inputs.of(tiling, arrays)
     first_tiles, first_sides = _start(inputs, arrays, latency_s)
     split = first_tiles.size
-    pull = np.array([_PULL_DEVICE, *(_PULL_OFFSET * _FINER ** name.count("/") for name in names[1:])])[:, None]
+    pulls = [_PULL_DEVICE, *(_PULL_OFFSET * _FINER ** name.count("/") for name in names[1:])]
+    pull, pull_tiles, pull_overlap = (
+        np.array(one) / len(arrays) for one in (np.array(pulls)[:, None], _PULL_DEVICE, _PULL_OVERLAP)
+    )
     log_latency = np.log(latency_s)
     scale = np.hypot(_HUBER, np.zeros(len(arrays)) if noise is None else noise)
     weight = _HUBER**2 / scale / len(arrays)
 
     def loss(variables: Floats) -> tuple[float, Floats]:
         tiles, offsets, overlap = variables[:split], variables[split:-1].reshape(-1, SIDES), float(variables[-1])
-        state = forward(inputs, first_tiles + tiles, first_sides + members @ offsets, overlap)
-        error = (state.terms.latency - log_latency) / scale
+        constants = first_tiles + tiles
+        state = forward(inputs, constants, first_sides + members @ offsets, overlap)
+        error = (state.latency - log_latency) / scale
         bend = np.sqrt(1.0 + error**2)
         slope = weight * error / bend / scale
-        drawn, drawn_tiles = pull * offsets / len(arrays), _PULL_DEVICE * tiles / len(arrays)
-        away = _PULL_OVERLAP * (overlap - _USUAL_OVERLAP) / len(arrays)
+        drawn, drawn_tiles = pull * offsets, pull_tiles * tiles
+        away = pull_overlap * (overlap - _USUAL_OVERLAP)
         value = weight @ (bend - 1.0) + np.sum(drawn * offsets) + drawn_tiles @ tiles
-        gradient = np.asarray(columns @ (slope[:, None] * state.by_side)) + 2.0 * drawn
-        last = np.array([slope @ state.by_overlap + 2.0 * away])
-        return float(value + away * (overlap - _USUAL_OVERLAP)), np.concatenate(
-            [slope @ state.by_tile + 2.0 * drawn_tiles, gradient.ravel(), last]
-        )
+        gradient = np.empty_like(variables)
+        gradient[:split] = state.by_tile(inputs, constants, slope) + 2.0 * drawn_tiles
+        gradient[split:-1] = (layers_of @ (slope[:, None] * state.by_side) + 2.0 * drawn).ravel()
+        gradient[-1] = slope @ state.by_overlap + 2.0 * away
+        return float(value + away * (overlap - _USUAL_OVERLAP)), gradient
 
     first = np.append(np.zeros(split + len(names) * SIDES), _USUAL_OVERLAP)
     with np.errstate(all="ignore"):  # the line search retracts a step that overflows
@@ -69,6 +73,14 @@ def fit_roofline(
     table = found.x[split:-1].reshape(-1, SIDES)
     table[0] += first_sides
     return Roofline(tiling, found.x[:split] + first_tiles, names, table, float(found.x[-1]))
+
+
+def _members(arrays: LayerArrays, names: Sequence[str]) -> csr_array:
+    """Return which layer has which name, (layers, names)."""
+    place = {name: index for index, name in enumerate(names)}
+    columns = [place[name] for level in arrays.names for name in level]
+    ends = np.cumsum([0, *(len(level) for level in arrays.names)])
+    return csr_array((np.ones(len(columns)), columns, ends), shape=(len(arrays), len(names)))
 
 
 def _start(inputs: Inputs, arrays: LayerArrays, latency_s: Floats) -> tuple[Floats, Floats]:

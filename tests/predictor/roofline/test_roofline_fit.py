@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiled_machine
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, matrix_product
 from harness.predictor.roofline.device_tiling import DeviceTiling
-from harness.predictor.roofline.roofline import Roofline
+from harness.predictor.roofline.roofline import SIDES, Inputs, Roofline, forward
 from harness.predictor.roofline.roofline_fit import fit_roofline
 
 EXACT = tiled_machine.TILING
@@ -42,6 +43,28 @@ def test_padded_work_by_hand() -> None:
     arrays = layer_arrays([matrix_product(rows=130, depth=33, columns=65)])
     padded = DeviceTiling(4, 16, 1, ((64, 64, 1),)).padded_work(arrays)
     assert np.exp(padded) == pytest.approx(2 * 4 * 64 * 64 * 48 / (130 * 33 * 65))
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=30)
+def test_gradients_are_those_of_finite_differences(seed: int) -> None:
+    """The derivatives by constants of tiles, by sides and by overlap equal small differences of the latency."""
+    draw = np.random.default_rng(seed)
+    tiling = DeviceTiling(12, 16, 4, ((32, 32, 1), (64, 128, 2)))
+    inputs = Inputs.of(tiling, layer_arrays(tiled_machine.random_layers(6, seed=seed % 1000)))
+    constants, sides = draw.uniform(-20, -15, 4), draw.uniform([-1, -25, -25, -14], [1, -20, -20, -9], (6, SIDES))
+    slope = draw.uniform(-1, 1, 6)
+
+    def loss(tiles: Floats, moved: Floats, overlap: float) -> float:
+        return float(slope @ forward(inputs, tiles, moved, overlap).latency)
+
+    state, step = forward(inputs, constants, sides, 0.3), 1e-5
+    by_tile = [loss(constants + one, sides, 0.3) - loss(constants - one, sides, 0.3) for one in step * np.eye(4)]
+    by_side = [loss(constants, sides + one, 0.3) - loss(constants, sides - one, 0.3) for one in step * np.eye(SIDES)]
+    by_overlap = loss(constants, sides, 0.3 + step) - loss(constants, sides, 0.3 - step)
+    assert np.array(by_tile) / (2 * step) == pytest.approx(state.by_tile(inputs, constants, slope), abs=1e-8)
+    assert np.array(by_side) / (2 * step) == pytest.approx(slope @ state.by_side, abs=1e-8)
+    assert by_overlap / (2 * step) == pytest.approx(slope @ state.by_overlap, abs=1e-8)
 
 
 def test_the_roofline_learns_the_machine(roofline: Roofline) -> None:

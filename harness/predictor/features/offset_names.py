@@ -1,0 +1,29 @@
+"""The names under which a roofline keeps the constants of a layer: the device, its classes, its variant, its state."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from harness.predictor.features.layer_features import CODE_LEVELS, LayerFeatures, classes_of, code_of
+
+DEVICE: Final = ""
+WIDEST = 16
+"""Vectors of more channels are not told apart."""
+
+
+def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
+    """Return the names whose offsets add up to the constants of a layer, the device's first."""
+    classes, code = classes_of(layer.operator), code_of(layer.operator)
+    coarse = classes[: CODE_LEVELS - 1]
+    variant = " ".join(map(str, (code, *layer.kernel, *layer.stride, *layer.dilation)))
+    inputs = layer.in_channels // layer.groups
+    channelwise = layer.groups == layer.in_channels == layer.out_channels
+    # Fewer input channels than a vector holds, as in first layers, are not what fills it.
+    few = not channelwise and inputs < WIDEST
+    together = layer.columns if few else math.gcd(inputs, layer.columns)
+    across = layer.groups if channelwise else together
+    vector = f"{code} by {min(across & -across, WIDEST)}" + (" of few" if few else "")
+    maps = [f"{name} of maps" for name in coarse[-1:] if layer.maps]
+    warm = [f"{name} warm" for name in coarse if layer.warm]
+    return tuple(dict.fromkeys((DEVICE, *classes, variant, vector, *maps, *warm)))
