@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, with_parts
 from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.planning.cache_places import CachedValue, cached_values
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
 from device_agents.emulated_npu.compiler.planning.chain_commands import (
     ChainWriter,
@@ -52,6 +53,12 @@ class CorePlan:
     layout: ScratchpadLayout
     externals: Externals
     commands: list[Command]
+
+    @property
+    def cached(self) -> tuple[CachedValue, ...]:
+        """The values in the last-level cache."""
+        steps = [decision.chains for decision in self.decisions]
+        return cached_values(steps, self.graph.values, self.externals.values)
 
 
 @dataclass(frozen=True)
