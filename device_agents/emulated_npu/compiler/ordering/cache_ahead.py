@@ -18,7 +18,17 @@ from device_agents.emulated_npu.compiler.planning.allocation import aligned
 from device_agents.emulated_npu.compiler.planning.cache_places import CachedValue
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Item, Operand, Queue, Space
+from device_agents.emulated_npu.timing.transfer_cost import present
+from device_agents.emulated_npu.unit_commands import (
+    Command,
+    DataType,
+    Descriptor,
+    Function,
+    Item,
+    Operand,
+    Queue,
+    Space,
+)
 
 _LEAST_BYTES = 4 << 10
 """Fewer bytes than this are not worth the latency of a transfer."""
@@ -184,14 +194,16 @@ class _Walk:
         load = self._commands[ahead.position]
         size_bytes = min(most_bytes, load.target.descriptor.elements - ahead.bytes)
         target = _bytes(Space.LLC, ahead.address + ahead.bytes, size_bytes)
-        return replace(load, target=target, first=_bytes(Space.DDR, _address(load.first) + ahead.bytes, size_bytes))
+        return replace(
+            load, target=target, first=_bytes(Space.DDR, present(load, load.first).address + ahead.bytes, size_bytes)
+        )
 
     def _parts(self, position: int, command: Command) -> list[Command]:
         """Return the commands of a load: one from the cache for what is there, and one from DDR for the rest."""
         ahead = self._ahead.get(position)
         if ahead is None or ahead.bytes == 0:
             return [command]
-        target, source, there = command.target.address, _address(command.first), ahead.bytes
+        target, source, there = command.target.address, present(command, command.first).address, ahead.bytes
         rest_bytes = command.target.descriptor.elements - there
         parts = [
             replace(command, target=_bytes(Space.SB, target, there), first=_bytes(Space.LLC, ahead.address, there))
@@ -200,11 +212,6 @@ class _Walk:
             first = _bytes(Space.DDR, source + there, rest_bytes)
             parts.append(replace(command, target=_bytes(Space.SB, target + there, rest_bytes), first=first))
         return parts
-
-
-def _address(operand: Operand | None) -> int:
-    assert operand is not None
-    return operand.address
 
 
 def _bytes(space: Space, address: int, size_bytes: int) -> Operand:

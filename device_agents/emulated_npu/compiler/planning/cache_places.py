@@ -39,8 +39,7 @@ def cached_values(
     return tuple(
         CachedValue(buffer.address, buffer.address + size, frozenset[int]().union(*layers[first : last + 1]))
         for name, (first, last) in spans.items()
-        if (buffer := buffers[name]).space is Space.LLC
-        and (size := buffer_bytes(values[name].shape, buffer.dtype))
+        if (buffer := buffers[name]).space is Space.LLC and (size := buffer_bytes(values[name].shape, buffer.dtype))
     )
 
 
