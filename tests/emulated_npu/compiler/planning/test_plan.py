@@ -47,7 +47,7 @@ def _check_cover(compiled: Compiled) -> None:
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_every_layer_is_in_one_chain_and_the_best_choice_is_taken(data: st.DataObject) -> None:
-    """Chains divide the layers, and the compiler takes the way that it predicts to be fastest for each."""
+    """Chains divide the layers, and the way of each is predicted to be fastest; one that overlaps units, within 1 %."""
     network = data.draw(random_networks())
     try:
         compiled = compile_model(network.model, data.draw(machines_for(network)))
@@ -55,7 +55,8 @@ def test_every_layer_is_in_one_chain_and_the_best_choice_is_taken(data: st.DataO
         return
     _check_cover(compiled)
     for decision in compiled.decisions:
-        assert all(decision.chosen.predicted_ps <= other.predicted_ps for other in decision.others)
+        fastest_ps = min((other.predicted_ps for other in decision.others), default=decision.chosen.predicted_ps)
+        assert decision.chosen.predicted_ps <= fastest_ps * (1.01 if compiled.machine.vfu_queue_depth else 1)
     for plan in compiled.plans:
         assert plan.nb_bytes + plan.halo_bytes <= compiled.machine.nb_bytes
         assert plan.sb_bytes <= compiled.machine.sb_bytes
@@ -110,16 +111,16 @@ def test_weights_or_features_stay_on_chip(residency: ResidencyChoice) -> None:
 
 
 def test_the_choice_of_residency_is_the_faster_one() -> None:
-    """The automatic choice is predicted to be no slower than either forced residency."""
+    """The automatic choice is no slower than either forced residency."""
     constants = {"w": values((96, 24, 3, 3))}
     network = network_of([node("Conv", "x w", "y")], {"x": values((1, 24, 14, 14))}, constants, ["y"])
     machine = small_machine(nb_bytes=24 << 10, sb_bytes=24 << 10)
 
-    def predicted(residency: ResidencyChoice) -> int:
-        decisions = compile_model(network.model, machine, Options(residency=residency)).decisions
-        return sum(decision.chosen.predicted_ps for decision in decisions)
+    def took_ps(residency: ResidencyChoice) -> int:
+        compiled = compile_model(network.model, machine, Options(residency=residency))
+        return simulate_program(compiled.program, machine).makespan_ps
 
-    assert predicted("auto") <= min(predicted("weights"), predicted("features"))
+    assert took_ps("auto") <= min(took_ps("weights"), took_ps("features"))
 
 
 @pytest.mark.parametrize("name", ["dscnn", "squeezenet", "mobilenetv2"])
