@@ -69,6 +69,7 @@ class Planner:
     ) -> None:
         self._graph, self._options, self._rooms = graph, options, rooms
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
+        self._has_own_queues = machine.vfu_queue_depth > 0
         self._keys = ChainKeys(graph, externals)
         self._assumed = 0
         self._known: dict[object, tuple[ChainEstimate, ...]] = {}
@@ -129,7 +130,7 @@ class Planner:
         assumption = ASSUMPTIONS[self._assumed]
         ways = [way for way in self._ways[start, end] if assumption.trusting or not way.doubtful]
         choices = sorted((way.chosen(assumption) for way in ways), key=lambda choice: choice.predicted_ps)
-        chosen = _with_fewest_passes(choices) if choices[0].overlaps else choices[0]
+        chosen = _with_fewest_passes(choices) if self._has_own_queues and choices[0].overlaps else choices[0]
         others = tuple(choice for choice in choices if choice is not chosen)
         return Decision(start, end, chosen, others, self._singly_ps(start, end))
 
