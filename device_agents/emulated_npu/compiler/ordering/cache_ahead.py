@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.arithmetic import PS_PER_S
+from device_agents.emulated_npu.arithmetic import PS_PER_S, ceil_div
+from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, Conflicts, dependencies
 from device_agents.emulated_npu.compiler.ordering.late_weights import Timeline, late_loads
 from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
-from device_agents.emulated_npu.compiler.planning.allocation import aligned
-from device_agents.emulated_npu.compiler.planning.cache_places import CachedValue
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.transfer_cost import present
@@ -30,6 +29,7 @@ from device_agents.emulated_npu.unit_commands import (
     Space,
 )
 
+_ALIGNMENT_BYTES = 64
 _LEAST_BYTES = 4 << 10
 """Fewer bytes than this are not worth the latency of a transfer."""
 
@@ -181,7 +181,9 @@ class _Walk:
             size_bytes = self._commands[place].target.descriptor.elements
             if place > position and (known is None or known.bytes < size_bytes):
                 if known is None:
-                    address = self._room.reserve(aligned(size_bytes), position, place)
+                    address = self._room.reserve(
+                        ceil_div(size_bytes, _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES, position, place
+                    )
                     if address is None:
                         return None
                     known = self._ahead[place] = _Ahead(place, address)

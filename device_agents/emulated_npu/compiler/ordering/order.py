@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 
+from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.cache_ahead import bring_weights_ahead, has_faster_cache
 from device_agents.emulated_npu.compiler.ordering.gaps import fill_gaps
@@ -18,7 +19,6 @@ from device_agents.emulated_npu.compiler.ordering.synchronise import (
     synchronised,
 )
 from device_agents.emulated_npu.compiler.ordering.weight_places import spread_weights
-from device_agents.emulated_npu.compiler.planning.cache_places import CachedValue
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel

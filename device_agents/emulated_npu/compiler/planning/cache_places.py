@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value, whole_value
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, aligned_down
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes
 from device_agents.emulated_npu.compiler.planning.trailing import Trails
 from device_agents.emulated_npu.unit_commands import Space
-
-
-@dataclass(frozen=True)
-class CachedValue:
-    """A value at bytes [start, stop) of the last-level cache; `layers` run from its first store to its last load."""
-
-    start: int
-    stop: int
-    layers: frozenset[int]
 
 
 def cached_values(

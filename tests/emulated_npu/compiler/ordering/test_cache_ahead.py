@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import model, node
 
+from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.cache_ahead import bring_weights_ahead
 from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
-from device_agents.emulated_npu.compiler.planning.cache_places import CachedValue
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.inference import compute_values
 from device_agents.emulated_npu.isa.sequencer import sequence
