@@ -124,5 +124,5 @@ def test_a_network_with_many_weights_behind_much_computation_is_faster_with_the_
     assert _through_cache([step.item for step in sequence(ahead.program.code) if step.item is not None])
     times = [simulate_program(each.program, machine).makespan_ps for each in (ahead, plain)]
     assert times[0] < times[1]
-    values = [compute_values(each, weights, inputs)["y"] for each in (ahead, plain)]
-    np.testing.assert_allclose(*values, rtol=1e-5, atol=1e-4)
+    first, second = (compute_values(each, weights, inputs)["y"] for each in (ahead, plain))
+    np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-4)
