@@ -40,7 +40,7 @@ from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.garbage import rare_collections
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import Command, Item, Space
+from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
 
 WeightPolicy = Literal["resident", "fetched"]
 """Whether weights that fit in SB stay there from input to input, or are fetched for every input."""
@@ -175,8 +175,14 @@ def _schedule(
 ) -> _Schedule:
     plans = plan(division, options, decisions=decisions, occupied=occupied)
     resident = _resident(plans, machine) if weights == "resident" else {}
+    alone = len(plans) == len(plans[0].cores) == 1 and division.graph.setup is None and occupied is FREE
     items = {
-        core.core: order(resident[core.core].commands if core.core in resident else core.commands, machine, options)
+        core.core: order(
+            resident[core.core].commands if core.core in resident else core.commands,
+            machine,
+            options,
+            core.cached if alone else None,
+        )
         for group in plans
         for core in group.cores
     }
@@ -246,11 +252,18 @@ def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names:
 
 
 def _footprint(group: GroupPlan, core: CorePlan, schedule: _Schedule) -> Footprint:
-    """Return the bytes of each memory that a core uses; those of SB are known when its commands are ordered."""
-    loads = (item.target for item in schedule.items[core.core] if isinstance(item, Command))
-    used = max((target.span[1] for target in loads if target.descriptor.space is Space.SB), default=0)
+    """Return the bytes of each memory that a core uses; weights get their places when its commands are ordered."""
+    used = dict.fromkeys(Space, 0)
+    for item in schedule.items[core.core]:
+        if isinstance(item, Command) and item.function is Function.LOAD:
+            space = item.target.descriptor.space
+            used[space] = max(used[space], item.target.span[1])
     planned = group.footprint(core)
-    return replace(planned, sb_bytes=max(planned.sb_bytes, used))
+    return replace(
+        planned,
+        sb_bytes=max(planned.sb_bytes, used[Space.SB]),
+        llc_bytes=max(planned.llc_bytes, used[Space.LLC]),
+    )
 
 
 def _compile_setup(setup: Graph, group: GroupPlan) -> tuple[Setup, GroupPlan, Footprint]:

@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 
+from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.ordering.cache_ahead import bring_weights_ahead, has_faster_cache
 from device_agents.emulated_npu.compiler.ordering.gaps import fill_gaps
 from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, dependencies
 from device_agents.emulated_npu.compiler.ordering.overlap import in_own_queues, overlap_units
@@ -35,14 +37,17 @@ _DELAYS = (0.75, 1.0)
 _Timed = tuple[int, list[Item]]
 
 
-def order(commands: Sequence[Command], machine: Machine, options: Options) -> list[Item]:
+def order(
+    commands: Sequence[Command], machine: Machine, options: Options, cached: Sequence[CachedValue] | None = None
+) -> list[Item]:
     """Order the commands of a core and add the synchronisation between its queues.
 
     Requires: commands whose results are correct if each ends before the next begins.
     Ensures: the same commands with waits, posts and fences, such that the queues running in parallel compute the same
     results; addresses in SB may differ. If the options allow it, transfers are ordered by time, or loads are hoisted,
     where the formula predicts less time. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
-    the commands of both units are in the CP queue.
+    the commands of both units are in the CP queue. `cached` are all values in the last-level cache, if this core alone
+    uses it: weights may then pass through the rest of the cache.
     """
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands
@@ -63,6 +68,9 @@ def order(commands: Sequence[Command], machine: Machine, options: Options) -> li
         overlapped = _faster(by_place, _by_time(both, machine, costs), machine, costs)
         if overlapped[0] < _WORTH_OWN_QUEUES * best[0]:
             best = overlapped
+    if cached is not None and has_faster_cache(machine):
+        ahead = bring_weights_ahead(best[1], cached, machine, costs)
+        best = _faster([best[1]], ahead, machine, costs)
     return best[1]
 
 

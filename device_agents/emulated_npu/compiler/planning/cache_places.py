@@ -4,8 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from device_agents.emulated_npu.cached_value import CachedValue
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Value, whole_value
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, aligned_down
+from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
+from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes
 from device_agents.emulated_npu.compiler.planning.trailing import Trails
+from device_agents.emulated_npu.unit_commands import Space
+
+
+def cached_values(
+    steps: Sequence[Sequence[ChainPlan]], values: Mapping[str, Value], buffers: Mapping[str, Buffer]
+) -> tuple[CachedValue, ...]:
+    """Return the values that lie in the cache; `steps` are the chains in the order in which they run.
+
+    The chains of a step may run parts of the same layers.
+    """
+    spans: dict[str, tuple[int, int]] = {}
+    for place, chains in enumerate(steps):
+        for chain in chains:
+            for name in (*map(whole_value, chain.geometry.stored), *chain.geometry.loaded):
+                first, _ = spans.get(name, (place, place))
+                spans[name] = first, place
+    layers = [frozenset(layer.index for chain in chains for layer in chain.layers) for chains in steps]
+    return tuple(
+        CachedValue(buffer.address, buffer.address + size, frozenset[int]().union(*layers[first : last + 1]))
+        for name, (first, last) in spans.items()
+        if (buffer := buffers[name]).space is Space.LLC and (size := buffer_bytes(values[name].shape, buffer.dtype))
+    )
 
 
 def place_by_gain(

@@ -14,12 +14,14 @@ from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chain import Chain, ChainPlan, Room, reads_outside
 from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
 from device_agents.emulated_npu.compiler.planning.chain_keys import ChainKeys
-from device_agents.emulated_npu.compiler.planning.search import ASSUMPTIONS, ChainEstimate, ChainSearch, Choice, Way
+from device_agents.emulated_npu.compiler.planning.choices import ASSUMPTIONS, ChainEstimate, Choice, Way
+from device_agents.emulated_npu.compiler.planning.search import ChainSearch
 from device_agents.emulated_npu.compiler.planning.tiling import NotTileable
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
 MAX_CHAIN = 12
+_CLOSE = 1.01
 _NEAR = 0.02
 _PATIENCE = 3
 """The search for longer chains ends after this many starts that lose more than the share `_NEAR` of their time."""
@@ -67,6 +69,7 @@ class Planner:
     ) -> None:
         self._graph, self._options, self._rooms = graph, options, rooms
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
+        self._has_own_queues = machine.vfu_queue_depth > 0
         self._keys = ChainKeys(graph, externals)
         self._assumed = 0
         self._known: dict[object, tuple[ChainEstimate, ...]] = {}
@@ -127,7 +130,9 @@ class Planner:
         assumption = ASSUMPTIONS[self._assumed]
         ways = [way for way in self._ways[start, end] if assumption.trusting or not way.doubtful]
         choices = sorted((way.chosen(assumption) for way in ways), key=lambda choice: choice.predicted_ps)
-        return Decision(start, end, choices[0], tuple(choices[1:]), self._singly_ps(start, end))
+        chosen = _with_fewest_passes(choices) if self._has_own_queues and choices[0].overlaps else choices[0]
+        others = tuple(choice for choice in choices if choice is not chosen)
+        return Decision(start, end, chosen, others, self._singly_ps(start, end))
 
     def _all_ways(self, chain: Chain) -> list[Way]:
         """Return all ways to run a chain; raises DoesNotFit if there is none."""
@@ -254,3 +259,12 @@ class Planner:
     def _is_stored(self, name: str, start: int, end: int) -> bool:
         outside = any(not start <= reader < end for reader in self._readers.get(name, ()))
         return outside or self._graph.values[name].is_output or name in self._graph.shared
+
+
+def _with_fewest_passes(choices: Sequence[Choice]) -> Choice:
+    """Return the choice with the fewest passes of those that hardly take longer than the first, the fastest.
+
+    Where MFU and VFU work on different passes, one waits for the other in every pass: predictions do not know of that.
+    """
+    close = [choice for choice in choices if choice.predicted_ps <= _CLOSE * choices[0].predicted_ps]
+    return min(close, key=lambda choice: choice.passes)

@@ -12,11 +12,13 @@ from device_agents.emulated_npu.compiler.planning.allocation import aligned, ali
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room
 from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
 from device_agents.emulated_npu.compiler.planning.chain_planner import ChainOutline, Decision, Planner
-from device_agents.emulated_npu.compiler.planning.search import ASSUMPTIONS
+from device_agents.emulated_npu.compiler.planning.choices import ASSUMPTIONS
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
 _HALO_LOSS = 0.01
+_SHORT = 24
+"""Layers of a graph that is tried as one chain."""
 
 
 def decide(graph: Graph, machine: Machine, options: Options, externals: Externals) -> tuple[Decision, ...]:
@@ -36,7 +38,7 @@ def decide_by_each_assumption(
 
     Chains that keep a halo are followed by the fastest that keep none: passes that do not need rows of the pass before
     them overlap more with their neighbours than predictions know. A short graph is tried as one chain, too: the search
-    may end before it gets there.
+    ends before it gets there.
     """
     planner = Planner(graph, machine, options, externals, rooms_of(machine))
     seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
@@ -55,7 +57,8 @@ def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[
     if options.halo == "auto" and any(plan.halo_bytes for decision in first for plan in decision.chains):
         with contextlib.suppress(DoesNotFit):
             yield _decided(planner.within(0), options)
-    if len(first) > 1 and 0 in planner.starts(len(graph.layers)):
+    count = len(graph.layers)
+    if len(first) > 1 and count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
             yield (planner.whole(),)
 

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, with_parts
 from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.planning.cache_places import cached_values
 from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
 from device_agents.emulated_npu.compiler.planning.chain_commands import (
     ChainWriter,
@@ -52,6 +54,12 @@ class CorePlan:
     layout: ScratchpadLayout
     externals: Externals
     commands: list[Command]
+
+    @property
+    def cached(self) -> tuple[CachedValue, ...]:
+        """The values in the last-level cache."""
+        steps = [decision.chains for decision in self.decisions]
+        return cached_values(steps, self.graph.values, self.externals.values)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
@@ -23,7 +23,8 @@ from device_agents.emulated_npu.compiler.planning.chain import (
     element_type,
 )
 from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
-from device_agents.emulated_npu.compiler.planning.chain_times import ChainTimes, QueueTimes, TimedPlan, in_sequence
+from device_agents.emulated_npu.compiler.planning.chain_times import ChainTimes, QueueTimes, TimedPlan
+from device_agents.emulated_npu.compiler.planning.choices import ASSUMPTIONS, ChainEstimate, Way, estimate_of
 from device_agents.emulated_npu.compiler.planning.cuts import (
     Cuts,
     candidate_cuts,
@@ -56,73 +57,6 @@ _DOUBT = 1.15
 """How much faster a chain in several passes is beyond doubt, where one pass would do."""
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
 _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
-
-
-@dataclass(frozen=True)
-class Assumption:
-    """What the choice of chains assumes of their neighbours, which are not chosen yet.
-
-    `hidden` is the share of a chain's first loads and last stores that neighbours hide. `trusting` choices divide a
-    chain that fits in one pass wherever that is predicted to be faster; others only where it is beyond doubt.
-    """
-
-    hidden: float
-    trusting: bool
-
-    def predicted_ps(self, times: Sequence[QueueTimes]) -> int:
-        """Return the time of chains in sequence."""
-        return sum(each.beside_ps(self.hidden) for each in times)
-
-    def fastest(self, timed: Sequence[TimedPlan]) -> TimedPlan:
-        """Return the fastest plan."""
-        trusted = [each for each in timed if self.trusting or not each.doubtful]
-        return min(trusted, key=lambda each: each.times.beside_ps(self.hidden))
-
-
-ASSUMPTIONS = (Assumption(0.0, False), Assumption(0.0, True), Assumption(0.5, True))
-"""The assumptions that are tried; the formula then says which fits the network."""
-
-
-@dataclass(frozen=True)
-class Way:
-    """A way to run some layers, as one chain or several in sequence, in a room."""
-
-    label: str
-    timed: tuple[TimedPlan, ...]
-    room: Room
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether a plan of it is doubtful."""
-        return any(each.doubtful for each in self.timed)
-
-    def chosen(self, assumption: Assumption) -> Choice:
-        """Return the choice that it is under an assumption."""
-        predicted_ps = _estimate_of(self.timed, self.room, assumption).predicted_ps
-        return Choice(self.label, tuple(each.plan for each in self.timed), predicted_ps)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A way to run some layers, as one chain or several in sequence, with its predicted time."""
-
-    label: str
-    chains: tuple[ChainPlan, ...]
-    predicted_ps: int
-
-
-@dataclass(frozen=True)
-class ChainEstimate:
-    """The predicted time of some layers as one chain, and the room that they need."""
-
-    predicted_ps: int
-    nb_bytes: int
-    halo_bytes: int
-
-    def fits(self, room: Room) -> bool:
-        """Return whether the room is large enough."""
-        needed_bytes = self.nb_bytes + max(self.halo_bytes, room.reserved_bytes)
-        return self.halo_bytes <= room.halo_bytes and needed_bytes <= room.nb_bytes
 
 
 @dataclass(frozen=True)
@@ -170,7 +104,7 @@ class ChainSearch:
         if not sweeps or self._residency(chain.layers[0]) != "weights":
             try:
                 plans = self._coarsest(chain, room, _effort(chain))
-                found.append(tuple(_estimate_of([one.fastest(plans)], room, one) for one in ASSUMPTIONS))
+                found.append(tuple(estimate_of([one.fastest(plans)], room, one) for one in ASSUMPTIONS))
             except (DoesNotFit, NotTileable) as error:
                 problem = error
         if problem is not None and not found:
@@ -182,7 +116,7 @@ class ChainSearch:
         alike = {part.output.shape: part for part in parts}
         each = {shape: self._plans_of(part, chain, room) for shape, part in alike.items()}
         return tuple(
-            _estimate_of([one.fastest(each[part.output.shape]) for part in parts], room, one) for one in ASSUMPTIONS
+            estimate_of([one.fastest(each[part.output.shape]) for part in parts], room, one) for one in ASSUMPTIONS
         )
 
     def ways(self, chain: Chain, room: Room) -> Iterator[Way]:
@@ -400,17 +334,6 @@ class ChainSearch:
             yield _RECOMPUTE * cuts
         if choice == "retain-columns":
             yield ()
-
-
-def _estimate_of(chains: Sequence[TimedPlan], room: Room, assumption: Assumption) -> ChainEstimate:
-    """Return the estimate of chains in sequence; where two fit SB, the weights of one arrive during the one before."""
-    plans = [each.plan for each in chains]
-    times = [each.times for each in chains]
-    if all(one.sb_bytes + other.sb_bytes <= room.sb_bytes for one, other in itertools.pairwise(plans)):
-        times = [in_sequence(times)]
-    return ChainEstimate(
-        assumption.predicted_ps(times), max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)
-    )
 
 
 def _is_faster(parts: QueueTimes, whole: QueueTimes) -> bool:

@@ -30,7 +30,9 @@ class GraphPredictor:
         """
         decided = NO_DECISIONS if chains is None else {0: chains}
         (group,) = plan(divide(graph, self._machine), self._options, decisions=decided)
-        return predicted_time_ps(order(group.cores[0].commands, self._machine, self._options), self._machine)
+        (core,) = group.cores
+        cached = core.cached if graph.setup is None else None
+        return predicted_time_ps(order(core.commands, self._machine, self._options, cached), self._machine)
 
     def chains(self, graph: Graph) -> list[tuple[int, int]]:
         """Return the first layer and the end of every chain of a graph; raises DoesNotFit."""

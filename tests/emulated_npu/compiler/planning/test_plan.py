@@ -47,7 +47,7 @@ def _check_cover(compiled: Compiled) -> None:
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_every_layer_is_in_one_chain_and_the_best_choice_is_taken(data: st.DataObject) -> None:
-    """Chains divide the layers, and the compiler takes the way that it predicts to be fastest for each."""
+    """Chains divide the layers, and the way of each is predicted to be fastest; one that overlaps units, within 1 %."""
     network = data.draw(random_networks())
     try:
         compiled = compile_model(network.model, data.draw(machines_for(network)))
@@ -55,7 +55,8 @@ def test_every_layer_is_in_one_chain_and_the_best_choice_is_taken(data: st.DataO
         return
     _check_cover(compiled)
     for decision in compiled.decisions:
-        assert all(decision.chosen.predicted_ps <= other.predicted_ps for other in decision.others)
+        fastest_ps = min((other.predicted_ps for other in decision.others), default=decision.chosen.predicted_ps)
+        assert decision.chosen.predicted_ps <= fastest_ps * (1.01 if compiled.machine.vfu_queue_depth else 1)
     for plan in compiled.plans:
         assert plan.nb_bytes + plan.halo_bytes <= compiled.machine.nb_bytes
         assert plan.sb_bytes <= compiled.machine.sb_bytes

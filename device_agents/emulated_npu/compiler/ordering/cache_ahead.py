@@ -1,0 +1,220 @@
+"""Brings weights from DDR to the last-level cache while the IO queue would wait, and from there to SB when SB has room.
+
+SB holds weights a short time ahead. Where layers with much computation come before layers with many weights, the IO
+queue first waits for the units and the units later wait for weights. The bytes of the cache that hold no feature at
+that time hold weights for later layers: DDR works while the units compute, and the later load reads the faster memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from device_agents.emulated_npu.arithmetic import PS_PER_S, ceil_div
+from device_agents.emulated_npu.cached_value import CachedValue
+from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, Conflicts, dependencies
+from device_agents.emulated_npu.compiler.ordering.late_weights import Timeline, late_loads
+from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.transfer_cost import present
+from device_agents.emulated_npu.unit_commands import (
+    Command,
+    DataType,
+    Descriptor,
+    Function,
+    Item,
+    Operand,
+    Queue,
+    Space,
+)
+
+_ALIGNMENT_BYTES = 64
+_LEAST_BYTES = 4 << 10
+"""Fewer bytes than this are not worth the latency of a transfer."""
+
+
+def bring_weights_ahead(
+    items: Sequence[Item], values: Sequence[CachedValue], machine: Machine, costs: CostModel
+) -> Iterator[list[Item]]:
+    """Yield the items with weights that pass through the cache: of all loads, and of those that units wait for.
+
+    Requires: synchronised items of one core that uses the cache alone; `values` are all values in the cache.
+    Ensures: the same results. Loads into SB read the cache instead of DDR, in two parts where only a part is there.
+    """
+    memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
+    commands = [item for item in items if isinstance(item, Command)]
+    conflicts = dependencies(commands, memory_of)
+    loads = [place for place, command in enumerate(commands) if _is_weight_load(command)]
+    saved = 1 - machine.ddr.bytes_per_s / machine.llc.bytes_per_s
+    timeline = Timeline.of(commands, conflicts, costs)
+    late = late_loads(commands, loads, timeline, _pause_ps(machine), saved, machine.llc.bytes)
+    for wanted in (loads, late):
+        walk = _Walk(commands, wanted, _Room(commands, values, machine.llc.bytes), costs)
+        ahead = walk.run(conflicts)
+        if walk.is_changed:
+            yield synchronise(ahead, memory_of)
+
+
+def has_faster_cache(machine: Machine) -> bool:
+    """Return whether a machine has a cache that is faster than DDR, and both hold weights as they are."""
+    llc, ddr = machine.llc, machine.ddr
+    return llc.bytes > 0 and llc.bytes_per_s > ddr.bytes_per_s and llc.weight_compression == ddr.weight_compression == 1
+
+
+def _pause_ps(machine: Machine) -> int:
+    """Return the shortest time in which weights are moved to the cache."""
+    return round((machine.ddr.latency_ns * 1e-9 + _LEAST_BYTES / machine.ddr.bytes_per_s) * PS_PER_S)
+
+
+def _is_weight_load(command: Command) -> bool:
+    """Return whether a command loads packed weights from DDR into SB: plain bytes in one run."""
+    if command.function is not Function.LOAD or command.first is None:
+        return False
+    target, source = command.target.descriptor, command.first.descriptor
+    plain = target.dtype is DataType.UINT8 and source.strides == (1,)  # a second factor of bytes has several axes
+    return plain and target.space is Space.SB and source.space is Space.DDR
+
+
+class _Room:
+    """The bytes of the cache over the positions of the commands; features and weights occupy rectangles."""
+
+    def __init__(self, commands: Sequence[Command], values: Sequence[CachedValue], size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._taken = list(_lives(commands, values))
+
+    def reserve(self, size_bytes: int, first: int, last: int) -> int | None:
+        """Return the address of bytes that nothing uses from one position to another; None if there is no room."""
+        taken = sorted((low, high) for low, high, start, end in self._taken if start <= last and first <= end)
+        address = 0
+        for low, high in taken:
+            if low - address >= size_bytes:
+                break
+            address = max(address, high)
+        if address + size_bytes > self._size_bytes:
+            return None
+        self._taken.append((address, address + size_bytes, first, last))
+        return address
+
+
+def _lives(commands: Sequence[Command], values: Sequence[CachedValue]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield for each value its first byte, one past the last, and the first and last position that access it."""
+    accesses = [
+        (position, command.layer, *operand.span)
+        for position, command in enumerate(commands)
+        if command.function.is_transfer
+        for operand in (command.target, *command.sources)
+        if operand.descriptor.space is Space.LLC
+    ]
+    for value in values:
+        found = [
+            position
+            for position, layer, low, high in accesses
+            if layer in value.layers and low < value.stop and value.start < high
+        ]
+        if found:
+            yield value.start, value.stop, min(found), max(found)
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """A load whose weights are in the cache at `address`, the first `bytes` of them so far."""
+
+    position: int
+    address: int
+    bytes: int = 0
+
+
+class _Walk:
+    """Follows the commands in time and fills gaps of the IO queue with loads into the cache."""
+
+    def __init__(self, commands: Sequence[Command], loads: Sequence[int], room: _Room, costs: CostModel) -> None:
+        self._commands, self._loads, self._room, self._costs = commands, loads, room, costs
+        self._turn = 0
+        self._ahead: dict[int, _Ahead] = {}
+        self._result: list[Command] = []
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether weights pass through the cache."""
+        return any(ahead.bytes for ahead in self._ahead.values())
+
+    def run(self, conflicts: Sequence[Conflicts]) -> list[Command]:
+        """Return the commands with those that move weights through the cache."""
+        free_ps = dict.fromkeys(Queue, 0)
+        ends_ps: list[int] = []
+        for position, command in enumerate(self._commands):
+            queue = command.queue
+            ready_ps = max((ends_ps[before] for before in conflicts[position] if before >= 0), default=0)
+            if queue is Queue.IO and ready_ps > free_ps[queue]:
+                free_ps[queue] = self._fill(position, free_ps[queue], ready_ps)
+            parts = self._parts(position, command)
+            self._result += parts
+            start_ps = max(free_ps[queue], ready_ps)
+            free_ps[queue] = start_ps + sum(map(self._costs.duration_ps, parts))
+            ends_ps.append(free_ps[queue])
+        return self._result
+
+    def _fill(self, position: int, from_ps: int, until_ps: int) -> int:
+        """Move weights of later loads into the cache, as long as that ends in time; return when the queue is free."""
+        while (room_bytes := self._bytes_between(from_ps, until_ps)) >= _LEAST_BYTES:
+            ahead = self._next(position)
+            if ahead is None:
+                break
+            piece = self._piece(ahead, room_bytes)
+            ahead.bytes += piece.target.descriptor.elements
+            from_ps += self._costs.duration_ps(piece)
+            self._result.append(piece)
+        return from_ps
+
+    def _bytes_between(self, from_ps: int, until_ps: int) -> int:
+        """Return how many bytes DDR moves in this time, in whole bursts."""
+        ddr = self._costs.machine.ddr
+        moving_s = (until_ps - from_ps) / PS_PER_S - ddr.latency_ns * 1e-9
+        return int(moving_s * ddr.bytes_per_s) // ddr.burst_bytes * ddr.burst_bytes
+
+    def _next(self, position: int) -> _Ahead | None:
+        """Return the next load that is not in the cache as a whole; None if there is none, or no room for it."""
+        while self._turn < len(self._loads):
+            place = self._loads[self._turn]
+            known = self._ahead.get(place)
+            size_bytes = self._commands[place].target.descriptor.elements
+            if place > position and (known is None or known.bytes < size_bytes):
+                if known is None:
+                    address = self._room.reserve(
+                        ceil_div(size_bytes, _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES, position, place
+                    )
+                    if address is None:
+                        return None
+                    known = self._ahead[place] = _Ahead(place, address)
+                return known
+            self._turn += 1
+        return None
+
+    def _piece(self, ahead: _Ahead, most_bytes: int) -> Command:
+        """Return the command that moves the next piece of a load's weights into the cache."""
+        load = self._commands[ahead.position]
+        size_bytes = min(most_bytes, load.target.descriptor.elements - ahead.bytes)
+        target = _bytes(Space.LLC, ahead.address + ahead.bytes, size_bytes)
+        return replace(
+            load, target=target, first=_bytes(Space.DDR, present(load, load.first).address + ahead.bytes, size_bytes)
+        )
+
+    def _parts(self, position: int, command: Command) -> list[Command]:
+        """Return the commands of a load: one from the cache for what is there, and one from DDR for the rest."""
+        ahead = self._ahead.get(position)
+        if ahead is None or ahead.bytes == 0:
+            return [command]
+        target, source, there = command.target.address, present(command, command.first).address, ahead.bytes
+        rest_bytes = command.target.descriptor.elements - there
+        parts = [
+            replace(command, target=_bytes(Space.SB, target, there), first=_bytes(Space.LLC, ahead.address, there))
+        ]
+        if rest_bytes:
+            first = _bytes(Space.DDR, source + there, rest_bytes)
+            parts.append(replace(command, target=_bytes(Space.SB, target + there, rest_bytes), first=first))
+        return parts
+
+
+def _bytes(space: Space, address: int, size_bytes: int) -> Operand:
+    return Operand(Descriptor(space, DataType.UINT8, (size_bytes,), (1,)), address)

@@ -1,0 +1,98 @@
+"""Ways to run a chain, their estimates, and the assumptions under which one is chosen."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room
+from device_agents.emulated_npu.compiler.planning.chain_times import QueueTimes, TimedPlan, in_sequence
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """What the choice of chains assumes of their neighbours, which are not chosen yet.
+
+    `hidden` is the share of a chain's first loads and last stores that neighbours hide. `trusting` choices divide a
+    chain that fits in one pass wherever that is predicted to be faster; others only where it is beyond doubt.
+    """
+
+    hidden: float
+    trusting: bool
+
+    def predicted_ps(self, times: Sequence[QueueTimes]) -> int:
+        """Return the time of chains in sequence."""
+        return sum(each.beside_ps(self.hidden) for each in times)
+
+    def fastest(self, timed: Sequence[TimedPlan]) -> TimedPlan:
+        """Return the fastest plan."""
+        trusted = [each for each in timed if self.trusting or not each.doubtful]
+        return min(trusted, key=lambda each: each.times.beside_ps(self.hidden))
+
+
+ASSUMPTIONS = (Assumption(0.0, False), Assumption(0.0, True), Assumption(0.5, True))
+"""The assumptions that are tried; the formula then says which fits the network."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to run some layers, as one chain or several in sequence, in a room."""
+
+    label: str
+    timed: tuple[TimedPlan, ...]
+    room: Room
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a plan of it is doubtful."""
+        return any(each.doubtful for each in self.timed)
+
+    def chosen(self, assumption: Assumption) -> Choice:
+        """Return the choice that it is under an assumption."""
+        predicted_ps = estimate_of(self.timed, self.room, assumption).predicted_ps
+        return Choice(self.label, tuple(each.plan for each in self.timed), predicted_ps)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to run some layers, as one chain or several in sequence, with its predicted time."""
+
+    label: str
+    chains: tuple[ChainPlan, ...]
+    predicted_ps: int
+
+    @property
+    def passes(self) -> int:
+        """The number of passes of all chains."""
+        return sum(chain.passes for chain in self.chains)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether MFU and VFU work on different passes of a chain."""
+        return any(chain.overlaps for chain in self.chains)
+
+
+@dataclass(frozen=True)
+class ChainEstimate:
+    """The predicted time of some layers as one chain, and the room that they need."""
+
+    predicted_ps: int
+    nb_bytes: int
+    halo_bytes: int
+
+    def fits(self, room: Room) -> bool:
+        """Return whether the room is large enough."""
+        needed_bytes = self.nb_bytes + max(self.halo_bytes, room.reserved_bytes)
+        return self.halo_bytes <= room.halo_bytes and needed_bytes <= room.nb_bytes
+
+
+def estimate_of(chains: Sequence[TimedPlan], room: Room, assumption: Assumption) -> ChainEstimate:
+    """Return the estimate of chains in sequence; where two fit SB, the weights of one arrive during the one before."""
+    plans = [each.plan for each in chains]
+    times = [each.times for each in chains]
+    if all(one.sb_bytes + other.sb_bytes <= room.sb_bytes for one, other in itertools.pairwise(plans)):
+        times = [in_sequence(times)]
+    return ChainEstimate(
+        assumption.predicted_ps(times), max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)
+    )

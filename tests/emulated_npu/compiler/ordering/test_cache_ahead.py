@@ -1,0 +1,128 @@
+"""Weights pass through the last-level cache while the IO queue would wait, and the results stay the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from command_cases import dense
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_models import model, node
+
+from device_agents.emulated_npu.cached_value import CachedValue
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.ordering.cache_ahead import bring_weights_ahead
+from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
+from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.inference import compute_values
+from device_agents.emulated_npu.isa.sequencer import sequence
+from device_agents.emulated_npu.machine import load_preset
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.simulation import simulate_program
+from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Item, Operand, Space
+
+EDGE = load_preset("edge")
+_BLOCK, _BLOCKS = 8 << 10, 8
+_STEP = 64
+"""Bytes that the test follows as one: a burst."""
+_MACHINE = replace(EDGE, llc=replace(EDGE.llc, bytes=_BLOCKS * _BLOCK))
+_Layer = tuple[int, int, int]
+
+
+def _blocks(space: Space, first: int, count: int = 1) -> Operand:
+    return Operand(dense(space, count * _BLOCK, dtype=DataType.UINT8), first * _BLOCK)
+
+
+def _slice(operand: Operand) -> slice:
+    return slice(*(byte // _STEP for byte in operand.span))
+
+
+def _program(layers: list[_Layer], slots: int) -> tuple[list[Command], list[CachedValue]]:
+    """Return layers of (size of the computation, first block, blocks): each stores blocks of the cache for the next.
+
+    Each loads a block of weights into one of `slots` in turn.
+    """
+    commands: list[Command] = []
+    values = []
+    stored: tuple[int, int] | None = None
+    for place, (size, first, count) in enumerate(layers):
+        weights, work = _blocks(Space.SB, place % slots), Operand(dense(Space.NB, size), 0)
+        commands.append(Command(Function.LOAD, weights, _blocks(Space.DDR, place), layer=place))
+        if stored is not None:
+            buffer, source = _blocks(Space.NB, 0, stored[1]), _blocks(Space.LLC, *stored)
+            commands.append(Command(Function.LOAD, buffer, source, layer=place))
+        commands.append(Command(Function.MAP, work, work, weights, layer=place))
+        stored = (first, min(count, _BLOCKS - first)) if count else None
+        if stored is not None:
+            target = _blocks(Space.LLC, *stored)
+            commands.append(Command(Function.STORE, target, _blocks(Space.NB, 0, stored[1]), layer=place))
+            values.append(CachedValue(*target.span, frozenset((place, place + 1))))
+    return commands, values
+
+
+def _seen(items: list[Item]) -> list[tuple[int, str, list[int]]]:
+    """Return what every computation reads of SB, and every load of features of the cache: DDR or storing layer."""
+    memories = {space: np.full(_BLOCKS * _BLOCK // _STEP, -1) for space in (Space.SB, Space.LLC)}
+    found = []
+    for command in (item for item in items if isinstance(item, Command)):
+        target, source = command.target, command.first
+        space = target.descriptor.space
+        assert source is not None
+        if command.function is Function.STORE:
+            memories[space][_slice(target)] = 10**9 + command.layer
+        elif command.function is Function.MAP and command.second is not None:
+            found.append((command.layer, "weights", memories[Space.SB][_slice(command.second)].tolist()))
+        elif space is Space.NB:
+            found.append((command.layer, "features", memories[Space.LLC][_slice(source)].tolist()))
+        elif source.descriptor.space is Space.DDR:
+            memories[space][_slice(target)] = np.arange(*source.span, _STEP)
+        else:
+            memories[space][_slice(target)] = memories[Space.LLC][_slice(source)]
+    return found
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from((64, 640, 64_000, 640_000)), st.integers(0, 7), st.integers(0, 4)), max_size=12),
+    st.integers(1, 3),
+)
+@settings(max_examples=100, deadline=None)
+def test_weights_through_the_cache_keep_what_every_command_reads(layers: list[_Layer], slots: int) -> None:
+    """Every computation reads the same weights as before, and no feature in the cache is overwritten."""
+    commands, values = _program(layers, slots)
+    items = synchronise(commands)
+    for ahead in bring_weights_ahead(items, values, _MACHINE, CostModel(_MACHINE)):
+        assert _through_cache(ahead)
+        assert _seen(ahead) == _seen(items)
+
+
+def _through_cache(items: list[Item]) -> list[Command]:
+    """Return the commands that move bytes from DDR to the cache."""
+    found = [item for item in items if isinstance(item, Command) and item.function is Function.LOAD]
+    return [command for command in found if command.target.descriptor.space is Space.LLC]
+
+
+def test_a_network_with_many_weights_behind_much_computation_is_faster_with_the_same_values() -> None:
+    """A long convolution in front of large products leaves DDR idle: their weights wait in the cache, not in SB."""
+    rng = np.random.default_rng(3)
+    inputs = {"x": rng.standard_normal((1, 32, 32, 32)).astype(np.float32)}
+    weights = {
+        "k": rng.standard_normal((32, 32, 3, 3)).astype(np.float32),
+        "a": rng.standard_normal((32, 512)).astype(np.float32),
+        "b": rng.standard_normal((512, 512)).astype(np.float32),
+    }
+    nodes = [
+        node("Conv", "x k", "c", pads=[1, 1, 1, 1]),
+        node("GlobalAveragePool", "c", "p"),
+        node("Flatten", "p", "f"),
+        node("MatMul", "f a", "h"),
+        node("MatMul", "h b", "y"),
+    ]
+    network = model(nodes, inputs, weights).SerializeToString()
+    machine = replace(EDGE, sb_bytes=128 << 10)
+    ahead, plain = (compile_model(network, machine, options) for options in (Options(), Options(reorder=False)))
+    assert _through_cache([step.item for step in sequence(ahead.program.code) if step.item is not None])
+    times = [simulate_program(each.program, machine).makespan_ps for each in (ahead, plain)]
+    assert times[0] < times[1]
+    first, second = (compute_values(each, weights, inputs)["y"] for each in (ahead, plain))
+    np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-4)
