@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import arguments
+from harness.cli.invocation import command_words
 from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, print_error, print_json, print_table, write_csv
 from harness.errors import CoverageError
@@ -63,8 +64,9 @@ def estimate(
         write_csv(files.csv, [_row(network, layer) for network in found for layer in network.layers])
     if files.html is not None:
         from harness.report.html import write_report
+        from harness.report.report_source import ReportSource
 
-        write_report(files.html, table, found)
+        write_report(files.html, table, found, source=ReportSource(command_words(), found.refused_networks))
     warnings = _warnings(found)
     for warning in warnings:
         note(f"warning: {warning}")
