@@ -31,6 +31,7 @@ def demo(
     from harness.estimation.network_estimate import estimate_network
     from harness.fleet.profile import profile
     from harness.lut.build import build_lut
+    from harness.lut.table_samples import table_samples
     from harness.network.model_references import load_network
     from harness.report.html import write_report
     from harness.report.report_source import ReportSource
@@ -54,7 +55,7 @@ def demo(
     path = found.reports / "demo.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     estimates = [estimate_network(load_network(model), table) for model in DEMO_NETWORKS]
-    write_report(path, table, estimates, result, ReportSource(command_words()))
+    write_report(path, table, estimates, result, ReportSource(command_words(), samples=table_samples(found, table)))
     note(f"4/4 report: {path}  ({time.monotonic() - started_s:.0f} s in total)")
     if json:
         print_json(**asdict(result), report=str(path))

@@ -85,13 +85,14 @@ def validate(
             stop=stop,
         )
     if html is not None:
+        from harness.lut.table_samples import table_samples
         from harness.report.html import write_report
         from harness.report.report_source import ReportSource
 
         refused = {one.file for one in result.refused_networks}
         left = (one for one in read_networks(models, dims, batch=reading.batch).networks if one.file not in refused)
         table = open_table(device, workspace.lut / result.lut if lut is None else lut, workspace)
-        source = ReportSource(command_words(), result.refused_networks)
+        source = ReportSource(command_words(), result.refused_networks, table_samples(workspace, table))
         write_report(html, table, [estimate_network(network, table) for network in left], result, source)
     if json:
         print_json(**asdict(result))

@@ -8,7 +8,6 @@ BokehJS.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,7 +48,7 @@ class NetworkPoint:
 
 
 def compare(points: Sequence[NetworkPoint], how: str = "measured") -> str:
-    """Draw estimated latency against the one in `against`, by its label `how`, with the line of equality and bands of 5 and 10 %."""
+    """Draw estimated latency against the one in `against`, whose label is `how`, with bands of 5 and 10 %."""
     unit = unit_for(point.against for point in points)
     every = [value for point in points for value in (point.low, point.high, point.value, point.against) if value > 0]
     low, high, log = _bounds(every, unit)

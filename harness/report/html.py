@@ -15,6 +15,7 @@ from harness.report import networks, overhead_section
 from harness.report.figures import COLOURS
 from harness.report.layer_truth import truth_section
 from harness.report.network_section import section
+from harness.report.overhead_figures import sample_figures
 from harness.report.report_source import ReportSource
 from harness.report.saved_layers import saved_layers
 from harness.report.units import display
@@ -72,6 +73,7 @@ def render(
         overhead=overhead_section.overhead_table(table),
         terms=overhead_section.terms_table(table),
         fit=overhead_section.fit_facts(table),
+        sample_figures=sample_figures(source.samples) if source.samples else (),
         fingerprint=[(display(name), display(value, 2000)) for name, value in sorted(table.fingerprint.items())],
         command=source.command_line,
         commands=_commands(table, [estimate.name for estimate in estimates], validation is not None),

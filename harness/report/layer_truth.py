@@ -1,4 +1,4 @@
-"""Estimated layers beside the times that the device itself reports: the truth of an emulator, or a runtime's profile."""
+"""Estimated layers beside the times that the device reports: the truth of an emulator, or a runtime's profile."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def pictures(pairs: Sequence[Pair]) -> tuple[CaptionedFigure, ...]:
         about = f"Circles are estimates with 95 % intervals{naive}."
         return (
             CaptionedFigure(
-                f"Estimated against measured latency. {about} The dashed line marks equality, the bands ±5 % and ±10 %.",
+                f"Estimated against measured latency. {about} The dashed line marks equality, the bands 5 and 10 %.",
                 figures.compare(against),
             ),
             CaptionedFigure(
