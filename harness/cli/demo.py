@@ -54,8 +54,9 @@ def demo(
         )
     path = found.reports / "demo.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    estimates = [estimate_network(load_network(model), table) for model in DEMO_NETWORKS]
-    write_report(path, table, estimates, result, ReportSource(command_words(), samples=table_samples(found, table)))
+    networks = [load_network(model) for model in DEMO_NETWORKS]
+    source = ReportSource(command_words(), samples=table_samples(found, table), networks=networks)
+    write_report(path, table, [estimate_network(network, table) for network in networks], result, source)
     note(f"4/4 report: {path}  ({time.monotonic() - started_s:.0f} s in total)")
     if json:
         print_json(**asdict(result), report=str(path))

@@ -69,7 +69,8 @@ def estimate(
         from harness.report.report_source import ReportSource
 
         samples = table_samples(workspace, table)
-        write_report(files.html, table, found, source=ReportSource(command_words(), found.refused_networks, samples))
+        source = ReportSource(command_words(), found.refused_networks, samples, read.networks)
+        write_report(files.html, table, found, source=source)
     warnings = _warnings(found)
     for warning in warnings:
         note(f"warning: {warning}")

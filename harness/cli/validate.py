@@ -90,9 +90,11 @@ def validate(
         from harness.report.report_source import ReportSource
 
         refused = {one.file for one in result.refused_networks}
-        left = (one for one in read_networks(models, dims, batch=reading.batch).networks if one.file not in refused)
+        read = read_networks(models, dims, batch=reading.batch).networks
+        left = [one for one in read if one.file not in refused]
         table = open_table(device, workspace.lut / result.lut if lut is None else lut, workspace)
-        source = ReportSource(command_words(), result.refused_networks, table_samples(workspace, table))
+        samples = table_samples(workspace, table)
+        source = ReportSource(command_words(), result.refused_networks, samples, left)
         write_report(html, table, [estimate_network(network, table) for network in left], result, source)
     if json:
         print_json(**asdict(result))

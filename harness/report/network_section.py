@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.report import layer_figures
+from harness.report import layer_figures, network_graph
 from harness.report.layer_blocks import blocks_of
 from harness.report.layer_figures import LayerBar
 from harness.report.tables import CaptionedFigure, Facts, ReportTable
@@ -34,8 +34,8 @@ class NetworkSection:
     free: tuple[tuple[str, list[str]], ...]
 
 
-def section(estimate: NetworkEstimate, graph: CaptionedFigure | None = None) -> NetworkSection:
-    """Return a network's section; `graph` draws how its layers are connected."""
+def section(estimate: NetworkEstimate, edges: Sequence[tuple[int, int]] | None = None) -> NetworkSection:
+    """Return a network's section; `edges` are the numbers of layers and of their readers, and give its graph."""
     coverage = tuple((kind, str(count)) for kind, count in estimate.coverage.items())
     unknown, covered = len(estimate.unknown), duration(estimate.covered_latency_s)
     headline, warning = covered, ""
@@ -43,7 +43,7 @@ def section(estimate: NetworkEstimate, graph: CaptionedFigure | None = None) -> 
         headline = f"at least {covered}; {unknown} layers are not in the table"
         others = f"The other layers take {covered}; shares refer to that."
         warning = f"{unknown} of {len(estimate.layers)} layers are not in the table. {others}"
-    drawn = [*_figures(estimate), *([graph] if graph else [])]
+    drawn = [*_figures(estimate), *([] if edges is None else _graph(estimate, edges))]
     tables = (_layers(estimate), *_roll_ups(estimate))
     return NetworkSection(display(estimate.name), headline, warning, coverage, tuple(drawn), tables, _free(estimate))
 
@@ -67,6 +67,14 @@ def _figures(estimate: NetworkEstimate) -> list[CaptionedFigure]:
         said = f"{count} of {len(drawn)} rows, overhead included, take {percent(_MOST, 0)} of the time of {name}."
         found.append(CaptionedFigure(f"Pareto of layers: {said}", layer_figures.pareto(drawn)))
     return found
+
+
+def _graph(estimate: NetworkEstimate, edges: Sequence[tuple[int, int]]) -> list[CaptionedFigure]:
+    if not 1 < len(estimate.layers) <= network_graph.MOST_LAYERS:
+        return []
+    layers = [_bar(layer, estimate.covered_latency_s) for layer in estimate.layers]
+    caption = f"Graph of {display(estimate.name)}: data flows from left to right, the colour is the latency of a layer."
+    return [CaptionedFigure(caption, network_graph.graph_figure(layers, edges))]
 
 
 def _bar(layer: LayerEstimate, whole_s: float) -> LayerBar:

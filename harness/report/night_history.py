@@ -11,7 +11,7 @@ from harness.files import write_whole
 from harness.report.html import page
 from harness.report.night_figures import night_series
 from harness.report.tables import CaptionedFigure, SavedFile
-from harness.report.units import display, duration, percent, signed_percent
+from harness.report.units import Unit, display, duration, percent, signed_percent, unit_for
 
 if TYPE_CHECKING:
     from harness.nightly.set_history import SetHistory
@@ -69,11 +69,21 @@ def _section(one: SetHistory) -> HistorySection:
     figures = [CaptionedFigure(_caption(history), night_series(history)) for history in drawn]
     left = len(one.subjects) - len(drawn)
     nights = f"{len(one.nights)} nights, {one.nights[0]} to {one.nights[-1]}, {display(one.clock)} clock"
+    unit = unit_for(history.nights[-1].latency_s for history in one.subjects if history.subject.kind != "device")
     return HistorySection(
         title=f"{display(one.set)} on {display(one.device)}",
         nights=nights if one.subjects else f"{nights}; there are no two nights to compare yet",
-        header=("subject", "kind", "operator", "last night", "±", "last step", "since", "accepted because"),
-        rows=tuple(_row(one, history) for history in one.subjects),
+        header=(
+            "subject",
+            "kind",
+            "operator",
+            f"last night, {unit.symbol}",
+            "±",
+            "last step",
+            "since",
+            "accepted because",
+        ),
+        rows=tuple(_row(one, history, unit) for history in one.subjects),
         figures=tuple(figures),
         more=f"{left} subjects without a step have no figure here; the table has their curves." if left else "",
     )
@@ -83,7 +93,8 @@ def _latency(history: SubjectHistory, value: float) -> str:
     return percent(value) if history.subject.kind == "device" else duration(value)
 
 
-def _row(one: SetHistory, history: SubjectHistory) -> HistoryRow:
+def _row(one: SetHistory, history: SubjectHistory, unit: Unit) -> HistoryRow:
+    """Return the row of a subject; the device as a whole has no latency, its curve shows its relative speed."""
     last, subject = history.nights[-1], history.subject
     step = history.steps[-1] if history.steps else None
     acceptance = one.acceptance(history)
@@ -91,7 +102,7 @@ def _row(one: SetHistory, history: SubjectHistory) -> HistoryRow:
         display(subject.name),
         subject.kind,
         display(subject.op),
-        _latency(history, last.latency_s),
+        "" if subject.kind == "device" else unit.text(last.latency_s),
         percent(last.halfwidth_s / last.latency_s) if last.latency_s > 0 else "",
         signed_percent(step.change) if step else "",
         step.night if step else "",
