@@ -49,7 +49,7 @@ class ComparisonRules:
                 for one in self.accepted
                 if (one.device, one.set, one.subject) == place
                 and change.since[:10] <= one.night
-                and 0 < change.change / one.change
+                and change.change / one.change > 0
                 and abs(change.change) <= abs(one.change) + halfwidth
             ),
             None,

@@ -142,11 +142,14 @@ def _caption(history: SubjectHistory) -> str:
 
 def _saved(sets: Sequence[SetHistory]) -> SavedFile:
     rows = [
-        (one.device, one.set, history.subject.kind, history.subject.name, history.subject.op, night.night)
-        + ((night.latency_s, night.halfwidth_s, night.level_s))
+        (one.device, one.set, *_subject(history), night.night, night.latency_s, night.halfwidth_s, night.level_s)
         for one in sets
         for history in one.subjects
         for night in history.nights
     ]
     header = ("device", "set", "kind", "name", "op", "night", "latency_s", "halfwidth_s", "level_s")
     return SavedFile.csv("nights.csv", header, rows)
+
+
+def _subject(history: SubjectHistory) -> tuple[str, str, str]:
+    return history.subject.kind, history.subject.name, history.subject.op
