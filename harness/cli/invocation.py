@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+
+from harness.text import printable
 
 _words: tuple[str, ...] = ()
 
@@ -16,3 +19,8 @@ def remember(arguments: Sequence[str]) -> None:
 def command_words() -> tuple[str, ...]:
     """Return the words of the command that runs."""
     return ("harness", *_words)
+
+
+def command_line() -> str:
+    """Return the command that runs as a shell reads it."""
+    return shlex.join(map(printable, command_words()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import arguments
-from harness.cli.invocation import command_words
+from harness.cli.invocation import command_line
 from harness.cli.output import check_folder, note, percent, print_json, print_table
 from harness.errors import UsageError
 from harness.settings import DEFAULT_DEVICE, SLOWDOWN_THRESHOLD
@@ -58,7 +57,7 @@ def history(
     found = set_histories(workspace, arguments.parse_names(devices), nights, SLOWDOWN_THRESHOLD)
     path = html or workspace.reports / "nights.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_history(path, found, shlex.join(map(printable, command_words())))
+    write_history(path, found, command_line())
     if json:
         print_json(sets=[asdict(one) for one in found], html=str(path))
     else:

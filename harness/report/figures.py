@@ -47,12 +47,12 @@ class NetworkPoint:
     against: float = 0.0
 
 
-def compare(points: Sequence[NetworkPoint], how: str = "measured") -> str:
-    """Draw estimated latency against the one in `against`, whose label is `how`, with bands of 5 and 10 %."""
+def compare(points: Sequence[NetworkPoint], how: str = "measured", what: str = "estimated") -> str:
+    """Draw latency, labelled `what`, against the one in `against`, labelled `how`, with bands of 5 and 10 %."""
     unit = unit_for(point.against for point in points)
     every = [value for point in points for value in (point.low, point.high, point.value, point.against) if value > 0]
     low, high, log = _bounds(every, unit)
-    labels = f"{how}, {unit.symbol}", f"estimated, {unit.symbol}"
+    labels = f"{how}, {unit.symbol}", f"{what}, {unit.symbol}"
     scale: Scale = "log" if log else "linear"
     plot = base_figure(380, labels, (scale, scale), (low, high), (low, high))
     ends = [low, high]

@@ -20,8 +20,9 @@ def watched_names(night: WatchSeries) -> tuple[str, ...]:
 def slowed(night: WatchSeries, factors: Mapping[str, float]) -> WatchSeries:
     """Return the night with the named layers and networks slower by their factors.
 
-    Only the subject's own time is multiplied, not the host's. A slower layer does not make the whole networks of the
-    watch slower; name them, too. Raises UsageError for a name that the night does not watch.
+    Factors refer to the latency that reports give: of a layer its own, of a network the whole run with the host. A
+    slower layer does not make the whole networks of the watch slower; name them, too. Raises UsageError for a name
+    that the night does not watch.
     """
     known = watched_names(night)
     for name in factors:
@@ -44,6 +45,6 @@ def _added_s(night: WatchSeries, factors: Mapping[str, float]) -> dict[str, floa
             both_s = own.own_s[layer.probe] - own.own_s[layer.baseline]
             found[layer.probe] = (factors[layer.subject.name] - 1) * max(0.0, both_s)
     for probe, record in night.probes.items():
-        if record.role == "network" and record.label in factors and probe in own.own_s:
-            found[probe] = (factors[record.label] - 1) * own.own_s[probe]
+        if record.role == "network" and record.label in factors and probe in own.total_s:
+            found[probe] = (factors[record.label] - 1) * own.total_s[probe]
     return found

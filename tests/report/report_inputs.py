@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
@@ -145,3 +148,26 @@ class Browser:
             page.wait_for_timeout(100)
         page.wait_for_timeout(300)
         return visit
+
+
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def headless_browser() -> Iterator[Browser]:
+    """Yield a headless Chromium; skip the test if there is none."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no chromium on this machine: the report is not looked at in a browser")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser; it is not installed")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=program, args=list(FLAGS))
+        yield Browser(chromium)
+        chromium.close()

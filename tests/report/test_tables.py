@@ -6,15 +6,19 @@ import base64
 import csv
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from report_inputs import Browser, Visit, make_estimate, make_table, make_validation
 
+from harness.measure.machine_noise import MachineLoad, Spreads, judge
 from harness.report.html import render, write_report
 from harness.report.report_source import ReportSource
+from harness.validation.oracle_comparison import CoefficientTruth, LayerTruth, NetworkTruth, OracleReport
 
 LAYERS = tuple((f"block{at // 4}.conv{at}", 1e-6 * (1 + at * 7919 % 101)) for at in range(60))
+HOSTILE = "<script>alert(1)</script>"
 GRID = "#layers ~ details .grid >> nth=0"
 
 
@@ -102,6 +106,44 @@ def test_saved_file_has_every_layer_with_all_digits() -> None:
     rows = list(csv.DictReader(io.StringIO(base64.b64decode(found[1]).decode())))
     assert [row["layer"] for row in rows] == ["'=cmd()", "plain", "overhead"]
     assert [float(row["latency_s"]) for row in rows] == [1 / 3, 1e-9, 0.0]
+
+
+def test_layers_as_the_device_reports_them_stand_beside_their_estimates(browser: Browser, tmp_path: Path) -> None:
+    """Each layer's reported and estimated latency and error are in a table, with the overhead and a figure."""
+    truth = LayerTruth(HOSTILE, "Conv", 2e-6, 1e-6, 0.5, -0.5, (2e-6,))
+    oracle = OracleReport(
+        overhead={"c_s": CoefficientTruth(7e-5, 6.9e-5, -1 / 70)},
+        networks=(NetworkTruth("net", 4e-6, 3e-6, 1e-6, (truth,)),),
+        counted=1,
+        median_error=0.5,
+        p95_error=0.5,
+        time_weighted_error=0.5,
+        mean_error_long=None,
+    )
+    estimate = make_estimate("net", (("first", 1e-6),))
+    path = tmp_path / "report.html"
+    write_report(path, make_table(), [estimate], replace(make_validation(estimate), oracle=oracle))
+    visit = browser.open(path)
+    assert (visit.errors, visit.requests, visit.dialogs) == ([], [path.as_uri()], [])
+    section = visit.page.locator("section[aria-labelledby=truth]")
+    rows = [row.inner_text().split("\t") for row in section.locator("tbody tr").all()]
+    plain = [[cell.strip().replace("\u202f", " ").replace("\u2212", "-") for cell in row] for row in rows]
+    assert plain == [
+        [HOSTILE, "50.0 %", "2.000", "1.000", "-50.0 %", "Conv"],
+        ["c_s", "70.00", "69.00", "-1.4 %", "µs"],
+    ]
+    assert section.locator("[data-figure]").count() == 1
+
+
+def test_noise_that_hides_the_answer_is_said() -> None:
+    """Where the machine was too noisy to judge the estimates, the page says so, and lists no error above the floor."""
+    estimate = make_estimate()
+    noisy = judge(MachineLoad(), {}, "device", Spreads(between_processes=0.3))
+    assert noisy.resolution is not None and noisy.resolution > 0.1
+    page = render(make_table(), [estimate], replace(make_validation(estimate), machine=noisy))
+    assert "too noisy for these measurements to say whether estimates are within 10 %" in page
+    assert "above the floor" not in page
+    assert "above the floor" in render(make_table(), [estimate], make_validation(estimate))
 
 
 def test_page_repeats_the_command_that_wrote_it() -> None:

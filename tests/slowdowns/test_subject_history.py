@@ -62,6 +62,7 @@ def test_a_network_can_be_slowed_beside_its_layers() -> None:
     *earlier, last = nights(*[MadeDevice()] * 5)
     found = compare_nights(slowed(last, {"net": 1.05}), earlier).regressions
     assert [(one.subject.kind, one.subject.name) for one in found] == [("network", "net")]
+    assert found[0].change == pytest.approx(0.05, abs=0.005)
 
 
 def test_unknown_names_are_refused_with_similar_ones() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,13 +10,12 @@ from typing import Annotated
 import typer
 
 from harness.cli import arguments
-from harness.cli.invocation import command_words
+from harness.cli.invocation import command_line
 from harness.cli.npu.limited import limited
 from harness.cli.option_groups import spread
 from harness.cli.output import check_folder, note, print_json, print_report, write_csv
 from harness.errors import UsageError
 from harness.npu.npu_options import MachineChoice, Options, RunOptions
-from harness.text import printable
 
 
 def _use_pipeline(given: str | None) -> None:
@@ -91,7 +89,7 @@ def run_command(
     if html is not None:
         from harness.npu.run_page.page import write_run
 
-        write_run(html, run, shlex.join(map(printable, command_words())))
+        write_run(html, run, command_line())
     if json:
         print_json(**json_fields(run))
     else:

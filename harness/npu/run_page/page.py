@@ -37,7 +37,7 @@ def render_run(run: CoreRun, command: str) -> str:
         title=f"{display(run.name)} on {display(run.timed.machine.name)}",
         facts=[(label, display(text)) for label, text in facts.lines],
         layers=_layer_table(table),
-        saved=SavedFile.csv("layers.csv", list(rows[0]), [list(row.values()) for row in rows]),
+        saved=SavedFile.csv("layers.csv", list(rows[0]) if rows else ["layer"], [list(row.values()) for row in rows]),
         pictures=list(_pictures(run)),
         command=command,
     )
