@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import npu_inputs
-import pytest
 from npu_command import Npu
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "report"))
-from report_inputs import Browser, headless_browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Return a headless Chromium; skip the test if there is none."""
-    yield from headless_browser()
+from page_browser import Browser
 
 
 def test_page_of_a_run_loads_nothing_and_shows_every_layer(

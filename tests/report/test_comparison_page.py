@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nullbench import Bench
-from report_inputs import Browser
+from page_browser import Browser
 
 from harness.measure.policy import RepeatPolicy
 from harness.report.comparison_page import write_comparison

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_inputs import Browser, make_estimate, make_table, make_validation
+from page_browser import Browser
+from report_inputs import make_estimate, make_table, make_validation
 
 from harness import files
 from harness.errors import ConfigurationError

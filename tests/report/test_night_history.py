@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_inputs import Browser
+from page_browser import Browser
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "slowdowns"))
 from made_nights import MadeDevice, layer_name

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_inputs import Browser, Visit, make_estimate, make_table, make_validation
+from page_browser import Browser, Visit
+from report_inputs import make_estimate, make_table, make_validation
 
 from harness.measure.machine_noise import MachineLoad, Spreads, judge
 from harness.report.html import render, write_report
