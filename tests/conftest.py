@@ -15,6 +15,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from nullbench import Bench
+from page_browser import Browser, headless_browser
 
 gc.set_threshold(10_000, 50, 50)  # searches for cycles among all that the tests import take a while
 settings.register_profile("shared machine", deadline=None)
@@ -52,3 +53,9 @@ def runtime_folder(runtime_folders: Iterator[Path], monkeypatch: pytest.MonkeyPa
 def bench(tmp_path: Path) -> Bench:
     """A workspace with a null device and a small network."""
     return Bench(tmp_path / "workspace")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Return a headless Chromium; skip the test if there is none."""
+    yield from headless_browser()

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from harness.cli import agent, demo, devices, estimate, journal, lut, nightly, npu, profile, validate, worker
+from harness.cli.invocation import remember
 from harness.cli.output import print_error
 from harness.errors import ConfigurationError, HarnessError, InputError, Interrupted
 from harness.version import VERSION
@@ -68,6 +69,7 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; always ends by SystemExit."""
+    remember(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGINT, _interrupt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without ± shows a question mark

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from harness.cli import arguments
+from harness.cli.invocation import command_words
 from harness.cli.output import note, print_json
 from harness.cli.progress import show_progress, stop_on_interrupt
 from harness.workspace import find_workspace
@@ -30,8 +31,10 @@ def demo(
     from harness.estimation.network_estimate import estimate_network
     from harness.fleet.profile import profile
     from harness.lut.build import build_lut
+    from harness.lut.table_samples import table_samples
     from harness.network.model_references import load_network
     from harness.report.html import write_report
+    from harness.report.report_source import ReportSource
     from harness.validation.network_validation import validate
 
     found, wait_s = find_workspace(workspace), arguments.parse_wait(wait) or 0.0
@@ -51,7 +54,9 @@ def demo(
         )
     path = found.reports / "demo.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_report(path, table, [estimate_network(load_network(model), table) for model in DEMO_NETWORKS], result)
+    networks = [load_network(model) for model in DEMO_NETWORKS]
+    source = ReportSource(command_words(), samples=table_samples(found, table), networks=networks)
+    write_report(path, table, [estimate_network(network, table) for network in networks], result, source)
     note(f"4/4 report: {path}  ({time.monotonic() - started_s:.0f} s in total)")
     if json:
         print_json(**asdict(result), report=str(path))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import arguments
+from harness.cli.invocation import command_words
 from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, print_error, print_json, print_table, write_csv
 from harness.errors import CoverageError
@@ -56,15 +57,20 @@ def estimate(
 
     dims = reading.dims
     variant = Variant(reading.batch, reading.threads)
-    table = open_table(choice.device, choice.lut, find_workspace(directory), variant)
+    workspace = find_workspace(directory)
+    table = open_table(choice.device, choice.lut, workspace, variant)
     read = read_networks(models, dims, batch=reading.batch, strict=reading.strict, note=note)
     found = networks.NetworkEstimates.of(read, table)
     if files.csv is not None:
         write_csv(files.csv, [_row(network, layer) for network in found for layer in network.layers])
     if files.html is not None:
+        from harness.lut.table_samples import table_samples
         from harness.report.html import write_report
+        from harness.report.report_source import ReportSource
 
-        write_report(files.html, table, found)
+        samples = table_samples(workspace, table)
+        source = ReportSource(command_words(), found.refused_networks, samples, read.networks)
+        write_report(files.html, table, found, source=source)
     warnings = _warnings(found)
     for warning in warnings:
         note(f"warning: {warning}")

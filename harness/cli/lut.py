@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import arguments, lut_import
+from harness.cli.invocation import command_line
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.cli.overhead_output import OVERHEAD_UNITS, overhead_json, show_overhead
 from harness.errors import LutNotFound
@@ -120,7 +121,19 @@ def show(
 
 @app.command()
 def diff(
-    before: TableFolder, after: TableFolder, directory: arguments.WorkspaceFolder = None, json: arguments.Json = False
+    before: TableFolder,
+    after: TableFolder,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            metavar="FILE.html",
+            help="Write a page with all common layers of both tables side by side.",
+            callback=arguments.html_only,
+        ),
+    ] = None,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
 ) -> None:
     """Compare two tables, and list the layers that changed by more than 2 % and three standard errors (z).
 
@@ -134,6 +147,10 @@ def diff(
     if old.device != new.device:
         note(f"The tables are of different devices, {old.device} and {new.device}")
     changes = compare(old, new)
+    if html is not None:
+        from harness.report.comparison_page import write_comparison
+
+        write_comparison(html, old, new, command_line())
     if json:
         print_json(**asdict(changes))
         return

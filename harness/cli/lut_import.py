@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import arguments
+from harness.cli.invocation import command_words
 from harness.cli.option_groups import spread
 from harness.cli.output import check_folder, note, print_json, progress_note
 from harness.text import printable
@@ -78,8 +79,9 @@ def import_table(
     )
     if html is not None:
         from harness.report.html import write_report
+        from harness.report.report_source import ReportSource
 
-        write_report(html, found.table, found.estimates, found.validation)
+        write_report(html, found.table, found.estimates, found.validation, ReportSource(command_words()))
     if json:
         print_json(**_json(found, dry_run))
     else:

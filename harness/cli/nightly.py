@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from harness.cli import arguments
+from harness.cli import arguments, nightly_changes
 from harness.cli.nightly_output import show_forecast, show_night, show_status
 from harness.cli.option_groups import spread
 from harness.cli.output import note, print_error, print_json
@@ -32,6 +32,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Measure a lab every night, compare the nights, and list what needs attention.",
 )
+
+app.command()(nightly_changes.history)
+app.command()(nightly_changes.accept)
+app.command("try")(nightly_changes.try_slower)
 
 PlanPath = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Plan file (default: nightly.toml).")]
 _DAY_S = 86400.0

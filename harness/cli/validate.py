@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import arguments
+from harness.cli.invocation import command_words
 from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
@@ -84,12 +85,17 @@ def validate(
             stop=stop,
         )
     if html is not None:
+        from harness.lut.table_samples import table_samples
         from harness.report.html import write_report
+        from harness.report.report_source import ReportSource
 
         refused = {one.file for one in result.refused_networks}
-        left = (one for one in read_networks(models, dims, batch=reading.batch).networks if one.file not in refused)
+        read = read_networks(models, dims, batch=reading.batch).networks
+        left = [one for one in read if one.file not in refused]
         table = open_table(device, workspace.lut / result.lut if lut is None else lut, workspace)
-        write_report(html, table, [estimate_network(network, table) for network in left], result)
+        samples = table_samples(workspace, table)
+        source = ReportSource(command_words(), result.refused_networks, samples, left)
+        write_report(html, table, [estimate_network(network, table) for network in left], result, source)
     if json:
         print_json(**asdict(result))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -16,9 +16,14 @@ HEALTH: tuple[HealthName, ...] = ("good", "unknown", "bad", "maintenance", "reti
 OUT_OF_SERVICE: tuple[HealthName, ...] = ("maintenance", "retired")
 """Only a person sets and ends these."""
 
+_ACCEPTED = """
+CREATE TABLE acceptances (
+    device TEXT NOT NULL, "set" TEXT NOT NULL, subject TEXT NOT NULL, night TEXT NOT NULL, change REAL NOT NULL,
+    reason TEXT NOT NULL, accepted TEXT NOT NULL, PRIMARY KEY (device, "set", subject)) WITHOUT ROWID;
+"""
 _SCHEMA = Schema(
-    1,
-    """
+    2,
+    f"""
 CREATE TABLE health (
     id INTEGER PRIMARY KEY, device TEXT NOT NULL, health TEXT NOT NULL, reason TEXT NOT NULL, since TEXT NOT NULL,
     told TEXT NOT NULL);
@@ -31,7 +36,9 @@ CREATE TABLE jobs (
     changed TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX jobs_by_night ON jobs (night);
 CREATE TABLE reports (night TEXT PRIMARY KEY, finished TEXT NOT NULL, report TEXT NOT NULL) WITHOUT ROWID;
+{_ACCEPTED}
 """,
+    changes={1: _ACCEPTED},
 )
 
 JobStatus = Literal["running", "done", "failed"]
@@ -75,6 +82,21 @@ class NightJob:
     status: JobStatus
     outcome: Mapping[str, object]
     changed: str
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """A change that a person intends: nights until `night` showed it, `change` is its relative size.
+
+    `subject` is the name of the subject in the comparisons of its set.
+    """
+
+    device: str
+    set: str
+    subject: str
+    night: str
+    change: float
+    reason: str
 
 
 class FleetStore(DurableFile):
@@ -146,6 +168,18 @@ class FleetStore(DurableFile):
                 NightJob(name, night, device, status, json.loads(outcome), changed)
                 for name, device, status, outcome, changed in self._db.execute(query, (night,))
             )
+
+    def accept(self, acceptance: Acceptance) -> None:
+        """Record that a change is intended, in place of an earlier acceptance of its subject."""
+        values = (*astuple(acceptance), now())
+        with self.transaction():
+            self._db.execute("INSERT OR REPLACE INTO acceptances VALUES (?,?,?,?,?,?,?)", values)
+
+    def acceptances(self) -> tuple[Acceptance, ...]:
+        """Return all acceptances, by device, set and subject."""
+        with self._reading():
+            query = 'SELECT device, "set", subject, night, change, reason FROM acceptances ORDER BY 1, 2, 3'
+            return tuple(Acceptance(*row) for row in self._db.execute(query))
 
     def record_report(self, night: str, report: Mapping[str, object]) -> None:
         """Record the report of a night."""

@@ -204,6 +204,20 @@ class JournalReader(DurableFile):
         with self._reading():
             return [Sample(*row) for row in self._db.execute(query, (campaign, probe))]
 
+    def visits_of(self, campaign: int, probe: str) -> list[tuple[str, list[Sample]]]:
+        """Return the visits to one probe of a campaign in order, each with its time (ISO 8601); raises as `samples`."""
+        self.require_unaltered([campaign])
+        query = (
+            "SELECT series.id, taken, wall_ns, cpu_ns, device_ns, preemptions FROM samples"
+            " JOIN series ON series.id=samples.series WHERE campaign=? AND probe=? ORDER BY series.id, ordinal"
+        )
+        found: list[tuple[str, list[Sample]]] = []
+        with self._reading():
+            rows = self._db.execute(query, (campaign, probe))
+            for (_, taken), visit in itertools.groupby(rows, key=lambda row: row[:2]):
+                found.append((taken, [Sample(*row[2:]) for row in visit]))
+        return found
+
     def states(self, campaign: int) -> list[dict[str, float]]:
         """Return the states of the machine beside the series of a campaign in order, each once.
 

@@ -115,7 +115,8 @@ class Change:
     `change` and `interval` (95 %) are fractions, positive if it is slower; `p_value` is corrected for all subjects of
     the night. `state` is `new`, `step` (for several nights) or `passed` (back to normal). `since` is the first night of
     the change; `fresh` is true if no earlier report listed it. `causes` are changes of the device's fingerprint.
-    `subject` is the subject's name in `SetComparison`, `summary` the change in one line.
+    `subject` is the subject's name in `SetComparison`, `summary` the change in one line. `accepted` is the reason for
+    which a person accepted the change, empty if nobody did.
     """
 
     device: str
@@ -134,6 +135,7 @@ class Change:
     fresh: bool
     causes: tuple[str, ...]
     summary: str
+    accepted: str = ""
 
     @property
     def after_s(self) -> float:
@@ -142,8 +144,13 @@ class Change:
 
     @property
     def is_slower(self) -> bool:
-        """Whether the subject is slower now."""
-        return self.change > 0 and self.state != "passed"
+        """Whether the subject is slower now, and nobody accepted that."""
+        return self.is_current and self.change > 0
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the change holds, and nobody accepted it."""
+        return self.state != "passed" and not self.accepted
 
 
 @dataclass(frozen=True)
@@ -197,7 +204,12 @@ class NightReport:
     @property
     def improvements(self) -> tuple[Change, ...]:
         """Changes to faster that still hold."""
-        return tuple(one for one in self.changes if one.change < 0 and one.state != "passed")
+        return tuple(one for one in self.changes if one.change < 0 and one.is_current)
+
+    @property
+    def accepted(self) -> tuple[Change, ...]:
+        """Changes that hold and that a person accepted."""
+        return tuple(one for one in self.changes if one.state != "passed" and one.accepted)
 
     @property
     def exit_code(self) -> int:

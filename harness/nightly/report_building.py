@@ -31,7 +31,7 @@ def build_report(queue: JobQueue) -> NightReport:
     settings = queue.plan.settings
     watched = sum(row.status == "done" and row.watch is not None for device in devices for row in device.sets)
     # All comparisons of a night share the probability of a false alarm.
-    rules = ComparisonRules(settings.keep, settings.threshold, level_of_each(watched))
+    rules = ComparisonRules(settings.keep, settings.threshold, level_of_each(watched), queue.store.acceptances())
     reports = queue.store.reports(2 * settings.keep)
     for row in devices:
         for one in row.sets:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from harness.fleet.store import Acceptance
 from harness.measure.journal import Journal
 from harness.nightly.due_jobs import campaigns_of_nights
 from harness.nightly.night_report import Change, SetComparison, SetRow
@@ -29,12 +30,30 @@ StoredReport = tuple[str, str, Mapping[str, Any]]
 class ComparisonRules:
     """How a night is compared: with at most `keep` earlier nights; changes below `threshold` do not count.
 
-    `level` is the probability of a false alarm for a set on a device that did not change.
+    `level` is the probability of a false alarm for a set on a device that did not change. Changes that are `accepted`
+    are no regressions.
     """
 
     keep: int
     threshold: float
     level: float
+    accepted: tuple[Acceptance, ...] = ()
+
+    def acceptance(self, change: Change) -> Acceptance | None:
+        """Return the acceptance that covers a change: of its subject, begun by then, and no larger beyond its error."""
+        halfwidth = (change.interval[1] - change.interval[0]) / 2
+        place = change.device, change.set, change.subject
+        return next(
+            (
+                one
+                for one in self.accepted
+                if (one.device, one.set, one.subject) == place
+                and change.since[:10] <= one.night
+                and change.change / one.change > 0
+                and abs(change.change) <= abs(one.change) + halfwidth
+            ),
+            None,
+        )
 
 
 def compare_set(
@@ -44,21 +63,15 @@ def compare_set(
 
     `reports` are those of earlier nights. Raises what reading the journal raises.
     """
-    from harness.slowdowns.watch_series import read_watch
+    from harness.nightly.watched_sets import read_watches, watches_of_set
 
     if row.status != "done" or row.watch is None:
         return None
-    watches = campaigns_of_nights(journal, device, "watch")
-    tonight = next((one for one in watches if one.campaign.id == row.watch), None)
+    held = campaigns_of_nights(journal, device, "watch")
+    tonight = next((one for one in held if one.campaign.id == row.watch), None)
     if tonight is None or not tonight.campaign.is_usable:
         return None
-    used = {tonight.job.night: tonight}
-    for one in watches:  # of sets with this name: their networks may differ, the layers in common are compared
-        if one.campaign.is_usable and one.job.set == row.set and one.job.night < tonight.job.night:
-            used[one.job.night] = one
-    nights = [  # dated by the evening on which they began, as everywhere in the nightly
-        replace(read_watch(journal, used[night].campaign.id), date=night) for night in sorted(used)[-rules.keep - 1 :]
-    ]
+    nights = read_watches(journal, watches_of_set(held, row.set, tonight), rules.keep + 1)
     return compare_watches(device, row.set, nights, rules, reports)
 
 
@@ -76,8 +89,10 @@ def compare_watches(
     changes = []
     for one in found.findings:
         change = _change(device, name, one)
-        is_known = one.state == "passed" or was_reported(change, tonight.date, reports)
-        changes.append(replace(change, fresh=not is_known))
+        acceptance = rules.acceptance(change)
+        is_known = one.state == "passed" or acceptance is not None or was_reported(change, tonight.date, reports)
+        reason = "" if acceptance is None else acceptance.reason
+        changes.append(replace(change, fresh=not is_known, accepted=reason))
     return SetComparison(
         device=device,
         set=name,

@@ -8,7 +8,6 @@ BokehJS.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +23,6 @@ COLOURS = {TEXT: "--muted", RULE: "--rule", ACCENT: "--accent", SECOND: "--secon
 """Placeholder to the custom property of the style sheet that replaces it."""
 LOG_RATIO = 20.0
 """Axes are logarithmic from this ratio of the largest to the smallest value on."""
-MAX_BARS = 300
 MAX_ROWS = 60
 MAX_TICK = 20
 _FONT = "12px"
@@ -49,25 +47,18 @@ class NetworkPoint:
     against: float = 0.0
 
 
-@dataclass(frozen=True)
-class LayerBar:
-    """A layer in a figure with the text of its tooltip; the latency is None if it is unknown."""
-
-    name: str
-    text: str
-    latency_s: float | None
-
-
-def compare(points: Sequence[NetworkPoint]) -> str:
-    """Draw estimated against measured (`against`) latency, with the line of equality and a band of 10 %."""
+def compare(points: Sequence[NetworkPoint], how: str = "measured", what: str = "estimated") -> str:
+    """Draw latency, labelled `what`, against the one in `against`, labelled `how`, with bands of 5 and 10 %."""
     unit = unit_for(point.against for point in points)
     every = [value for point in points for value in (point.low, point.high, point.value, point.against) if value > 0]
     low, high, log = _bounds(every, unit)
-    labels = f"measured, {unit.symbol}", f"estimated, {unit.symbol}"
+    labels = f"{how}, {unit.symbol}", f"{what}, {unit.symbol}"
     scale: Scale = "log" if log else "linear"
     plot = base_figure(380, labels, (scale, scale), (low, high), (low, high))
     ends = [low, high]
-    plot.varea(x=ends, y1=[0.9 * end for end in ends], y2=[1.1 * end for end in ends], fill_color=RULE, fill_alpha=0.55)
+    for band in (0.1, 0.05):
+        below, above = ([factor * end for end in ends] for factor in (1 - band, 1 + band))
+        plot.varea(x=ends, y1=below, y2=above, fill_color=RULE, fill_alpha=0.45)
     plot.line(ends, ends, line_color=TEXT, line_dash="dashed", line_alpha=0.8)
     scaled = [(point, point.against / unit.seconds, point.value / unit.seconds) for point in points]
     drawn = [(point, x) for point, x, _ in scaled if point.kind == "estimate"]
@@ -117,48 +108,10 @@ def _rows(
     return plot
 
 
-def bars(layers: Sequence[LayerBar]) -> str:
-    """Draw layers in order of execution; above `MAX_BARS` layers neighbours share a bar."""
-    from bokeh.models import ColumnDataSource
-
-    unit = unit_for(bar.latency_s or 0.0 for bar in layers)
-    step = math.ceil(len(layers) / MAX_BARS)
-    groups = [(at, layers[at : at + step]) for at in range(0, len(layers), step)]
-    drawn = [(at, group, sum(bar.latency_s or 0.0 for bar in group) / unit.seconds) for at, group in groups]
-    top = 1.05 * max((height for _, _, height in drawn), default=0.0) or 1.0
-    label = f"latency, {unit.symbol}" if step == 1 else f"latency of {step} layers, {unit.symbol}"
-    spans = (0.5, len(layers) + 0.5), (0.0, top)
-    plot = base_figure(240, ("layer, in order of execution", label), ("linear", "linear"), *spans)
-    plot.xgrid.visible = False
-    for known, colour, alpha in ((True, ACCENT, 0.9), (False, WARNING, 0.3)):
-        chosen = [item for item in drawn if all(bar.latency_s is not None for bar in item[1]) == known]
-        texts = [_tooltip(at, group, height, unit) for at, group, height in chosen]
-        columns = {
-            "x": [at + (len(group) + 1) / 2 for at, group, _ in chosen],
-            "top": [height if known else top for _, _, height in chosen],
-            "width": [0.85 * len(group) for _, group, _ in chosen],
-            "name": [name for name, _ in texts],
-            "text": [text for _, text in texts],
-        }
-        source = ColumnDataSource(columns)
-        glyphs = plot.vbar(x="x", top="top", width="width", source=source, color=colour, alpha=alpha, line_width=0)
-        hover(plot, glyphs, "vline")
-    return figure_json(plot)
-
-
 def tick(name: str, limit: int = MAX_TICK) -> str:
     """Return a short label that BokehJS cannot take for a formula."""
     plain = display(name).replace("$", "\N{FULLWIDTH DOLLAR SIGN}").replace("\\", "\N{FULLWIDTH REVERSE SOLIDUS}")
     return plain if len(plain) <= limit else plain[: limit - 1] + ELLIPSIS
-
-
-def _tooltip(at: int, group: Sequence[LayerBar], height: float, unit: Unit) -> tuple[str, str]:
-    if len(group) == 1:
-        return f"{at + 1}: {group[0].name}", group[0].text
-    slowest = max(group, key=lambda bar: bar.latency_s or 0.0)
-    unknown = sum(bar.latency_s is None for bar in group)
-    text = f"{unit.text(height * unit.seconds)} {unit.symbol} together" + (f", {unknown} unknown" if unknown else "")
-    return f"layers {at + 1} to {at + len(group)}", f"{text}; slowest: {slowest.name}, {slowest.text}"
 
 
 def _bounds(values: Sequence[float], unit: Unit) -> tuple[float, float, bool]:

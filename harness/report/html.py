@@ -11,8 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.files import write_whole
-from harness.report import content
+from harness.report import networks, overhead_section
 from harness.report.figures import COLOURS
+from harness.report.layer_truth import truth_section
+from harness.report.network_section import section
+from harness.report.overhead_figures import sample_figures
+from harness.report.report_source import ReportSource
+from harness.report.saved_layers import saved_layers
 from harness.report.units import display
 from harness.text import clock_name, is_safe_name
 
@@ -21,59 +26,83 @@ if TYPE_CHECKING:
     from harness.lut.table import Lut
     from harness.validation.network_validation import Validation
 
-TEMPLATE, FIGURE_TEMPLATE, STYLE, SCRIPT = "template.html.j2", "figure.html.j2", "report.css.j2", "report.js.j2"
+TEMPLATE, FIGURE_TEMPLATE, PARTS = "template.html.j2", "figure.html.j2", "parts.html.j2"
+STYLE, SCRIPTS = "report.css.j2", ("report.js.j2", "tables.js.j2")
 _LONGEST_NAME = 100
 
 
 def write_report(
-    path: Path, table: Lut, estimates: Sequence[NetworkEstimate], validation: Validation | None = None
+    path: Path,
+    table: Lut,
+    estimates: Sequence[NetworkEstimate],
+    validation: Validation | None = None,
+    source: ReportSource | None = None,
 ) -> None:
     """Write the report of a table and of the networks estimated from it, with measurements if `validation` is given.
 
-    All measured networks have an estimate.
+    All measured networks have an estimate. `source` adds the command, the graphs and the samples behind the figures.
     The file appears whole or not at all. Raises ConfigurationError if it cannot be written.
     """
-    write_whole(path, render(table, estimates, validation).encode("utf-8"))
+    write_whole(path, render(table, estimates, validation, source).encode("utf-8"))
 
 
-def render(table: Lut, estimates: Sequence[NetworkEstimate], validation: Validation | None = None) -> str:
+def render(
+    table: Lut,
+    estimates: Sequence[NetworkEstimate],
+    validation: Validation | None = None,
+    source: ReportSource | None = None,
+) -> str:
     """Return the page as text."""
-    pairs = content.pair(estimates, validation)
-    return _page(
+    source = source or ReportSource()
+    pairs = networks.pair(estimates, validation)
+    return page(
         TEMPLATE,
         device=display(table.device),
         facts=_facts(table),
-        networks=content.networks_table(pairs, table.clock),
-        scores=content.scores(validation) if validation else (),
+        networks=networks.networks_table(pairs, table.clock),
+        saved=saved_layers(estimates),
+        scores=networks.scores(validation) if validation else (),
+        unanswered=networks.unanswered(validation) if validation else "",
+        refused=[display(str(one), 600) for one in source.refused],
         changes=[display(name) for name in validation.fingerprint_changes] if validation else [],
-        pictures=content.pictures(pairs),
-        sections=[content.section(estimate) for estimate in estimates],
+        pictures=networks.pictures(pairs),
+        sections=list(map(section, estimates, source.edges(table) or [None] * len(estimates))),
+        truth=truth_section(validation.oracle) if validation and validation.oracle else None,
         method=table.method,
         machine=display(validation.machine.text if validation and validation.machine else table.machine, 400),
-        overhead=content.overhead_table(table),
-        terms=content.terms_table(table),
-        fit=content.fit_facts(table),
+        overhead=overhead_section.overhead_table(table),
+        terms=overhead_section.terms_table(table),
+        fit=overhead_section.fit_facts(table),
+        sample_figures=sample_figures(source.samples) if source.samples else (),
         fingerprint=[(display(name), display(value, 2000)) for name, value in sorted(table.fingerprint.items())],
+        command=source.command_line,
         commands=_commands(table, [estimate.name for estimate in estimates], validation is not None),
     )
 
 
 def write_figure(path: Path, title: str, figure: str) -> None:
     """Write a page with one figure of `figures` or `line_plot`; raises ConfigurationError if it cannot be written."""
-    write_whole(path, _page(FIGURE_TEMPLATE, title=display(title), figure=figure).encode("utf-8"))
+    write_whole(path, page(FIGURE_TEMPLATE, title=display(title), figure=figure).encode("utf-8"))
 
 
-def _page(template: str, **fields: Any) -> str:
+def page(template: str, **fields: Any) -> str:
     """Return a page of a template with everything that it needs inside it."""
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import DictLoader, Environment, StrictUndefined
 
     from harness import __version__
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=DictLoader({name: _resource(name) for name in (PARTS, template)}),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters["inline_json"] = _inline_json
-    script = environment.from_string(_resource(SCRIPT)).render(colours=_inline_json(json.dumps(COLOURS)))
-    scripts = tuple(text.replace("\r\n", "\n") for text in (*_bokeh(), script))
-    return environment.from_string(_resource(template)).render(
+    colours = _inline_json(json.dumps(COLOURS))
+    own = (environment.from_string(_resource(name)).render(colours=colours) for name in SCRIPTS)
+    scripts = tuple(text.replace("\r\n", "\n") for text in (*_bokeh(), *own))
+    return environment.get_template(template).render(
         policy=_policy(scripts),
         style=_trusted(_resource(STYLE)),
         scripts=[_trusted(script) for script in scripts],
@@ -100,7 +129,7 @@ def _date(created: str) -> str:
 
 
 def _commands(table: Lut, names: Sequence[str], validated: bool) -> tuple[str, ...]:
-    """Return the commands that reproduce a report; names that a shell would interpret are replaced."""
+    """Return the commands that measure anew and estimate again; names that a shell would interpret are replaced."""
     from harness.network.model_references import BUILTIN_NAMES
 
     device = table.device if is_safe_name(table.device) else "DEVICE"

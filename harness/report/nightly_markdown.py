@@ -43,6 +43,8 @@ def markdown(report: NightReport) -> str:
         parts += ["### Not compared", _not_compared(report)]
     if report.improvements:
         parts.append(_folded(f"Faster: {len(report.improvements)}", _changes(report.improvements)))
+    if report.accepted:
+        parts.append(_folded(f"Accepted: {len(report.accepted)}", _accepted(report.accepted)))
     passed = [one for one in report.changes if one.state == "passed"]
     if passed:
         parts.append(_folded(f"Back to normal: {len(passed)}", _changes(passed)))
@@ -102,6 +104,20 @@ def _changes(changes: Sequence[Change]) -> str:
     ]
     header = ("device", "subject", "before", "now", "change [95 %]", "p", "since", "likely cause")
     return _table(header, rows, "lllrrlll")
+
+
+def _accepted(changes: Sequence[Change]) -> str:
+    rows = [
+        (
+            plain(one.device),
+            f"{one.kind} {plain(one.name)}",
+            signed_percent(one.change),
+            plain(one.since[:10]),
+            plain(one.accepted),
+        )
+        for one in changes
+    ]
+    return _table(("device", "subject", "change", "since", "reason"), rows, "llrll")
 
 
 def _attention(items: Sequence[AttentionItem]) -> str:

@@ -188,3 +188,21 @@ def test_install_prints(nightly: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     printed, line = nightly("install", "--print").stdout, nightly("install", "--cron").stdout
     assert "[Service]" in printed and "[Timer]" in printed and "nightly run --workspace" in line
     assert line.count("\n") == 1 and not (tmp_path / "config").exists()
+
+
+def test_history_page_rehearsal_and_acceptance(nightly: Run, place: Workspace) -> None:
+    """After two nights the page is written, a planted slow-down is found, and unknown names are refused."""
+    assert nightly("history").code == 2
+    for night in ("2026-11-18", "2026-11-19"):
+        assert nightly("run", "--night", night).code == 0
+    found = nightly("history", "--json").data
+    (held,) = found["sets"]
+    assert held["nights"] == ["2026-11-18", "2026-11-19"] and held["subjects"]
+    assert (place.reports / "nights.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    name = next(one["subject"]["name"] for one in held["subjects"] if one["subject"]["kind"] == "network")
+    (compared,) = nightly("try", "--slow", f"{name}:1.5", "--device", held["device"], "--json").data["compared"]
+    changes = [one for one in compared["changes"] if one["name"] == name]
+    assert [round(one["change"], 1) for one in changes] == [0.5]
+    for slow in ("nothing:1.5", f"{name}:0", name, f"{name}:nan"):
+        assert nightly("try", "--slow", slow, "--device", held["device"]).code == 2
+    assert nightly("accept", name, "--device", held["device"]).code == 2

@@ -1,12 +1,10 @@
-"""Hand-made tables and estimates, and a browser that records what a page does."""
+"""Hand-made tables, estimates and validations."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
@@ -102,46 +100,3 @@ def make_validation(*estimates: NetworkEstimate, naive: float | None = 1.25) -> 
     return Validation(
         "board", "board/2026-01-02-0a1b2c3d", "cpu", tuple(results), 0.0417, 1.0, 1.0, 1.0, 0.01, 0.0317, ("governor",)
     )
-
-
-_DRAWN = """
-Array.from(document.querySelectorAll('[data-figure]')).every(
-  holder => holder.firstElementChild?.shadowRoot?.querySelector('*'))
-"""
-
-
-@dataclass
-class Visit:
-    """What a page did: the addresses it requested, errors and dialogs."""
-
-    page: Any
-    requests: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    dialogs: list[str] = field(default_factory=list)
-
-
-class Browser:
-    """A Chromium that opens files and records what they do."""
-
-    def __init__(self, chromium: Any) -> None:
-        self._chromium = chromium
-
-    def open(self, path: Path, **settings: Any) -> Visit:
-        """Load a file, open every section and wait until all figures are drawn."""
-        page = self._chromium.new_context(**settings).new_page()
-        visit = Visit(page)
-        page.on("request", lambda request: visit.requests.append(request.url))
-        page.on("pageerror", lambda error: visit.errors.append(str(error)))
-        page.on(
-            "console",
-            lambda message: visit.errors.append(message.text) if message.type in ("error", "warning") else None,
-        )
-        page.on("dialog", lambda dialog: (visit.dialogs.append(dialog.message), dialog.dismiss()))
-        page.goto(path.as_uri())
-        page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
-        deadline = time.monotonic() + 30
-        while not page.evaluate(_DRAWN):
-            assert time.monotonic() < deadline, f"figures are missing; {visit.errors}"
-            page.wait_for_timeout(100)
-        page.wait_for_timeout(300)
-        return visit

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from report_inputs import Browser, make_estimate, make_table, make_validation
+from page_browser import Browser
+from report_inputs import make_estimate, make_table, make_validation
 
 from harness import files
 from harness.errors import ConfigurationError
@@ -79,9 +81,9 @@ def test_networks_table_shows_estimates_and_measurements() -> None:
     """Every number of the networks table is that of the inputs, in one unit."""
     estimate = make_estimate()
     header, row = _read(render(make_table(), [estimate], make_validation(estimate))).tables[0]
-    estimated = {"network": "net", "layers in table": "2 of 2", "estimated, ms": "4.000"}
+    estimated = {"network": "net", "layers measured": "2 of 2", "estimated, ms": "4.000"}
     interval = {"95 % interval, ms": "3.600 – 4.400"}
-    measured = {"measured, ms": "3.840", "±, ms": "0.038", "error": "+4.2 %", "in interval": "yes"}
+    measured = {"measured, ms": "3.840", "±, ms": "0.038", "error": "+4.2 %", "floor": "1.0 %", "in interval": "yes"}
     others = {"naive sum, ms": "4.800", "naive error": "+25.0 %", "wall, ms": "5.760"}
     expected = {**estimated, **interval, **measured, **others}
     assert header == [*expected]
@@ -92,7 +94,7 @@ def test_no_naive_column_without_naive_sums() -> None:
     """Without naive sums their columns are left out."""
     estimate = make_estimate()
     page = render(make_table(), [estimate], make_validation(estimate, naive=None))
-    assert len(_read(page).tables[0][0]) == 9
+    assert len(_read(page).tables[0][0]) == 10
     assert "naive" not in json.dumps(_read(page).tables)
 
 
@@ -112,22 +114,27 @@ def test_summary_of_errors_is_shown() -> None:
 
 
 def test_layers_are_sorted_by_share_of_time() -> None:
-    """The slowest layer comes first, with its position in the order of execution, and the overhead last."""
+    """The slowest layer comes first, with its position in the order of execution; the overhead is a row like others."""
     layers = (("short", 1e-3), ("long", 3e-3))
-    header, *rows = _read(render(make_table(), [make_estimate(layers=layers)])).tables[1]
-    assert header == ["layer", "no.", "share", "latency, ms", "± std. error, ms", "operator", "source"]
+    estimate = replace(make_estimate(layers=layers), overhead_s=1e-3, covered_latency_s=5e-3, latency_s=5e-3)
+    header, *rows = _read(render(make_table(), [estimate])).tables[1]
+    assert header == ["layer", "no.", "share", "cumulative", "latency, ms", "± std. error, ms", "operator", "source"]
     assert [_spaced(row) for row in rows] == [
-        ["long", "2", "75.0 %", "3.000", "0.030", "Conv", "measured"],
-        ["short", "1", "25.0 %", "1.000", "0.010", "Conv", "measured"],
-        ["overhead (a, b, c)", "", "0.0 %", "0", "", "", "fitted"],
+        ["long", "2", "60.0 %", "60.0 %", "3.000", "0.030", "Conv", "measured"],
+        ["short", "1", "20.0 %", "80.0 %", "1.000", "0.010", "Conv", "measured"],
+        ["overhead (a, b, c)", "", "20.0 %", "100.0 %", "1.000", "", "", "fitted"],
+        ["whole network", "", "100.0 %", "", "5.000", "", "", ""],
     ]
 
 
 def test_unknown_layers_are_shown_as_unknown() -> None:
     """A layer that is not in the table has no latency, and its network only a lower bound."""
     reader = _read(render(make_table(), [make_estimate(layers=(("known", 1e-3), ("strange", None)))]))
-    assert reader.tables[0][1] == ["net", "1 of 2", "≥ 1.000", "unknown"]
-    assert reader.tables[1][2] == ["strange", "2", "", "unknown", "", "Conv", "unknown"]
+    assert reader.tables[0] == [
+        ["network", "layers measured", "not in table", "estimated, ms", "95 % interval, ms"],
+        ["net", "1 of 2", "1", "≥ 1.000", "unknown"],
+    ]
+    assert reader.tables[1][2] == ["strange", "2", "", "", "unknown", "", "Conv", "unknown"]
 
 
 def test_network_without_any_known_layer_has_no_figure() -> None:
@@ -145,7 +152,7 @@ def test_report_without_networks() -> None:
 def test_overhead_is_shown_with_intervals_beside_least_squares() -> None:
     """a, b and c by least squares come first, those of the fit with further terms beside them, in suitable units."""
     page = render(make_table(), [make_estimate()])
-    rows = [_spaced(row) for row in _read(page).tables[2][1:]]
+    rows = [_spaced(row) for row in _read(page).tables[3][1:]]
     assert [row[1:] for row in rows] == [
         ["1.250", "1.125 – 1.375", "1.000", "0.9000 – 1.100", "ns/byte"],
         ["-3.000", "-3.300 – -2.700", "2.000", "1.800 – 2.200", "ns/byte"],
@@ -178,7 +185,7 @@ def test_tables_are_accessible() -> None:
     """Every table has a caption and every heading cell a scope."""
     reader = _read(render(make_table(), [make_estimate()]))
     tags = [tag for tag, _ in reader.elements]
-    assert tags.count("table") == tags.count("caption") == 4
+    assert tags.count("table") == tags.count("caption") == 5
     assert all("scope" in attributes for tag, attributes in reader.elements if tag == "th")
 
 
@@ -191,7 +198,8 @@ def test_nothing_is_referred_to_outside_the_file() -> None:
         for name, value in attributes.items()
         if name in ("src", "href", "srcset", "data", "action", "poster")
     ]
-    assert addresses == ["data:,"]
+    assert addresses[0] == "data:,"
+    assert [value.partition(",")[0] for value in addresses[1:]] == ["data:text/csv;charset=utf-8;base64"]
     policy = next(attributes["content"] for _, attributes in reader.elements if "http-equiv" in attributes)
     assert policy and policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "'unsafe-inline'" not in policy.partition("script-src")[2].partition(";")[0]
@@ -213,7 +221,7 @@ def test_many_layers_share_bars() -> None:
     tops = [
         float(top) for column in re.findall(r'\["top",\[([^]]*)\]\]', document[1]) for top in column.split(",") if top
     ]
-    assert len(tops) == 250
+    assert len(tops) == 251
     assert sum(tops) == pytest.approx(1000)
 
 
@@ -278,10 +286,10 @@ def test_browser_loads_nothing_and_draws_every_figure(browser: Browser, tmp_path
     visit = browser.open(path)
     assert visit.requests == [path.as_uri()]
     assert visit.errors == []
-    assert _canvases(visit.page) == 5
+    assert _canvases(visit.page) == 8
     write_report(path, make_table(), estimates)
     visit = browser.open(path, color_scheme="dark", viewport={"width": 390, "height": 844}, has_touch=True)
-    assert (visit.requests, visit.errors, _canvases(visit.page)) == ([path.as_uri()], [], 4)
+    assert (visit.requests, visit.errors, _canvases(visit.page)) == ([path.as_uri()], [], 7)
     assert visit.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
@@ -293,10 +301,10 @@ def test_browser_redraws_when_the_colour_scheme_changes(browser: Browser, tmp_pa
     visit.page.emulate_media(color_scheme="dark")
     visit.page.wait_for_timeout(500)
     for _ in range(100):
-        if _canvases(visit.page) == 2:
+        if _canvases(visit.page) == 3:
             break
         visit.page.wait_for_timeout(100)
-    assert (visit.errors, _canvases(visit.page)) == ([], 2)
+    assert (visit.errors, _canvases(visit.page)) == ([], 3)
 
 
 def test_hostile_names_are_text_and_run_nothing(browser: Browser, tmp_path: Path) -> None:
@@ -319,7 +327,7 @@ def test_hovering_shows_names_as_text(browser: Browser, tmp_path: Path) -> None:
     for name in HOSTILE[:4]:
         write_report(path, make_table(), [make_estimate("net", ((name, 2e-3),))])
         visit = browser.open(path)
-        shown = _hover(visit.page, "#layers-1")
+        shown = _hover(visit.page, "#layers-1", 0.3)
         assert f"1: {name}" in shown
         assert "2.000 ms ± 20.00 µs, 100.0 %, measured" in shown.replace("\N{NARROW NO-BREAK SPACE}", " ")
         assert (visit.dialogs, visit.errors, visit.requests) == ([], [], [path.as_uri()])
@@ -362,13 +370,14 @@ def _canvases(page: Any) -> int:
     return int(count)
 
 
-def _hover(page: Any, figure: str) -> str:
-    """Return the text of a figure's tooltip with the pointer in its middle."""
+def _hover(page: Any, figure: str, across: float = 0.5) -> str:
+    """Return the text of a figure's tooltip with the pointer at a part of its width."""
     holder = page.locator(figure)
     holder.scroll_into_view_if_needed()
     box = holder.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2 - 40, box["y"] + box["height"] / 2)
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=4)
+    x, y = box["x"] + across * box["width"], box["y"] + box["height"] / 2
+    page.mouse.move(x - 40, y)
+    page.mouse.move(x, y, steps=4)
     page.wait_for_timeout(400)
     return str(
         page.evaluate(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bokeh_figures import Figure
-from report_inputs import Browser
+from page_browser import Browser
 
 from harness.report.html import write_figure
 from harness.report.line_plot import Mark, PlotAxis, PlotSeries, line_plot

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import arguments
+from harness.cli.invocation import command_line
 from harness.cli.npu.limited import limited
 from harness.cli.option_groups import spread
 from harness.cli.output import check_folder, note, print_json, print_report, write_csv
@@ -44,6 +45,15 @@ def run_command(
             "--roofline", metavar="FILE.html", help="Write a roofline plot of the layers.", callback=arguments.html_only
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            metavar="FILE.html",
+            help="Write a page: layers, what each unit did when, roofline and buffers.",
+            callback=arguments.html_only,
+        ),
+    ] = None,
     *,
     compiler: Options,
     refused: CoreGroupOptions,  # noqa: ARG001
@@ -66,8 +76,9 @@ def run_command(
     from harness.npu.run_tables import run_tables
 
     wanted.check(compiler)
-    if roofline is not None:
-        check_folder(roofline)
+    for written in (roofline, html):
+        if written is not None:
+            check_folder(written)
     run = run_on_one_core(load(model, machine, compiler, arguments.parse_dims(dim), activation or ()), wanted, note)
     if csv is not None:
         write_csv(csv, layer_rows(run))
@@ -76,6 +87,10 @@ def run_command(
         from harness.report.html import write_figure
 
         write_figure(roofline, *roofline_plot(run))
+    if html is not None:
+        from harness.npu.run_page.page import write_run
+
+        write_run(html, run, command_line())
     if json:
         print_json(**json_fields(run))
     else:

@@ -1,0 +1,80 @@
+"""The history of every watched set: the latency of its subjects over the nights, with steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.errors import UsageError
+from harness.fleet.store import Acceptance, FleetStore
+from harness.measure.journal import Journal
+from harness.nightly.due_jobs import campaigns_of_nights
+from harness.nightly.set_comparison import subject_id
+from harness.nightly.watched_sets import read_watches, watched_sets, watches_of_set
+from harness.slowdowns.subject_history import SubjectHistory, histories
+from harness.text import did_you_mean
+from harness.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class SetHistory:
+    """One set on one device: its nights, its subjects over these nights, and the accepted changes by subject.
+
+    Without two comparable nights there are no subjects.
+    """
+
+    device: str
+    set: str
+    clock: str
+    nights: tuple[str, ...]
+    subjects: tuple[SubjectHistory, ...]
+    accepted: tuple[Acceptance, ...]
+
+    def acceptance(self, history: SubjectHistory) -> Acceptance | None:
+        """Return the acceptance of a subject's change, None if nobody accepted one."""
+        name = subject_id(history.subject)
+        return next((one for one in self.accepted if one.subject == name), None)
+
+
+def set_histories(
+    workspace: Workspace, devices: Sequence[str], nights: int, threshold: float
+) -> tuple[SetHistory, ...]:
+    """Return the last `nights` nights of each set on these devices, by default on all devices of reported nights.
+
+    Raises UsageError without a night, and for a device that no report has; JournalError.
+    """
+    if not workspace.fleet.exists() or not workspace.journal.exists():
+        raise _no_night()
+    with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:
+        known = sorted({row["device"] for _, _, report in store.reports(nights) for row in report["devices"]})
+        if not known:
+            raise _no_night()
+        for device in devices:
+            if device not in known:
+                step = did_you_mean(device, known, "Measured are")
+                raise UsageError(f"No night has measured {device[:80]}", next_step=step)
+        accepted = store.acceptances()
+        return tuple(
+            _set_history(journal, device, name, nights, threshold, accepted)
+            for device in devices or known
+            for name in watched_sets(journal, device)
+        )
+
+
+def _set_history(
+    journal: Journal, device: str, name: str, nights: int, threshold: float, accepted: Sequence[Acceptance]
+) -> SetHistory:
+    held = watches_of_set(campaigns_of_nights(journal, device, "watch"), name)
+    series = read_watches(journal, held, nights)
+    return SetHistory(
+        device=device,
+        set=name,
+        clock=series[-1].clock,
+        nights=tuple(one.date for one in series),
+        subjects=histories(series, threshold),
+        accepted=tuple(one for one in accepted if (one.device, one.set) == (device, name)),
+    )
+
+
+def _no_night() -> UsageError:
+    return UsageError("No night has been reported yet", next_step="Run one with `harness nightly run`")

@@ -1,0 +1,106 @@
+"""Two tables side by side: every layer that both hold, by each table's latency, and the facts that differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.files import write_whole
+from harness.lut.diff import compare
+from harness.report.figures import NetworkPoint
+from harness.report.figures import compare as compare_figure
+from harness.report.html import page
+from harness.report.tables import CaptionedFigure, Facts, ReportTable, SavedFile
+from harness.report.units import display, duration, signed_percent, unit_for
+
+if TYPE_CHECKING:
+    from harness.lut.table import Entry, Lut
+
+_TEMPLATE = "comparison.html.j2"
+Pair = tuple["Entry", "Entry"]
+
+
+def write_comparison(path: Path, before: Lut, after: Lut, command: str) -> None:
+    """Write the page of two tables; raises ConfigurationError if it cannot be written."""
+    write_whole(path, render_comparison(before, after, command).encode("utf-8"))
+
+
+def render_comparison(before: Lut, after: Lut, command: str) -> str:
+    """Return the page as text."""
+    changes = compare(before, after)
+    pairs = [
+        (before.by_place[place], after.by_place[place])
+        for place in sorted(before.by_place.keys() & after.by_place.keys())
+    ]
+    facts: Facts = (
+        ("common layers", f"{changes.common:,}"),
+        ("changed by more than 2 % and three standard errors", f"{len(changes.changed):,}"),
+        ("only in the first", f"{len(changes.removed):,}"),
+        ("only in the second", f"{len(changes.added):,}"),
+        ("sum over common layers", signed_percent(changes.total_ratio - 1)),
+    )
+    return page(
+        _TEMPLATE,
+        title=f"{display(before.name)} and {display(after.name)}",
+        facts=facts,
+        picture=_picture(pairs) if pairs else None,
+        layers=_layers(before, after, pairs),
+        device=_device(before, after),
+        saved=_saved(pairs),
+        command=command,
+    )
+
+
+def _picture(pairs: list[Pair]) -> CaptionedFigure:
+    points = [
+        NetworkPoint(
+            f"{one.op} {one.key}",
+            f"{duration(one.latency_s)}, then {duration(other.latency_s)}",
+            other.latency_s,
+            *other.interval_s,
+            "estimate",
+            one.latency_s,
+        )
+        for one, other in pairs
+    ]
+    caption = "Latency of each common layer in the second table against the first. The bands are 5 and 10 %."
+    return CaptionedFigure(caption, compare_figure(points, "first table", "second table"))
+
+
+def _layers(before: Lut, after: Lut, pairs: list[Pair]) -> ReportTable:
+    unit = unit_for(entry.latency_s for pair in pairs for entry in pair)
+    rows = tuple(
+        (
+            display(one.op),
+            one.context,
+            one.key,
+            unit.text(one.latency_s),
+            unit.text(one.stderr_s, 2),
+            unit.text(other.latency_s),
+            unit.text(other.stderr_s, 2),
+            signed_percent(other.latency_s / one.latency_s - 1),
+        )
+        for one, other in sorted(pairs, key=lambda pair: -abs(pair[1].latency_s - pair[0].latency_s))
+    )
+    columns = [f"{display(table.name)}, {unit.symbol}" for table in (before, after)]
+    header = ("operator", "context", "key", columns[0], "±", columns[1], "±", "change")
+    return ReportTable("Layers that both tables hold, largest difference first", header, rows, (0, 1, 2))
+
+
+def _device(before: Lut, after: Lut) -> ReportTable:
+    facts = [
+        {"clock": table.clock, "method": table.method, "created": table.created, **table.fingerprint}
+        for table in (before, after)
+    ]
+    names = sorted({*facts[0], *facts[1]})
+    rows = tuple((display(name), *(display(one.get(name, ""), 2000) for one in facts)) for name in names)
+    return ReportTable("Facts of both tables", ("fact", display(before.name), display(after.name)), rows, (0, 1, 2))
+
+
+def _saved(pairs: list[Pair]) -> SavedFile:
+    rows = [
+        (one.op, one.context, one.key, one.latency_s, one.stderr_s, other.latency_s, other.stderr_s)
+        for one, other in pairs
+    ]
+    header = ("op", "context", "key", "first_s", "first_stderr_s", "second_s", "second_stderr_s")
+    return SavedFile.csv("comparison.csv", header, rows)

@@ -1,0 +1,40 @@
+"""What stands behind a report: the command that wrote it, its networks, and the samples of its table."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.network.layers import cut
+from harness.report.network_graph import connections
+from harness.report.units import display
+
+if TYPE_CHECKING:
+    from harness.lut.table import Lut
+    from harness.lut.table_samples import TableSamples
+    from harness.network.network import Network
+    from harness.network.network_list import RefusedNetwork
+
+
+@dataclass(frozen=True)
+class ReportSource:
+    """The words of the command that writes a report, its networks, those it could not use, and the table's samples.
+
+    `networks` are those of the estimates, in the same order; without them the report has no graphs.
+    """
+
+    command: Sequence[str] = ()
+    refused: Sequence[RefusedNetwork] = ()
+    samples: TableSamples | None = None
+    networks: Sequence[Network] = ()
+
+    def edges(self, table: Lut) -> list[tuple[tuple[int, int], ...] | None]:
+        """Return, for each network, which of its layers read results of which."""
+        return [connections(cut(network, table.rules)) for network in self.networks]
+
+    @property
+    def command_line(self) -> str:
+        """The command as a shell reads it, empty if no command wrote the report."""
+        return shlex.join(display(word, 4000) for word in self.command)

@@ -1,0 +1,132 @@
+"""Subjects that are watched on several nights: the deviations of each from a reference, with their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.array_types import Floats
+from harness.slowdowns.adjustment import NULL_ROLES, AdjustedNight, Reference, adjust, reference_of
+from harness.slowdowns.findings import Subject
+from harness.slowdowns.scatter import USUAL, USUAL_DEVICE, Deviations, Prior, Scatter, scatter_of
+from harness.slowdowns.verdicts import Track
+from harness.slowdowns.watch_series import WatchSeries
+
+_UNUSUAL = 0.1
+"""Probability that layers scatter by another multiple than null probes, or a device unlike others of its clock."""
+_UNUSUAL_DEVICE = 0.005
+"""The same for the device as a whole; a larger probability would hide every slow-down after a single night."""
+
+
+@dataclass(frozen=True)
+class SubjectProbe:
+    """A subject with the probe that watches it; changes are fractions of `unit_s`, `nights` are indices."""
+
+    subject: Subject
+    probe: str
+    unit_s: float
+    nights: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Nights:
+    """The nights of a comparison, tonight last, with their adjusted samples beside the reference."""
+
+    series: Sequence[WatchSeries]
+    adjusted: Sequence[AdjustedNight]
+    reference: Reference
+
+    @classmethod
+    def of(cls, series: Sequence[WatchSeries]) -> Nights:
+        """Adjust nights in order, tonight last; the reference is over the nights before tonight."""
+        reference = reference_of(series[:-1])
+        return cls(series, [adjust(night, reference) for night in series], reference)
+
+
+def common_subjects(nights: Nights) -> list[SubjectProbe]:
+    """Return tonight's layers and networks that an earlier night has, too."""
+    found = []
+    for subject, probe, unit_s in _watched_subjects(nights.series[-1], nights.reference):
+        having = tuple(at for at, night in enumerate(nights.adjusted) if probe in night.samples)
+        if unit_s > 0 and len(having) > 1 and having[-1] == len(nights.series) - 1:
+            found.append(SubjectProbe(subject, probe, unit_s, having))
+    return found
+
+
+def _watched_subjects(night: WatchSeries, reference: Reference) -> list[tuple[Subject, str, float]]:
+    """Return each watched subject with its probe and its latency over the earlier nights."""
+    found: list[tuple[Subject, str, float]] = []
+    for layer in night.layers:
+        if layer.probe in reference.total_s and layer.baseline in reference.total_s:
+            host_s, baseline_s = (reference.host.of(night.probes[one].terms) for one in (layer.probe, layer.baseline))
+            both_s = reference.total_s[layer.probe] - reference.total_s[layer.baseline]
+            found.append((layer.subject, layer.probe, both_s - (host_s - baseline_s)))
+    for probe, record in night.probes.items():
+        if record.role == "network" and probe in reference.total_s:
+            found.append((Subject("network", record.label), probe, reference.total_s[probe]))
+    return found
+
+
+def tracks_of(nights: Nights, subjects: Sequence[SubjectProbe], each: float) -> tuple[list[Track], Scatter]:
+    """Return the track of each subject, for verdicts at the level `each`, and the scatter that their errors include."""
+    deviations = [_deviations(one.probe, [nights.adjusted[at] for at in one.nights], nights) for one in subjects]
+    scatter = scatter_of(deviations, Prior(_usual_scatter(nights), _UNUSUAL))
+    tracks = []
+    for one, own, (errors_s, freedom) in zip(subjects, deviations, scatter.errors(deviations, each), strict=True):
+        samples = tuple(nights.adjusted[at].samples[one.probe] for at in one.nights)
+        values = (tuple(map(float, own.deviation_s)), tuple(map(float, errors_s)))
+        tracks.append(Track(one.subject, one.nights, *values, freedom, one.unit_s, samples))
+    return tracks, scatter
+
+
+def _deviations(probe: str, adjusted: Sequence[AdjustedNight], nights: Nights) -> Deviations:
+    deviation_s = np.array([night.deviation_s[probe] for night in adjusted])
+    errors_s = np.array([night.stderr_s[probe] for night in adjusted])
+    return Deviations(deviation_s, errors_s, nights.reference.total_s[probe])
+
+
+def _usual_scatter(nights: Nights) -> float:
+    """Return the scatter of layers that is expected before their data.
+
+    On a device's own clock null probes show how nights scatter. On a processor they are too small: they stay in cache.
+    """
+    tonight = nights.series[-1]
+    usual = USUAL[tonight.clock]
+    if tonight.clock != "device":
+        return usual
+    nulls = [
+        _deviations(probe, [night for night in nights.adjusted if probe in night.deviation_s], nights)
+        for probe, record in tonight.probes.items()
+        if record.role in NULL_ROLES and probe in nights.reference.total_s
+    ]
+    return scatter_of(nulls, Prior(usual, 0.0)).value
+
+
+def device_track(nights: Nights, each: float) -> Track | None:
+    """Return the track of the device as a whole, with the samples of all layers; None if too few layers are watched."""
+    adjusted = nights.adjusted
+    having = tuple(at for at, night in enumerate(adjusted) if night.device_stderr)
+    if not adjusted[-1].device_stderr or len(having) < 2:
+        return None
+    slower, stderr = (np.array([getattr(adjusted[at], name) for at in having]) for name in ("device", "device_stderr"))
+    tonight = nights.series[-1]
+    prior = Prior(USUAL_DEVICE[tonight.clock], _UNUSUAL_DEVICE)
+    scatter = scatter_of([Deviations(slower[:-1], stderr[:-1], 1.0)], prior)
+    ((errors, freedom),) = scatter.errors([Deviations(slower, stderr, 1.0)], each)
+    samples = tuple(_relative_samples(nights, at) for at in having)
+    values = (tuple(map(float, slower)), tuple(map(float, errors)))
+    return Track(Subject("device", tonight.device), having, *values, freedom, 1.0, samples)
+
+
+def _relative_samples(nights: Nights, at: int) -> Floats:
+    """Return the samples of all layers of a night, each as its relative change plus that of the device."""
+    night, reference = nights.adjusted[at], nights.reference
+    return np.concatenate(
+        [
+            (night.samples[probe] - reference.total_s[probe]) / reference.own_s[probe] + night.device
+            for probe in nights.series[at].one_a_layer
+            if reference.own_s.get(probe, 0.0) > 0 and probe in night.samples
+        ]
+    )

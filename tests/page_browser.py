@@ -1,0 +1,77 @@
+"""A headless Chromium for tests of pages, which records what a page does."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_DRAWN = """
+Array.from(document.querySelectorAll('[data-figure]')).every(
+  holder => holder.firstElementChild?.shadowRoot?.querySelector('*'))
+"""
+
+
+@dataclass
+class Visit:
+    """What a page did: the addresses it requested, errors and dialogs."""
+
+    page: Any
+    requests: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    dialogs: list[str] = field(default_factory=list)
+
+
+class Browser:
+    """A Chromium that opens files and records what they do."""
+
+    def __init__(self, chromium: Any) -> None:
+        self._chromium = chromium
+
+    def open(self, path: Path, **settings: Any) -> Visit:
+        """Load a file, open every section and wait until all figures are drawn."""
+        page = self._chromium.new_context(**settings).new_page()
+        visit = Visit(page)
+        page.on("request", lambda request: visit.requests.append(request.url))
+        page.on("pageerror", lambda error: visit.errors.append(str(error)))
+        page.on(
+            "console",
+            lambda message: visit.errors.append(message.text) if message.type in ("error", "warning") else None,
+        )
+        page.on("dialog", lambda dialog: (visit.dialogs.append(dialog.message), dialog.dismiss()))
+        page.goto(path.as_uri())
+        page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
+        deadline = time.monotonic() + 30
+        while not page.evaluate(_DRAWN):
+            assert time.monotonic() < deadline, f"figures are missing; {visit.errors}"
+            page.wait_for_timeout(100)
+        page.wait_for_timeout(300)
+        return visit
+
+
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def headless_browser() -> Iterator[Browser]:
+    """Yield a headless Chromium; skip the test if there is none."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no chromium on this machine: the report is not looked at in a browser")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser; it is not installed")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=program, args=list(FLAGS))
+        yield Browser(chromium)
+        chromium.close()

@@ -1,0 +1,89 @@
+"""The page of all nights in a browser: it loads nothing, names are text, tables sort, and steps are marked."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from page_browser import Browser
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "slowdowns"))
+from made_nights import MadeDevice, layer_name
+
+from harness.fleet.store import Acceptance
+from harness.nightly.set_comparison import subject_id
+from harness.nightly.set_history import SetHistory
+from harness.report.night_history import MAX_FIGURES, render_history, write_history
+from harness.slowdowns.subject_history import SubjectHistory, histories
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def subjects() -> tuple[SubjectHistory, ...]:
+    """Return the histories of a device on which a layer became 10 % slower on the fifth night."""
+    devices = [MadeDevice()] * 4 + [MadeDevice(slow={4: 1.1})] * 3
+    return histories([replace(one.night(at), date=f"2026-11-{at + 1:02d}") for at, one in enumerate(devices)], 0.01)
+
+
+def history(subjects: tuple[SubjectHistory, ...], name: str = "vision", accepted: str = "") -> SetHistory:
+    """Return a set of this name; the slower layer is accepted for a reason."""
+    nights = tuple(night.night for night in subjects[0].nights)
+    slower = next(one for one in subjects if one.subject.name == layer_name(4))
+    known = (Acceptance(name, name, subject_id(slower.subject), nights[-1], 0.1, accepted),) if accepted else ()
+    return SetHistory(name, name, "device", nights, subjects, known)
+
+
+def test_page_loads_nothing_and_shows_hostile_names_as_text(
+    browser: Browser, tmp_path: Path, subjects: tuple[SubjectHistory, ...]
+) -> None:
+    """Two devices stand on one page; it requests only itself, logs no error, and shows names of devices unchanged."""
+    changed = [replace(one, subject=replace(one.subject, name=f"{one.subject.name} {HOSTILE}")) for one in subjects]
+    first = history(subjects)
+    sets = [first, SetHistory(HOSTILE, HOSTILE, "device", first.nights, tuple(changed), ())]
+    path = tmp_path / "nights.html"
+    write_history(path, sets, "harness nightly history")
+    visit = browser.open(path)
+    assert (visit.requests, visit.errors, visit.dialogs) == ([path.as_uri()], [], [])
+    text = visit.page.inner_text("main")
+    assert f"{HOSTILE} on {HOSTILE}" in text and "vision on vision" in text
+    assert visit.page.locator("svg.curve").count() == 2 * len(subjects)
+    assert path.stat().st_size < 2_500_000
+
+
+def test_slower_layer_stands_first_when_sorted_by_its_step(
+    browser: Browser, tmp_path: Path, subjects: tuple[SubjectHistory, ...]
+) -> None:
+    """Sorted by the last step, the slower layer is first, with the night of the step; its curve has a mark."""
+    path = tmp_path / "nights.html"
+    write_history(path, [history(subjects)], "harness nightly history")
+    visit = browser.open(path, viewport={"width": 390, "height": 844})
+    visit.page.locator("thead button").nth(5).click()
+    row = visit.page.locator("tbody tr").first
+    assert layer_name(4) in row.inner_text() and "2026-11-05" in row.inner_text()
+    assert row.locator("td.bad").count() == 1
+    assert row.locator("circle").count() == 1
+    assert visit.errors == []
+    assert visit.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_accepted_changes_are_no_alarm(subjects: tuple[SubjectHistory, ...]) -> None:
+    """An accepted step is shown with its reason and not in the colour of warnings."""
+    assert "bad" in render_history([history(subjects)], "").partition("</table>")[0].partition("<table>")[2]
+    page = render_history([history(subjects, accepted="compiler 2.1")], "")
+    table = page.partition("</table>")[0].partition("<table>")[2]
+    assert "compiler 2.1" in table and "bad" not in table
+
+
+def test_only_the_first_subjects_have_figures_and_all_have_curves(subjects: tuple[SubjectHistory, ...]) -> None:
+    """Above the limit of figures the page says how many subjects have a curve only; those with steps have figures."""
+    layers = [one for one in subjects if one.subject.kind == "layer"]
+    many = tuple(
+        replace(one, subject=replace(one.subject, name=f"{at} {one.subject.name}")) for at in range(5) for one in layers
+    )
+    page = render_history([history((*subjects, *many))], "")
+    assert page.count('class="curve"') == len(subjects) + len(many)
+    assert page.count("data-figure=") == MAX_FIGURES
+    assert f"{len(subjects) + len(many) - MAX_FIGURES} subjects without a step have no figure" in page
