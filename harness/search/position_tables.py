@@ -20,7 +20,7 @@ from harness.errors import UnsupportedNetwork
 from harness.search.covering import Candidate, Window, covering
 from harness.search.layer_terms import Terms
 
-MOST_COMBINATIONS = 4096
+MOST_COMBINATIONS = 1 << 14
 """The most combinations of choices in one window: each is looked up in a network of its own, or with other windows."""
 _BASES = 2
 _CHECKS = 24

@@ -120,12 +120,14 @@ class SpaceEstimator:
         return [self._transposed(chunk) for chunk in chunks]
 
     def _transposed(self, rows: NDArray[np.integer[Any]]) -> Choices:
-        low, high = (rows.min(axis=0), rows.max(axis=0)) if len(rows) else (np.zeros(1), np.zeros(1))
-        if low.min() < 0 or (high >= self.sizes).any():
-            at = int(np.argmax((low < 0) | (high >= self.sizes)))
+        columns = np.ascontiguousarray(rows.T)
+        low = columns.min(axis=1, initial=0)
+        wrong = (low < 0) | (columns.max(axis=1, initial=0) >= self.sizes)
+        if wrong.any():
+            at = int(np.argmax(wrong))
             what = f"A candidate has a choice at position {at} that the space does not have"
             raise UsageError(what, next_step=f"Give choices from 0 to {self.sizes[at] - 1}")
-        return np.asarray(rows.T, np.uint8)
+        return columns.astype(np.uint8, copy=False)
 
     def _each(self, choices: Choices, name: str) -> NDArray[Any]:
         """Return the sums of the tables of this name, for the state of the caches that each candidate has."""
