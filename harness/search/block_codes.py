@@ -64,9 +64,7 @@ def union(one: Window, other: Window) -> Window:
     return min(one[0], other[0]), max(one[1], other[1])
 
 
-def grouped(
-    tables: Sequence[PositionTable], sizes: Sequence[int], most: int
-) -> tuple[Block, ...]:
+def grouped(tables: Sequence[PositionTable], sizes: Sequence[int], most: int) -> tuple[Block, ...]:
     """Return blocks, each as long as it has at most so many combinations; a single position may have more."""
     blocks: list[Block] = []
     for at, table in enumerate(tables):

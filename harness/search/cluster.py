@@ -47,4 +47,6 @@ def rank_on_cluster(
     except (OSError, TimeoutError, ValueError, RuntimeError) as error:
         why = printable(f"{type(error).__name__}: {error}", 300)
         step = "Start it, or check the address and that all hosts have this version of harness"
-        raise EngineError(f"The scheduler at {scheduler} did not rank the candidates", why=why, next_step=step) from error
+        raise EngineError(
+            f"The scheduler at {scheduler} did not rank the candidates", why=why, next_step=step
+        ) from error

@@ -33,7 +33,7 @@ def windows_of_neighbours(space: SearchSpace, table: Lut, windows: Sequence[Wind
     """
     wanted: dict[str, set[str]] = defaultdict(set)
     for entry in table.entries:
-        context, _, digest = entry.context.partition("@")
+        _, _, digest = entry.context.partition("@")
         if digest:
             wanted[entry.key].add(digest)
     if not wanted:

@@ -23,7 +23,7 @@ from harness.search.layer_terms import Terms
 MOST_COMBINATIONS = 1 << 14
 """The most combinations of choices in one window: each is looked up in a network of its own, or with other windows."""
 _BASES = 2
-_CHECKS = 24
+_CHECKS = 64
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class WindowSearch:
         is_checked = False
         while True:
             self._check_size(windows)
-            if (conflicts := self._conflicts(windows)):
+            if conflicts := self._conflicts(windows):
                 for at in conflicts:
                     windows[at] = self._wider(at, windows[at])
                 continue

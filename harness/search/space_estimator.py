@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from harness.array_types import Floats, Mask
+from harness.array_types import Floats
 from harness.device.overrides import Variant
 from harness.errors import UsageError
 from harness.estimation.network_estimate import COVERAGE_CLASSES, LookedUp, look_up
@@ -47,7 +47,7 @@ class CandidateEstimates:
 
 
 @dataclass(frozen=True)
-class _Tables:
+class SpaceTables:
     """The tables for candidates whose weights are all in the caches, or none."""
 
     positions: tuple[PositionTable, ...]
@@ -55,8 +55,15 @@ class _Tables:
     latencies: SumTables
     coverage: SumTables
 
+    @classmethod
+    def of(cls, positions: tuple[PositionTable, ...], sizes: Sequence[int], covariance: Floats) -> SpaceTables:
+        """Make the tables from those of the positions."""
+        latencies = SumTables.of(positions, sizes, lambda one: one.remainder_s if one.is_complete else np.nan)
+        return cls(positions, covariance, latencies, SumTables.of(positions, sizes, _packed, np.int64))
+
     @functools.cached_property
     def variances(self) -> PairTables:
+        """The tables of variances, which only intervals need."""
         return PairTables.of(self.positions, self.latencies.codes.sizes, self.covariance)
 
 
@@ -72,7 +79,7 @@ class SpaceEstimator:
     overhead_s: float
     overhead_variance_s2: float
     relative_variance: float
-    tables: tuple[_Tables, ...]
+    tables: tuple[SpaceTables, ...]
     weights: WeightTables | None = None
 
     @classmethod
@@ -163,7 +170,7 @@ def estimate_space(
     return SpaceEstimator.of(space, open_table(device, folder, as_workspace(workspace), Variant(batch, threads)))
 
 
-def _tables(space: SearchSpace, table: Lut, is_warm: bool | None) -> _Tables:
+def _tables(space: SearchSpace, table: Lut, is_warm: bool | None) -> SpaceTables:
     sources = ErrorSources(table)
 
     def terms_of(candidate: Candidate) -> tuple[Terms, ...]:
@@ -174,12 +181,7 @@ def _tables(space: SearchSpace, table: Lut, is_warm: bool | None) -> _Tables:
 
     search = WindowSearch(space.sizes, terms_of, lambda windows: windows_of_neighbours(space, table, windows))
     positions = search.tables()
-    return _Tables(
-        positions,
-        sources.covariance(),
-        SumTables.of(positions, space.sizes, lambda one: one.remainder_s if one.is_complete else np.nan),
-        SumTables.of(positions, space.sizes, _packed, np.int64),
-    )
+    return SpaceTables.of(positions, space.sizes, sources.covariance())
 
 
 def _packed(terms: Terms) -> int:
