@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -30,7 +31,12 @@ class _Block:
         outputs, inputs, kernel = shape
         value = np.full((outputs, inputs // groups, kernel, kernel), 0.01, np.float32)
         self.weights.append(numpy_helper.from_array(value, f"{name}.weight"))
-        attributes = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4, "strides": [stride] * 2, "group": groups}
+        attributes: dict[str, Any] = {
+            "kernel_shape": [kernel] * 2,
+            "pads": [kernel // 2] * 4,
+            "strides": [stride] * 2,
+            "group": groups,
+        }
         self.nodes.append(helper.make_node("Conv", [read, f"{name}.weight"], [name], name, **attributes))
         return name
 
@@ -43,10 +49,10 @@ class _Block:
         """Return the model, whose input is `x` and whose output is that of the last node."""
         result = self.nodes[-1].output[0]
         ends = [
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)]
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
             for name, shape in (("x", read), (result, written))
         ]
-        graph = helper.make_graph(self.nodes, "block", *ends, self.weights)
+        graph = helper.make_graph(self.nodes, "block", ends[:1], ends[1:], self.weights)
         opsets = [helper.make_opsetid("", OPSET)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
 

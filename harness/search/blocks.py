@@ -9,7 +9,7 @@ from harness.errors import UsageError
 from harness.search.candidate_model import CHOICE
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto, TensorProto
+    from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 Choices = Mapping[str, "ModelProto | None"]
 """The blocks of one position by the names of the choices; None passes the tensor on as it is."""
@@ -35,13 +35,13 @@ def super_network(name: str, positions: Mapping[str, Choices]) -> ModelProto:
     for position, choices in positions.items():
         results = [joined.add(f"{position}/{choice}/", block, tensor) for choice, block in choices.items()]
         tensor = results[0] if len(results) == 1 else joined.choose(position, tuple(choices), results)
-    ends = []
+    ends: list[ValueInfoProto] = []
     for end, kind in ((read, first.graph.input[0]), (tensor, last.graph.output[0])):
         value = type(kind)()
         value.CopyFrom(kind)
         value.name = end
-        ends.append([value])
-    graph = helper.make_graph(joined.nodes, name, *ends, joined.weights)
+        ends.append(value)
+    graph = helper.make_graph(joined.nodes, name, ends[:1], ends[1:], joined.weights)
     version = max(block.ir_version for _, _, block in blocks)
     return helper.make_model(graph, opset_imports=first.opset_import, ir_version=version)
 

@@ -89,7 +89,8 @@ class PairTables:
             for codes, kinds in zip(self.codes.of(choices), self.kinds, strict=True)
         ]
         if not self.pairs:
-            return self.tables[0].take(rows[0], mode="clip")
+            alone: Floats = self.tables[0].take(rows[0], mode="clip")
+            return alone
         total = np.zeros(choices.shape[1])
         place, found = np.empty_like(rows[0]), np.empty_like(total)
         for (at, other), table in zip(self.pairs, self.tables, strict=True):

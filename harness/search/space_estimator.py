@@ -138,7 +138,7 @@ class SpaceEstimator:
 
     def _each(self, choices: Choices, name: str) -> NDArray[Any]:
         """Return the sums of the tables of this name, for the state of the caches that each candidate has."""
-        found = [getattr(one, name).sums(choices) for one in self.tables]
+        found: list[NDArray[Any]] = [getattr(one, name).sums(choices) for one in self.tables]
         return found[0] if self.weights is None else np.where(self.weights.in_caches(choices), found[1], found[0])
 
     def _latency_s(self, choices: Choices) -> Floats:
