@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ class SumTables:
     def sums(self, choices: Choices) -> NDArray[np.generic]:
         """Return the sum of each candidate."""
         first, *rest = self.codes.of(choices)
-        total: NDArray[np.generic] = self.tables[0].take(first, mode="clip")
+        total: NDArray[Any] = self.tables[0].take(first, mode="clip")
         found = np.empty_like(total)
         for table, codes in zip(self.tables[1:], rest, strict=True):
             total += table.take(codes, mode="clip", out=found)
