@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from harness.measure.request import ProfileRequest, SpaceRequest
     from harness.network.network_list import RefusedNetwork
     from harness.probe.auxiliary import AuxiliaryKind
+    from harness.search.blocks import super_network
+    from harness.search.search_space import SearchSpace
+    from harness.search.space_estimator import CandidateEstimates, SpaceEstimator, estimate_space
     from harness.space.exploration import SpaceProfile
     from harness.validation.network_validation import NetworkValidation, Validation, validate
     from harness.workspace import Workspace, find_workspace
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 __version__ = version.VERSION
 __all__ = [
     "AuxiliaryKind",
+    "CandidateEstimates",
     "Device",
     "HarnessError",
     "LayerEstimate",
@@ -49,6 +53,8 @@ __all__ = [
     "RefusedNetwork",
     "RepeatPolicy",
     "Sampling",
+    "SearchSpace",
+    "SpaceEstimator",
     "SpaceProfile",
     "SpaceRequest",
     "TableImport",
@@ -58,11 +64,13 @@ __all__ = [
     "build_lut",
     "errors",
     "estimate",
+    "estimate_space",
     "find_workspace",
     "import_lut",
     "load_inventory",
     "profile",
     "profile_request",
+    "super_network",
     "validate",
 ]
 
@@ -82,6 +90,9 @@ _MODULES = {
     "measure.request": ("ProfileRequest", "SpaceRequest"),
     "network.network_list": ("RefusedNetwork",),
     "probe.auxiliary": ("AuxiliaryKind",),
+    "search.blocks": ("super_network",),
+    "search.search_space": ("SearchSpace",),
+    "search.space_estimator": ("CandidateEstimates", "SpaceEstimator", "estimate_space"),
     "space.exploration": ("SpaceProfile",),
     "validation.network_validation": ("NetworkValidation", "Validation", "validate"),
     "workspace": ("Workspace", "find_workspace"),

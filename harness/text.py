@@ -18,6 +18,8 @@ _PICTURES = {**{chr(code): chr(0x2400 + code) for code in range(0x20)}, "\x7f": 
 _LONG_WORD = re.compile(r"(\S{60})\S{81,}(\S{60})")
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhd]?)\Z")
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LATENCY = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(s|ms|us|µs)\Z")
+_LATENCY_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 _LONGEST_S = 1e8
 _BYTE_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
@@ -89,6 +91,15 @@ def duration_s(text: str) -> float:
     seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
     if not 0 < seconds < _LONGEST_S:
         raise ValueError('is not a duration; write "90s", "10m", "2h" or "7d"')
+    return seconds
+
+
+def latency_s(text: str) -> float:
+    """Return the seconds of a latency such as `5ms`, `300us` or `0.01s`; raise ValueError for other text."""
+    found = _LATENCY.match(text.strip())
+    seconds = float(found[1]) * _LATENCY_UNITS[found[2]] if found else 0.0
+    if not 0 < seconds < _LONGEST_S:
+        raise ValueError('is not a latency; write "5ms", "300us" or "0.01s"')
     return seconds
 
 

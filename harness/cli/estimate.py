@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import arguments
+from harness.cli.estimate_candidates import SpaceOptions, estimate_candidates
 from harness.cli.invocation import command_words
 from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, print_error, print_json, print_table, write_csv
-from harness.errors import CoverageError
+from harness.errors import CoverageError, UsageError
 from harness.text import clock_name, milliseconds, printable
 from harness.workspace import find_workspace
 
@@ -31,25 +32,38 @@ class Files:
 
 
 @spread
-def estimate(
-    models: arguments.Models,
+def estimate(  # one parameter for each argument and group of options
+    models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL.onnx …]", help=arguments.MODELS_HELP)] = None,
+    *,
     choice: arguments.TableChoice,
     layers: Annotated[bool, typer.Option("--layers", help="Show every layer.")] = False,
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Accept layers that are not in the table.")
     ] = False,
-    *,
     files: Files,
+    candidates: SpaceOptions,
     reading: arguments.Reading,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
     """Estimate the latency of networks from the table of a device.
 
-    Networks that cannot be used are listed, the others are estimated, and the exit code is 3.
+    Networks that cannot be used are listed, the others are estimated, and the exit code is 3. With --space, estimate
+    candidates of a search space instead, and show the best of them.
 
     Example: harness estimate builtin:resnet50 model.onnx --device cpu01 --layers
+
+    Example: harness estimate --space super.onnx --candidates random:1000000 --under 5ms -o best.npy
     """
+    if candidates.space is not None:
+        if models or layers or allow_partial or files != Files():
+            step = "Omit networks, --layers, --allow-partial, --html and --csv"
+            raise UsageError("--space estimates candidates, without their layers", next_step=step)
+        estimate_candidates(candidates, choice, reading, find_workspace(directory), json=json)
+        return
+    if not models or candidates != SpaceOptions():
+        step = "Name at least one network, or give --space with --candidates"
+        raise UsageError("There is nothing to estimate", next_step=step)
     from harness.device.overrides import Variant
     from harness.estimation import network_estimate as networks
     from harness.lut.table_choice import open_table

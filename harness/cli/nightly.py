@@ -80,7 +80,9 @@ def run(
     found = _plan(workspace, plan)
     _check_outputs(found.path, markdown, junit)
     if engine is not None:
-        found = _with_engine(found, engine)
+        from harness.fleet.cluster.access import engine_address
+
+        found = replace(found, scheduler=engine_address(engine))
     which = _night(night, current_night(found))
     if dry_run:
         show_forecast(found, workspace, which, json)
@@ -248,20 +250,6 @@ def _plan(workspace: Workspace, path: Path | None) -> NightPlan:
     from harness.nightly.night_plan import PLAN_NAME, load_plan
 
     return load_plan(path or workspace.root / PLAN_NAME)
-
-
-def _with_engine(plan: NightPlan, text: str) -> NightPlan:
-    from harness.fleet.cluster.access import dask_address
-
-    kind, _, address = text.partition("=")
-    if text == "local":
-        return replace(plan, scheduler=None)
-    try:
-        if kind != "dask":
-            raise ValueError("is neither local nor dask=ADDRESS")
-        return replace(plan, scheduler=dask_address(address))
-    except ValueError as error:
-        raise UsageError(f"--engine {text[:80]} {error}", next_step="Write --engine dask=tcp://HOST:8786") from error
 
 
 def _night(text: str | None, tonight: date) -> date:

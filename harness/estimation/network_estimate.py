@@ -124,28 +124,16 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
 
     Layers without an entry are predicted if the table has a predictor and their keys can be parsed.
     """
-    layers = cut(network, table.rules)
-    contexts = [(place_of(network, layers, at), context_of(network, layer)) for at, layer in enumerate(layers)]
-    found = _find(network, layers, contexts, table)
-    asked = zip(layers, contexts, found, strict=True)
-    predicted = _predict(
-        table, [(layer, plain) for layer, (_, plain), entry in asked if entry is None], table.runs_warm(network)
-    )
-    estimates = tuple(
-        _unmeasured(layer, context, predicted.get((layer.key.digest, context)))
-        if known is None
-        else _measured(layer, known)
-        if isinstance(known, Entry)
-        else _in_class(layer, context, known, table)
-        for layer, (_, context), known in zip(layers, contexts, found, strict=True)
-    )
+    looked_up = look_up(network, table)
+    estimates = tuple(one.estimate for one in looked_up)
+    found = [one.known for one in looked_up if isinstance(one.known, Entry | ClassValue)]
     terms = OverheadTerms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
     overhead_s, overhead_variance = table.overhead.of(row_of(terms))
     covered_s = max(0.0, sum(one.remainder_s for one in estimates if one.remainder_s is not None)) + overhead_s
     complete = all(layer.latency_s is not None for layer in estimates)
     coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in estimates))
-    variance = _variance(table, [known for known in found if known is not None]) + overhead_variance
-    used = [predicted[layer.key, layer.context] for layer in estimates if layer.source in PREDICTED]
+    variance = _variance(table, found) + overhead_variance
+    used = [one.known for one in looked_up if isinstance(one.known, Predicted)]
     variance += stderr_of_sum([one.layer for one in used], [one.prediction for one in used]) ** 2
     plain = (entry for entry in found if isinstance(entry, Entry) and "@" not in entry.context)
     aside_s = sum(entry.remainder_s for entry in plain if entry.key in table.displaced)
@@ -168,14 +156,43 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
 
 
 @dataclass(frozen=True)
-class _Predicted:
+class Predicted:
     """A layer's features and their prediction."""
 
     layer: LayerFeatures
     prediction: LayerPrediction
 
 
-def _predict(table: Lut, layers: Sequence[tuple[Layer, str]], is_warm: bool) -> dict[tuple[str, str], _Predicted]:
+@dataclass(frozen=True)
+class LookedUp:
+    """The estimate of a layer and what it comes from, None if the layer is unknown."""
+
+    estimate: LayerEstimate
+    known: Entry | ClassValue | Predicted | None
+
+
+def look_up(network: Network, table: Lut, is_warm: bool | None = None) -> tuple[LookedUp, ...]:
+    """Cut the network by the table's fusion rules and find or predict each layer.
+
+    `is_warm` is whether layers find their weights in the caches; by default the size of the network decides.
+    """
+    layers = cut(network, table.rules)
+    contexts = [(place_of(network, layers, at), context_of(network, layer)) for at, layer in enumerate(layers)]
+    found = _find(network, layers, contexts, table)
+    asked = zip(layers, contexts, found, strict=True)
+    is_warm = table.runs_warm(network) if is_warm is None else is_warm
+    predicted = _predict(table, [(layer, plain) for layer, (_, plain), entry in asked if entry is None], is_warm)
+    return tuple(
+        LookedUp(_unmeasured(layer, context, prediction := predicted.get((layer.key.digest, context))), prediction)
+        if known is None
+        else LookedUp(_measured(layer, known), known)
+        if isinstance(known, Entry)
+        else LookedUp(_in_class(layer, context, known, table), known)
+        for layer, (_, context), known in zip(layers, contexts, found, strict=True)
+    )
+
+
+def _predict(table: Lut, layers: Sequence[tuple[Layer, str]], is_warm: bool) -> dict[tuple[str, str], Predicted]:
     """Return the predictions of the table's predictor for layers in contexts, by key digest and context."""
     if not layers or table.loaded_predictor is None:
         return {}
@@ -187,7 +204,7 @@ def _predict(table: Lut, layers: Sequence[tuple[Layer, str]], is_warm: bool) -> 
     known = {place: known[place] for place, is_learnt in learnt if is_learnt}
     predictions = table.loaded_predictor.predict_all(list(known.values()))
     return {
-        place: _Predicted(features, prediction)
+        place: Predicted(features, prediction)
         for (place, features), prediction in zip(known.items(), predictions, strict=True)
         if 0 < prediction.latency_s < math.inf
     }
@@ -198,7 +215,7 @@ def _measured(layer: Layer, entry: Entry) -> LayerEstimate:
     return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
 
 
-def _unmeasured(layer: Layer, context: str, predicted: _Predicted | None) -> LayerEstimate:
+def _unmeasured(layer: Layer, context: str, predicted: Predicted | None) -> LayerEstimate:
     if predicted is None:
         return LayerEstimate(layer.name, layer.op, layer.key.digest, None, None, "unknown", context)
     prediction = predicted.prediction

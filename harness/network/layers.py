@@ -68,5 +68,10 @@ def _source(network: Network, tensor: str) -> str:
 def place_of(network: Network, layers: Sequence[Layer], at: int) -> str:
     """Return the context of layer `at` and a hash of its neighbourhood, such as `chip@1a2b3c4d`."""
     near = layers[max(0, at - NEIGHBOURS) : at + NEIGHBOURS + 1]
-    text = " ".join(layer.key.digest for layer in near) + f" {min(at, NEIGHBOURS)}"
-    return f"{context_of(network, layers[at])}@{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    digest = neighbourhood([layer.key.digest for layer in near], min(at, NEIGHBOURS))
+    return f"{context_of(network, layers[at])}@{digest}"
+
+
+def neighbourhood(keys: Sequence[str], before: int) -> str:
+    """Return the hash of a neighbourhood: digests of its keys in order, `before` of them before the layer."""
+    return hashlib.sha256(f"{' '.join(keys)} {before}".encode()).hexdigest()[:8]

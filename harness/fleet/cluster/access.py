@@ -26,6 +26,19 @@ def dask_address(text: str) -> str:
     return text
 
 
+def engine_address(text: str) -> str | None:
+    """Return the scheduler of an engine `dask=ADDRESS`, None for `local`; raises UsageError."""
+    kind, _, address = text.partition("=")
+    if text == "local":
+        return None
+    try:
+        if kind != "dask":
+            raise ValueError("is neither local nor dask=ADDRESS")
+        return dask_address(address)
+    except ValueError as error:
+        raise UsageError(f"--engine {text[:80]} {error}", next_step="Write --engine dask=tcp://HOST:8786") from error
+
+
 def resource_of(device: str) -> str:
     """Return the name of the Dask resource that stands for a device."""
     return f"device:{device}"

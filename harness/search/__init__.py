@@ -1,0 +1,1 @@
+"""Latencies of all networks of a search space, from tables by choice that are made once."""

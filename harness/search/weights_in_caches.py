@@ -1,0 +1,71 @@
+"""Which candidates find their weights in the caches: the predictions of a processor's layers depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.array_types import Mask
+from harness.errors import UnsupportedNetwork
+from harness.lut.table import Lut
+from harness.measure.core_caches import core_cache_bytes
+from harness.network.network import HELD_CACHES
+from harness.search.block_codes import Choices
+from harness.search.search_space import SearchSpace
+
+_CHECKS = 16
+
+
+@dataclass(frozen=True)
+class WeightTables:
+    """Bytes of the weights of a candidate: `common_bytes`, and those of each choice; `most_bytes` are in the caches."""
+
+    common_bytes: int
+    choices_bytes: tuple[NDArray[np.int64], ...]
+    most_bytes: int
+
+    @classmethod
+    def of(cls, space: SearchSpace, table: Lut) -> WeightTables | None:
+        """Return the tables; None where nothing is predicted from the caches, or all candidates are alike.
+
+        Raises UnsupportedNetwork if positions share weights, so that their sizes do not add up.
+        """
+        cache_bytes = core_cache_bytes(table.clock, table.fingerprint)
+        if table.loaded_predictor is None or cache_bytes is None:
+            return None
+        base = [0] * len(space.sizes)
+        common = _bytes(space, base)
+        choices = tuple(
+            np.array([_bytes(space, [*base[:at], one, *base[at + 1 :]]) - common for one in range(size)], np.int64)
+            for at, size in enumerate(space.sizes)
+        )
+        found = cls(common, choices, HELD_CACHES * cache_bytes)
+        found._check(space)
+        least, most = (common + sum(int(pick(one)) for one in choices) for pick in (np.min, np.max))
+        return found if least <= found.most_bytes < most else None
+
+    def in_caches(self, choices: Choices) -> Mask:
+        """Return which candidates find their weights in the caches."""
+        return np.asarray(self._total(choices) <= self.most_bytes)
+
+    def _total(self, choices: Choices) -> NDArray[np.int64]:
+        total = np.full(choices.shape[1], self.common_bytes, np.int64)
+        for held, row in zip(self.choices_bytes, choices, strict=True):
+            total += held[row]
+        return total
+
+    def _check(self, space: SearchSpace) -> None:
+        random = np.random.default_rng(0)
+        drawn = random.integers(0, space.sizes, (_CHECKS, len(space.sizes)))
+        totals = self._total(np.asarray(drawn.T, np.uint8)).tolist()
+        if totals != [_bytes(space, row) for row in drawn.tolist()]:
+            step = "Give each position weights of its own"
+            raise UnsupportedNetwork(f"Positions of {space.name} share weights", next_step=step)
+
+
+def _bytes(space: SearchSpace, candidate: Sequence[int]) -> int:
+    network = space.network_of(candidate)
+    return network.constant_bytes(network.nodes)

@@ -1,0 +1,144 @@
+"""Files of candidates, their ranking, and the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from synthetic_tables import table_of
+
+from benchmarks.search.mobile_space import mobile_space
+from harness.cli.app import main
+from harness.errors import ConfigurationError, UsageError
+from harness.lut.table_files import publish
+from harness.search import candidates
+from harness.search.candidates import array_spans, random_count, random_spans, read_candidates, read_scores
+from harness.search.cluster import rank_on_cluster
+from harness.search.ranking import Wanted, best_of, rank_span
+from harness.search.search_space import SearchSpace
+from harness.search.space_estimator import SpaceEstimator
+from harness.text import latency_s
+
+
+@pytest.fixture(scope="module")
+def space() -> SearchSpace:
+    """Return a space of 100 networks."""
+    return SearchSpace.read(mobile_space((8,), edge=8, blocks=3))
+
+
+@pytest.fixture(scope="module")
+def estimator(space: SearchSpace) -> SpaceEstimator:
+    """Return its tables."""
+    return SpaceEstimator.of(space, table_of(space, "plain"))
+
+
+@pytest.mark.parametrize("scored", [False, True])
+def test_the_best_of_all_spans_are_kept(
+    estimator: SpaceEstimator, scored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranking span by span gives the candidates that sorting all of them gives, ties in the order of the file."""
+    monkeypatch.setattr(candidates, "SPAN", 64)
+    random = np.random.default_rng(3)
+    rows = random.integers(0, estimator.sizes, (1000, len(estimator.sizes)))
+    scores = random.integers(0, 20, 1000).astype(float) if scored else None
+    latencies = estimator.latency_s(rows)
+    bound_s = float(np.median(latencies))
+    wanted = Wanted(30, bound_s)
+    found = best_of((rank_span(estimator, span, wanted) for span in array_spans(rows, scores)), wanted)
+    costs = latencies if scores is None else -scores
+    under = np.flatnonzero(latencies <= bound_s)
+    expected = under[np.lexsort((under, costs[under]))][:30]
+    assert found.numbers.tolist() == expected.tolist()
+    assert (found.rows == rows[expected]).all()
+    assert (found.seen, found.under, found.unknown) == (1000, len(under), 0)
+
+
+def test_random_candidates_are_the_same_wherever_they_are_drawn(
+    estimator: SpaceEstimator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seed determines all candidates, each position has all of its choices, and spans hold as many as were asked."""
+    monkeypatch.setattr(candidates, "SPAN", 300)
+    spans = list(random_spans(700, estimator.sizes, seed=5))
+    rows = [span.rows() for span in spans]
+    assert [len(part) for part in rows] == [300, 300, 100]
+    assert all((span.rows() == part).all() for span, part in zip(spans, rows, strict=True))
+    assert not (rows[0] == rows[1]).all()
+    assert (np.concatenate(rows).max(axis=0) + 1).tolist() == list(estimator.sizes)
+
+
+@pytest.mark.parametrize("content", ["floats", "columns", "objects", "text", "empty"])
+def test_files_that_hold_no_candidates_are_refused(content: str, tmp_path: Path) -> None:
+    """Other types, other shapes, pickled objects and other formats are refused, and nothing is unpickled."""
+    path = tmp_path / "candidates.npy"
+    if content == "text":
+        path.write_text("0,1,2")
+    elif content == "empty":
+        path.touch()
+    else:
+        array = {"floats": np.zeros((2, 3)), "columns": np.zeros((2, 4), int), "objects": np.array([[{}] * 3] * 2)}
+        np.save(path, array[content], allow_pickle=content == "objects")
+    with pytest.raises(ConfigurationError):
+        read_candidates(path, 3)
+    with pytest.raises(ConfigurationError):
+        read_scores(path, 2)
+
+
+@pytest.mark.parametrize("text", ["random:", "random:0", "random:-1", "random:1e6"])
+def test_wrong_numbers_of_candidates_are_refused(text: str) -> None:
+    """Only whole positive numbers follow `random:`."""
+    with pytest.raises(UsageError):
+        random_count(text)
+
+
+def test_latencies_have_units() -> None:
+    """A latency is a number with its unit."""
+    assert [latency_s(text) for text in ("5ms", "300us", "0.5 s")] == pytest.approx([5e-3, 3e-4, 0.5])
+    for text in ("5", "ms", "5m", "0ms"):
+        with pytest.raises(ValueError, match="latency"):
+            latency_s(text)
+
+
+def test_the_command_writes_the_best_candidates(
+    space: SearchSpace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`harness estimate --space` ranks the candidates of a file, reports their intervals, and writes the best."""
+    published = publish(dataclasses.replace(table_of(space, "plain")), tmp_path / "lut")
+    onnx.save(mobile_space((8,), edge=8, blocks=3), tmp_path / "super.onnx")
+    rows = np.random.default_rng(4).integers(0, space.sizes, (500, len(space.sizes))).astype(np.uint8)
+    np.save(tmp_path / "candidates.npy", rows)
+    files = ["--space", str(tmp_path / "super.onnx"), "--candidates", str(tmp_path / "candidates.npy")]
+    options = ["--lut", str(published.path), "--workspace", str(tmp_path), "--best", "3", "--json"]
+    with pytest.raises(SystemExit) as end:
+        main(["estimate", *files, *options, "--under", "1s", "-o", str(tmp_path / "best.npy")])
+    assert not end.value.code
+    found = json.loads(capsys.readouterr().out)
+    assert (found["candidates"], found["under"], found["unknown"]) == (500, 500, 0)
+    assert [one["choices"] for one in found["best"]] == np.load(tmp_path / "best.npy").tolist()
+    for one in found["best"]:
+        assert one["choices"] == rows[one["number"]].tolist()
+        assert one["interval_s"][0] < one["latency_s"] < one["interval_s"][1]
+        assert one["coverage"]["measured"] > 0
+    with pytest.raises(SystemExit) as end:
+        main(["estimate", *files, "--layers", "--lut", str(published.path)])
+    assert end.value.code == 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_ranks_as_one_process_does(estimator: SpaceEstimator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans that workers of a Dask scheduler rank have the same best candidates as here."""
+    from distributed import LocalCluster
+
+    monkeypatch.setattr(candidates, "SPAN", 200)
+    wanted = Wanted(20)
+    here = best_of((rank_span(estimator, span, wanted) for span in random_spans(1500, estimator.sizes, 1)), wanted)
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    with LocalCluster(protocol="tcp", **options) as cluster:
+        rankings = rank_on_cluster(cluster.scheduler_address, estimator, random_spans(1500, estimator.sizes, 1), wanted)
+        there = best_of(rankings, wanted)
+    assert there.numbers.tolist() == here.numbers.tolist()
+    assert (there.rows == here.rows).all()
+    assert (there.seen, there.under) == (here.seen, here.under)
