@@ -16,10 +16,11 @@ from harness.lut.neighbourhoods import ClassValue
 from harness.lut.table import Entry, Lut
 from harness.lut.table_choice import open_table
 from harness.measure.summary import Z_95
-from harness.network.layers import Layer, context_of, cut, place_of
+from harness.network.keyed_network import KeyedLayer, KeyedNetwork, keyed
+from harness.network.keyed_reading import read_keyed_networks
 from harness.network.model_references import Models
 from harness.network.network import FreeNode, Network, UnmeasuredNode
-from harness.network.network_list import NetworkList, RefusedNetwork, read_networks
+from harness.network.network_list import NetworksRead, RefusedNetwork
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.uncertainty.coverage import Coverage
@@ -90,7 +91,7 @@ class NetworkEstimates(tuple[NetworkEstimate, ...]):
     refused_networks: tuple[RefusedNetwork, ...]
 
     @classmethod
-    def of(cls, networks: NetworkList, table: Lut) -> Self:
+    def of(cls, networks: NetworksRead[KeyedNetwork], table: Lut) -> Self:
         """Estimate the networks that can be used."""
         found = cls(estimate_network(network, table) for network in networks.networks)
         found.refused_networks = networks.refused
@@ -116,28 +117,26 @@ def estimate(
     """
     folder = None if lut is None else Path(lut)
     table = open_table(device, folder, as_workspace(workspace), Variant(batch, threads))
-    return NetworkEstimates.of(read_networks(models, dims, batch=batch, strict=strict), table)
+    return NetworkEstimates.of(read_keyed_networks(models, table.rules, dims, batch=batch, strict=strict), table)
 
 
-def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
-    """Cut the network by the table's fusion rules and add up the latencies of its layers.
+def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEstimate:
+    """Add up the latencies of the layers of a network, cut by the table's fusion rules.
 
     Layers without an entry are predicted if the table has a predictor and their keys can be parsed.
     """
-    layers = cut(network, table.rules)
-    contexts = [(place_of(network, layers, at), context_of(network, layer)) for at, layer in enumerate(layers)]
-    found = _find(network, layers, contexts, table)
-    asked = zip(layers, contexts, found, strict=True)
-    predicted = _predict(
-        table, [(layer, plain) for layer, (_, plain), entry in asked if entry is None], table.runs_warm(network)
-    )
+    network = keyed(network, table.rules) if isinstance(network, Network) else network
+    layers = network.layers
+    found = _find(layers, table)
+    missing = [layer for layer, known in zip(layers, found, strict=True) if known is None]
+    predicted = _predict(table, missing, table.runs_warm(network)) if missing else {}
     estimates = tuple(
-        _unmeasured(layer, context, predicted.get((layer.key.digest, context)))
+        _unmeasured(layer, predicted.get((layer.key.digest, layer.context)))
         if known is None
         else _measured(layer, known)
         if isinstance(known, Entry)
-        else _in_class(layer, context, known, table)
-        for layer, (_, context), known in zip(layers, contexts, found, strict=True)
+        else _in_class(layer, known, table)
+        for layer, known in zip(layers, found, strict=True)
     )
     terms = OverheadTerms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
     overhead_s, overhead_variance = table.overhead.of(row_of(terms))
@@ -175,12 +174,12 @@ class _Predicted:
     prediction: LayerPrediction
 
 
-def _predict(table: Lut, layers: Sequence[tuple[Layer, str]], is_warm: bool) -> dict[tuple[str, str], _Predicted]:
-    """Return the predictions of the table's predictor for layers in contexts, by key digest and context."""
-    if not layers or table.loaded_predictor is None:
+def _predict(table: Lut, layers: Sequence[KeyedLayer], is_warm: bool) -> dict[tuple[str, str], _Predicted]:
+    """Return the predictions of the table's predictor for layers, by key digest and context."""
+    if table.loaded_predictor is None:
         return {}
     described = {
-        (layer.key.digest, context): describe(layer.key.text, context, warm=is_warm) for layer, context in layers
+        (layer.key.digest, layer.context): describe(layer.key.text, layer.context, warm=is_warm) for layer in layers
     }
     known = {place: features for place, features in described.items() if features is not None}
     learnt = zip(list(known), table.loaded_predictor.knows(list(known.values())), strict=True)
@@ -193,42 +192,40 @@ def _predict(table: Lut, layers: Sequence[tuple[Layer, str]], is_warm: bool) -> 
     }
 
 
-def _measured(layer: Layer, entry: Entry) -> LayerEstimate:
+def _measured(layer: KeyedLayer, entry: Entry) -> LayerEstimate:
     known = (entry.latency_s, entry.stderr_s, "measured", entry.context, entry.remainder_s)
     return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
 
 
-def _unmeasured(layer: Layer, context: str, predicted: _Predicted | None) -> LayerEstimate:
+def _unmeasured(layer: KeyedLayer, predicted: _Predicted | None) -> LayerEstimate:
     if predicted is None:
-        return LayerEstimate(layer.name, layer.op, layer.key.digest, None, None, "unknown", context)
+        return LayerEstimate(layer.name, layer.op, layer.key.digest, None, None, "unknown", layer.context)
     prediction = predicted.prediction
     source = "extrapolated" if prediction.coverage == Coverage.OUTSIDE else "interpolated"
     stderr_s = (prediction.high_s - prediction.low_s) / 2 / NORMAL_90
     stderr_s = min(stderr_s, prediction.latency_s)  # an interval beyond a factor of two has no more meaning than that
-    known = (prediction.latency_s, stderr_s, source, context, prediction.latency_s)
+    known = (prediction.latency_s, stderr_s, source, layer.context, prediction.latency_s)
     return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
 
 
-def _in_class(layer: Layer, context: str, known: ClassValue, table: Lut) -> LayerEstimate:
+def _in_class(layer: KeyedLayer, known: ClassValue, table: Lut) -> LayerEstimate:
     """Return a layer in an unknown neighbourhood, with its class in place of the digest of the neighbourhood."""
     stderr_s = math.sqrt(table.variance(known.weights) + known.spread_s**2)
-    near = f"{context}@{known.neighbourhood}"
+    near = f"{layer.context}@{known.neighbourhood}"
     return LayerEstimate(
         layer.name, layer.op, layer.key.digest, known.latency_s, stderr_s, "measured", near, known.latency_s
     )
 
 
-def _find(
-    network: Network, layers: Sequence[Layer], contexts: Sequence[tuple[str, str]], table: Lut
-) -> list[Entry | ClassValue | None]:
+def _find(layers: Sequence[KeyedLayer], table: Lut) -> list[Entry | ClassValue | None]:
     """Return what the table has of each layer: in its neighbourhood, else in the class of that, else in any context."""
-    exact = [table.by_place.get((layer.key.digest, near)) for layer, (near, _) in zip(layers, contexts, strict=True)]
+    exact = [table.by_place.get((layer.key.digest, layer.place)) for layer in layers]
     known: Sequence[ClassValue | None] = [None] * len(layers)
     if table.neighbourhoods is not None and None in exact:
-        known = class_values(network, layers, table.neighbourhoods)
+        known = class_values(layers, table.neighbourhoods)
     return [
-        entry or value or table.find(layer.key.digest, near)
-        for entry, value, layer, near in zip(exact, known, layers, contexts, strict=True)
+        entry or value or table.find(layer.key.digest, (layer.place, layer.context))
+        for entry, value, layer in zip(exact, known, layers, strict=True)
     ]
 
 

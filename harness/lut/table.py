@@ -19,6 +19,7 @@ from harness.lut.neighbourhoods import Neighbourhoods
 from harness.measure.core_caches import core_cache_bytes
 from harness.measure.summary import Z_95
 from harness.network.fusion_rules import FusionRule
+from harness.network.keyed_network import KeyedNetwork
 from harness.network.network import Network
 from harness.predictor.predictor import Predictor
 
@@ -181,7 +182,7 @@ class Lut:
         """The predictor, or None where the table has none; raises LutCorrupt."""
         return Predictor(self.predictor) if self.predictor else None
 
-    def runs_warm(self, network: Network) -> bool:
+    def runs_warm(self, network: Network | KeyedNetwork) -> bool:
         """Return whether a network finds its weights in the caches of the table's device."""
         cache_bytes = core_cache_bytes(self.clock, self.fingerprint)
         return cache_bytes is not None and network.runs_from_caches(cache_bytes)

@@ -87,16 +87,30 @@ def load_network(
     with those of the network in the file. Raises UnsupportedNetwork for a network that has no such batch.
     """
     reference = _reference(model)
+    with naming(reference):
+        network, reason = _network(reference, dims or {}, batch)
+    note_unchecked(reference, batch, reason, note)
+    return replace(network, file=shown(reference))
+
+
+@contextlib.contextmanager
+def naming(reference: ModelReference) -> Iterator[None]:
+    """Name the file in the errors about it."""
     file = shown(reference)
     try:
-        network, reason = _network(reference, dims or {}, batch)
+        yield
     except NetworkError as error:
         if error.what.startswith(file):
             raise
         raise type(error)(f"{file}: {error.what}", why=error.why, next_step=error.next_step) from error
+
+
+def note_unchecked(
+    reference: ModelReference, batch: int | None, reason: str, note: Callable[[str], None]
+) -> None:
+    """Pass a line to `note` if there is a reason why the rows of another batch were not compared."""
     if reason:
-        note(f"not checked: {file}: rows with a batch of {batch} were not compared: {reason}")
-    return replace(network, file=file)
+        note(f"not checked: {shown(reference)}: rows with a batch of {batch} were not compared: {reason}")
 
 
 def is_builtin(reference: ModelReference) -> bool:
@@ -107,6 +121,15 @@ def is_builtin(reference: ModelReference) -> bool:
 def shown(reference: ModelReference) -> str:
     """Return the name by which messages refer to a network: its path, `builtin:NAME`, or its name in memory."""
     return printable(reference.name if isinstance(reference, ModelContent) else reference, 200)
+
+
+def stem_of(reference: ModelReference) -> str:
+    """Return the name that results carry."""
+    if isinstance(reference, ModelContent):
+        return reference.name
+    if is_builtin(reference):
+        return reference.removeprefix(BUILTIN_PREFIX)
+    return printable(Path(reference).stem, 200)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,10 @@
-"""Work on the machines of a sweep, in this process or in several."""
+"""Work on many items in this process or in several forks of it, which share what it holds."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -15,13 +13,17 @@ from typing import Any, TypeVar
 from harness.errors import UnsupportedNetwork
 
 _T = TypeVar("_T")
+_LOOK_EVERY_S = 0.5
 
 _work: Callable[[int], Any] | None = None
-"""What a process of a pool does. It is inherited by the fork, because it holds the network."""
+"""What a process of a pool does. It is inherited by the fork, because it holds networks and tables."""
 
 
-def results(work: Callable[[int], _T], count: int, jobs: int) -> Iterator[_T]:
-    """Yield `work` of 0, 1, … in order, done by `jobs` processes; its errors are raised here."""
+def results(work: Callable[[int], _T], count: int, jobs: int, *, next_step: str) -> Iterator[_T]:
+    """Yield `work` of 0, 1, … in order, done by `jobs` processes; its errors are raised here.
+
+    Raises UnsupportedNetwork, with this next step, if a process ends early.
+    """
     jobs = min(jobs, count)
     if jobs <= 1:
         yield from map(work, range(count))
@@ -32,8 +34,7 @@ def results(work: Callable[[int], _T], count: int, jobs: int) -> Iterator[_T]:
         yield from pool.map(_one, range(count))
     except BrokenProcessPool as error:
         why = "It may have taken more memory or processor time than a process may"
-        step = "Use --jobs 1, which names the limit"
-        raise UnsupportedNetwork("A process of the sweep ended early", why=why, next_step=step) from error
+        raise UnsupportedNetwork("One of several processes ended early", why=why, next_step=next_step) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -42,14 +43,15 @@ def _start(work: Callable[[int], Any], parent: int) -> None:
     global _work
     _work = work
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent cancels what has not started
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    # A thread would wait better, but a process with two threads cannot fork safely, as the work may.
+    signal.signal(signal.SIGALRM, lambda _signal, _frame: _end_without(parent))
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_EVERY_S, _LOOK_EVERY_S)
 
 
-def _end_with(parent: int) -> None:
-    """End this process soon after the parent, which may have been killed."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+def _end_without(parent: int) -> None:
+    """End this process if the parent has ended, which may have been killed."""
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _one(number: int) -> Any:
