@@ -14,7 +14,7 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 VARIABLE = "HARNESS_CACHE_DIR"
@@ -88,8 +88,10 @@ def _files_of(package: str) -> Iterable[str]:
     from importlib.util import find_spec
 
     found = find_spec(package)
-    for folder in sorted(found.submodule_search_locations or ()) if found else ():
-        for path in sorted(Path(folder).rglob("*.py")) if package.startswith("harness") else [Path(folder, "__init__.py")]:
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        # Other distributions write their version into the file of the package.
+        own = package.startswith("harness")
+        for path in sorted(Path(folder).rglob("*.py")) if own else (Path(folder, "__init__.py"),):
             status = path.stat()
             yield f"{path} {status.st_size} {status.st_mtime_ns}"
 
@@ -108,23 +110,23 @@ def _folder() -> Path | None:
     return (Path(system) if os.path.isabs(system) else home / ".cache") / "harness"
 
 
-def _is_own(path: Path, is_kind: object) -> bool:
+def _is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
     try:
         return _is_ours(path.lstat(), is_kind)
     except OSError:
         return False
 
 
-def _is_ours(status: os.stat_result, is_kind: object) -> bool:
+def _is_ours(status: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
     """Return whether a file or folder is of this kind, belongs to this user, and nobody else may write it."""
-    assert callable(is_kind)
-    return bool(is_kind(status.st_mode)) and status.st_uid == os.geteuid() and not status.st_mode & _WRITABLE_BY_OTHERS
+    return is_kind(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _WRITABLE_BY_OTHERS
 
 
 def _bound(folder: Path) -> None:
     """Remove the least recently used files until the others take at most nine tenths of `MAX_BYTES`."""
     with os.scandir(folder) as found:
-        files = sorted((one.stat(follow_symlinks=False).st_mtime, one.stat(follow_symlinks=False).st_size, one.path) for one in found)
+        states = [(one.stat(follow_symlinks=False), one.path) for one in found]
+    files = sorted((state.st_mtime, state.st_size, path) for state, path in states)
     total = sum(size for _, size, _ in files)
     if total <= MAX_BYTES:
         return

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from harness.errors import UnsupportedNetwork
@@ -28,6 +25,10 @@ def results(work: Callable[[int], _T], count: int, jobs: int, *, next_step: str)
     if jobs <= 1:
         yield from map(work, range(count))
         return
+    import multiprocessing  # with what follows, a tenth of the start of a command
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
     context = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(work, os.getpid()))
     try:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from harness.device.overrides import Variant
 from harness.estimation.chained_layers import class_values
@@ -21,13 +21,11 @@ from harness.network.keyed_reading import read_keyed_networks
 from harness.network.model_references import Models
 from harness.network.network import FreeNode, Network, UnmeasuredNode
 from harness.network.network_list import NetworksRead, RefusedNetwork
-from harness.predictor.features.key_features import describe
-from harness.predictor.features.layer_features import LayerFeatures
-from harness.predictor.uncertainty.coverage import Coverage
-from harness.predictor.uncertainty.intervals import NORMAL_90
-from harness.predictor.uncertainty.network_errors import LayerPrediction, stderr_of_sum
 from harness.probe.overhead_terms import OverheadTerms
 from harness.workspace import AnyWorkspace, as_workspace
+
+if TYPE_CHECKING:
+    from harness.estimation.predicted_layers import PredictedLayer
 
 PREDICTED = ("interpolated", "extrapolated")
 COVERAGE_CLASSES = ("measured", *PREDICTED, "unknown")
@@ -129,9 +127,9 @@ def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEsti
     layers = network.layers
     found = _find(layers, table)
     missing = [layer for layer, known in zip(layers, found, strict=True) if known is None]
-    predicted = _predict(table, missing, table.runs_warm(network)) if missing else {}
+    predicted = _predicted(table, missing, table.runs_warm(network))
     estimates = tuple(
-        _unmeasured(layer, predicted.get((layer.key.digest, layer.context)))
+        _missing(layer, predicted.get((layer.key.digest, layer.context)))
         if known is None
         else _measured(layer, known)
         if isinstance(known, Entry)
@@ -144,8 +142,8 @@ def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEsti
     complete = all(layer.latency_s is not None for layer in estimates)
     coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in estimates))
     variance = _variance(table, [known for known in found if known is not None]) + overhead_variance
-    used = [predicted[layer.key, layer.context] for layer in estimates if layer.source in PREDICTED]
-    variance += stderr_of_sum([one.layer for one in used], [one.prediction for one in used]) ** 2
+    used = [predicted[one.key, one.context] for one in estimates if one.source in PREDICTED]
+    variance += _variance_of_predicted(used)
     plain = (entry for entry in found if isinstance(entry, Entry) and "@" not in entry.context)
     aside_s = sum(entry.remainder_s for entry in plain if entry.key in table.displaced)
     sum_error = table.network_errors.get(network.sha256[:16], table.sum_error)
@@ -166,45 +164,31 @@ def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEsti
     )
 
 
-@dataclass(frozen=True)
-class _Predicted:
-    """A layer's features and their prediction."""
-
-    layer: LayerFeatures
-    prediction: LayerPrediction
-
-
-def _predict(table: Lut, layers: Sequence[KeyedLayer], is_warm: bool) -> dict[tuple[str, str], _Predicted]:
-    """Return the predictions of the table's predictor for layers, by key digest and context."""
-    if table.loaded_predictor is None:
+def _predicted(table: Lut, layers: Sequence[KeyedLayer], is_warm: bool) -> Mapping[tuple[str, str], PredictedLayer]:
+    if not layers or table.loaded_predictor is None:
         return {}
-    described = {
-        (layer.key.digest, layer.context): describe(layer.key.text, layer.context, warm=is_warm) for layer in layers
-    }
-    known = {place: features for place, features in described.items() if features is not None}
-    learnt = zip(list(known), table.loaded_predictor.knows(list(known.values())), strict=True)
-    known = {place: known[place] for place, is_learnt in learnt if is_learnt}
-    predictions = table.loaded_predictor.predict_all(list(known.values()))
-    return {
-        place: _Predicted(features, prediction)
-        for (place, features), prediction in zip(known.items(), predictions, strict=True)
-        if 0 < prediction.latency_s < math.inf
-    }
+    from harness.estimation.predicted_layers import predict_layers  # not loaded for networks that were measured
+
+    return predict_layers(table.loaded_predictor, layers, is_warm)
+
+
+def _variance_of_predicted(layers: Sequence[PredictedLayer]) -> float:
+    if not layers:
+        return 0.0
+    from harness.estimation.predicted_layers import variance_of_sum
+
+    return variance_of_sum(layers)
+
+
+def _missing(layer: KeyedLayer, predicted: PredictedLayer | None) -> LayerEstimate:
+    if predicted is None:
+        return LayerEstimate(layer.name, layer.op, layer.key.digest, None, None, "unknown", layer.context)
+    known = (predicted.latency_s, predicted.stderr_s, predicted.source, layer.context, predicted.latency_s)
+    return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
 
 
 def _measured(layer: KeyedLayer, entry: Entry) -> LayerEstimate:
     known = (entry.latency_s, entry.stderr_s, "measured", entry.context, entry.remainder_s)
-    return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
-
-
-def _unmeasured(layer: KeyedLayer, predicted: _Predicted | None) -> LayerEstimate:
-    if predicted is None:
-        return LayerEstimate(layer.name, layer.op, layer.key.digest, None, None, "unknown", layer.context)
-    prediction = predicted.prediction
-    source = "extrapolated" if prediction.coverage == Coverage.OUTSIDE else "interpolated"
-    stderr_s = (prediction.high_s - prediction.low_s) / 2 / NORMAL_90
-    stderr_s = min(stderr_s, prediction.latency_s)  # an interval beyond a factor of two has no more meaning than that
-    known = (prediction.latency_s, stderr_s, source, layer.context, prediction.latency_s)
     return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
 
 

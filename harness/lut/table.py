@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -21,7 +21,9 @@ from harness.measure.summary import Z_95
 from harness.network.fusion_rules import FusionRule
 from harness.network.keyed_network import KeyedNetwork
 from harness.network.network import Network
-from harness.predictor.predictor import Predictor
+
+if TYPE_CHECKING:
+    from harness.predictor.predictor import Predictor
 
 IMPORT: Literal["import"] = "import"
 """The method of tables whose latencies another tool measured."""
@@ -180,7 +182,11 @@ class Lut:
     @functools.cached_property
     def loaded_predictor(self) -> Predictor | None:
         """The predictor, or None where the table has none; raises LutCorrupt."""
-        return Predictor(self.predictor) if self.predictor else None
+        if not self.predictor:
+            return None
+        from harness.predictor.predictor import Predictor  # loads ONNX Runtime
+
+        return Predictor(self.predictor)
 
     def runs_warm(self, network: Network | KeyedNetwork) -> bool:
         """Return whether a network finds its weights in the caches of the table's device."""

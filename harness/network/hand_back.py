@@ -6,57 +6,23 @@ nothing here runs code, and no size is believed before it is compared with what 
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
+from harness.network.documents import count_of, decode_document, encode, list_of, text_of, texts_of
 from harness.network.expansion import MAX_NODES
 from harness.network.inference import MAX_TENSOR_BYTES
 from harness.network.network import ITEM_BYTES, Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
-from harness.network.plain_values import count_of, list_of, text_of, texts_of
 
-_LENGTH_BYTES = 8
-_MARKS = (b",", b"[", b"{")
 _SPARE_PARTS = 60 * MAX_NODES
 _PARTS_PER_BYTE = 4
 """A node and what it alone reads take up to 60 values; a file has a node for at least every 15 of its bytes."""
 
 
-def encode(document: dict[str, Any], parts: Sequence[bytes] = ()) -> bytes:
-    """Return a document and the parts that follow it; `decode_document` reads it."""
-    header = json.dumps(document, separators=(",", ":")).encode()
-    body = b"".join((header, *parts))
-    return b"".join(number.to_bytes(_LENGTH_BYTES, "big") for number in (len(body), len(header))) + body
-
-
-def is_whole(content: bytes | bytearray) -> bool:
-    """Return whether an answer has arrived in full."""
-    start = 2 * _LENGTH_BYTES
-    return len(content) >= start and len(content) - start == int.from_bytes(content[:_LENGTH_BYTES], "big")
-
-
 def most_parts(size_bytes: int) -> int:
     """Return how many values the document of a file of this size may have."""
     return _SPARE_PARTS + _PARTS_PER_BYTE * size_bytes
-
-
-def decode_document(content: bytes, most: int | None = None) -> tuple[dict[str, Any], memoryview]:
-    """Return the document, of at most so many values, and what follows it; raises ValueError.
-
-    The values are counted before they are parsed: a value of two bytes takes sixty in memory.
-    """
-    start = 2 * _LENGTH_BYTES
-    end = start + int.from_bytes(content[_LENGTH_BYTES:start], "big")
-    if not is_whole(content) or end > len(content):
-        raise ValueError("cut short")
-    header = content[start:end]
-    if most is not None and sum(map(header.count, _MARKS)) > most:
-        raise ValueError("more values than a network has")
-    document = json.loads(header)
-    if not isinstance(document, dict):
-        raise ValueError("no document")
-    return document, memoryview(content)[end:]
 
 
 def encode_network(network: Network, note: str = "") -> bytes:
@@ -182,4 +148,3 @@ def _check(network: Network) -> None:
         raise ValueError("a tensor has no type")
     if not re.fullmatch("[0-9a-f]{64}", network.sha256):
         raise ValueError("the hash is none")
-

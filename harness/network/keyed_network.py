@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.network.documents import count_of, encode, list_of, text_of, texts_of
 from harness.network.fusion_rules import FusionRule, as_executed
-from harness.network.hand_back import encode
 from harness.network.key import LayerKey
 from harness.network.layer_flows import LayerFlow, ReadTensor, WrittenTensor, layer_flows
 from harness.network.layers import context_of, cut, place_of
 from harness.network.network import FreeNode, Network, UnmeasuredNode, fit_into_caches
-from harness.network.plain_values import count_of, list_of, text_of, texts_of
 
 FORMAT = "keyed network 1"
 """The version of `encode_keyed`."""
@@ -104,7 +103,7 @@ def encode_keyed(network: KeyedNetwork, note: str = "", *, external: bool = Fals
     return encode(document)
 
 
-def keyed_of(document: dict[str, Any]) -> tuple[KeyedNetwork, str]:
+def keyed_of(document: Mapping[str, Any]) -> tuple[KeyedNetwork, str]:
     """Return the network of a document of `encode_keyed`, and the note; raises ValueError for anything else."""
     try:
         rows = list_of(document["layers"])

@@ -12,10 +12,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from harness import cache
+from harness.network.documents import decode_document
 from harness.network.fusion_rules import FusionRule
-from harness.network.hand_back import decode_document
 from harness.network.keyed_network import FORMAT, KeyedNetwork, encode_keyed, keyed, keyed_of
-from harness.network.limited_reading import read_keyed
 from harness.network.model_references import (
     Model,
     ModelContent,
@@ -30,10 +29,11 @@ from harness.network.model_references import (
     stem_of,
 )
 from harness.network.network_list import NetworksRead, Progress, read_each
-from harness.network.read import MAX_FILE_BYTES
 from harness.version import VERSION
 
 _BLOCK_BYTES = 1 << 18
+_MAX_FILE_BYTES = 1 << 31
+"""No reader accepts a larger file."""
 _FEWEST_SHARED = 4
 """The fewest networks for which further processes start."""
 
@@ -79,6 +79,8 @@ class KeyedReader:
             for line in lines:
                 note(line)
             return found, b"" if lines else encode_keyed(found)
+        from harness.network.limited_reading import read_keyed  # not loaded for networks that are in the cache
+
         source = (reference.name, reference.content) if isinstance(reference, ModelContent) else Path(reference)
         with naming(reference):
             found, reason, answer = read_keyed(source, dims, self._rules, batch)
@@ -127,7 +129,7 @@ def _content_of(reference: ModelReference) -> str:
         return hashlib.sha256(reference.content).hexdigest()
     if is_builtin(reference):
         return reference
-    digest, left = hashlib.sha256(), MAX_FILE_BYTES
+    digest, left = hashlib.sha256(), _MAX_FILE_BYTES
     try:
         handle = os.open(reference, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb", buffering=0) as file:

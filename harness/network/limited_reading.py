@@ -24,8 +24,9 @@ from harness.network import limited_process
 from harness.network.batch import Rebatched, leading_dims, rebatch
 from harness.network.batch_check import TOO_LARGE, check_rows
 from harness.network.control_flow import all_nodes
+from harness.network.documents import decode_document, encode, is_whole
 from harness.network.fusion_rules import FusionRule
-from harness.network.hand_back import decode_document, decode_network, encode, encode_network, is_whole, most_parts
+from harness.network.hand_back import decode_network, encode_network, most_parts
 from harness.network.keyed_network import KeyedNetwork, encode_keyed, keyed, keyed_of
 from harness.network.limited_process import Answer
 from harness.network.limits import READING, Limits, too_much_memory

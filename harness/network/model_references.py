@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Union
 
 from harness.errors import InvalidNetwork, NetworkError, UsageError
 from harness.network import zoo
-from harness.network.batch import rebatch
-from harness.network.batch_check import check_rows
-from harness.network.limited_reading import prepared, read_network
 from harness.network.network import Network
-from harness.network.read import ModelFile, check_model, read_model
 from harness.text import printable
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from harness.network.read import ModelFile
 
 BUILTIN_PREFIX = "builtin:"
 _LIGHT_NAMES = "bvlc_alexnet densenet121 inception_v1 inception_v2 resnet50 shufflenet squeezenet vgg19 zfnet512"
@@ -105,9 +103,7 @@ def naming(reference: ModelReference) -> Iterator[None]:
         raise type(error)(f"{file}: {error.what}", why=error.why, next_step=error.next_step) from error
 
 
-def note_unchecked(
-    reference: ModelReference, batch: int | None, reason: str, note: Callable[[str], None]
-) -> None:
+def note_unchecked(reference: ModelReference, batch: int | None, reason: str, note: Callable[[str], None]) -> None:
     """Pass a line to `note` if there is a reason why the rows of another batch were not compared."""
     if reason:
         note(f"not checked: {shown(reference)}: rows with a batch of {batch} were not compared: {reason}")
@@ -148,6 +144,10 @@ def model_path(reference: ModelReference) -> Iterator[Path]:
 
 
 def _network(reference: ModelReference, dims: Mapping[str, int], batch: int | None) -> tuple[Network, str]:
+    from harness.network.batch import rebatch  # not loaded for networks that are in the cache
+    from harness.network.batch_check import check_rows
+    from harness.network.limited_reading import prepared, read_network
+
     if isinstance(reference, ModelContent):
         return read_network((reference.name, reference.content), dims, batch)
     if not is_builtin(reference):
@@ -158,6 +158,8 @@ def _network(reference: ModelReference, dims: Mapping[str, int], batch: int | No
 
 
 def _builtin(reference: str) -> ModelFile:
+    from harness.network.read import check_model, read_model
+
     name = reference.removeprefix(BUILTIN_PREFIX)
     if name in LIGHT_FILES:
         import onnx.backend.test

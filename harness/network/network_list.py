@@ -121,7 +121,7 @@ def read_each(
     jobs: int = 1,
     progress: Progress = lambda _done, _count: None,
 ) -> NetworksRead[AnyNetwork]:
-    """Read all networks of a list by a function, in several processes; notes and errors are those of `read_networks`."""
+    """Read all networks of a list by a function, in `jobs` processes; notes and errors are those of `read_networks`."""
     references = model_references(models)
     networks: list[AnyNetwork] = []
     refused: list[RefusedNetwork] = []
