@@ -36,6 +36,18 @@ def runtime_folder(runtime_folders: Iterator[Path], monkeypatch: pytest.MonkeyPa
     return folder
 
 
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that the tests of one process share."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the cache of the user out of the tests, and the tests out of it."""
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(cache_folder))
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     """A workspace with a null device and a small network."""

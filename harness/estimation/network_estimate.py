@@ -145,7 +145,7 @@ def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEsti
     used = [predicted[one.key, one.context] for one in estimates if one.source in PREDICTED]
     variance += _variance_of_predicted(used)
     plain = (entry for entry in found if isinstance(entry, Entry) and "@" not in entry.context)
-    aside_s = sum(entry.remainder_s for entry in plain if entry.key in table.displaced)
+    aside_s = sum(entry.remainder_s for entry in plain if table.is_displaced(entry.key))
     sum_error = table.network_errors.get(network.sha256[:16], table.sum_error)
     common = (sum_error**2 + table.overhead.drift**2 + table.repeatability**2) * covered_s**2 + (
         table.displacement * aside_s
@@ -203,7 +203,7 @@ def _in_class(layer: KeyedLayer, known: ClassValue, table: Lut) -> LayerEstimate
 
 def _find(layers: Sequence[KeyedLayer], table: Lut) -> list[Entry | ClassValue | None]:
     """Return what the table has of each layer: in its neighbourhood, else in the class of that, else in any context."""
-    exact = [table.by_place.get((layer.key.digest, layer.place)) for layer in layers]
+    exact = [table.at(layer.key.digest, layer.place) for layer in layers]
     known: Sequence[ClassValue | None] = [None] * len(layers)
     if table.neighbourhoods is not None and None in exact:
         known = class_values(layers, table.neighbourhoods)
@@ -218,7 +218,7 @@ def _variance(table: Lut, found: Sequence[Entry | ClassValue]) -> float:
     counts: dict[int, float] = defaultdict(float)
     spread = 0.0
     for known in found:
-        weights = {table.index[known.place]: 1.0} if isinstance(known, Entry) else known.weights
+        weights = {table.index_of(known): 1.0} if isinstance(known, Entry) else known.weights
         for at, weight in weights.items():
             counts[at] += weight
         spread += 0.0 if isinstance(known, Entry) else known.spread_s**2
