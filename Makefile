@@ -56,6 +56,7 @@ docs: $(STAMP)  ## write docs/cli.md from the help texts
 benchmark: $(STAMP)  ## measure the figures of docs/performance.md and docs/emulator.md
 	$(BIN)/python -m benchmarks.performance.controller_cost
 	$(BIN)/python -m benchmarks.performance.journal_cost
+	$(BIN)/python -m benchmarks.performance.estimate
 	$(BIN)/python -m benchmarks.performance.timing_engines
 	$(BIN)/python -m benchmarks.emulator.speed
 	$(BIN)/python -m benchmarks.emulator.networks

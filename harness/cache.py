@@ -41,18 +41,18 @@ def get(key: str) -> bytes | None:
         return None
     try:
         handle = os.open(folder / key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(handle)
+            if not _is_ours(status, stat.S_ISREG) or status.st_size > _MAX_FILE_BYTES:
+                return None
+            with open(handle, "rb", closefd=False) as file:
+                digest, content = file.read(_HASH_BYTES), file.read(_MAX_FILE_BYTES)
+            os.utime(handle)
+        finally:
+            os.close(handle)
     except OSError:
         return None
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not _is_ours(status, stat.S_ISREG) or status.st_size > _MAX_FILE_BYTES:
-            return None
-        with contextlib.suppress(OSError):
-            digest, content = file.read(_HASH_BYTES), file.read(_MAX_FILE_BYTES)
-            if hashlib.sha256(content).digest() == digest:
-                os.utime(handle)
-                return content
-    return None
+    return content if hashlib.sha256(content).digest() == digest else None
 
 
 def put(key: str, content: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -188,7 +189,9 @@ def test_table_of_too_many_entries_is_refused(tmp_path: Path) -> None:
     signatures = [f"layer {number}" for number in range(MAX_CORRELATED + 1)]
     keys = [hashlib.sha256(signature.encode()).hexdigest()[:16] for signature in signatures]
     middle = "chip,Conv,1e-05,1e-07,10,1,cold,,0123abcd,1,p,"
-    rows = [f"{key},{middle},{signature}" for key, signature in zip(keys, signatures, strict=True)]
+    rows = [f"{key},{middle},{signature},1e-05,1e-07" for key, signature in zip(keys, signatures, strict=True)]
+    manifest = json.loads(parts[tables.MANIFEST])
+    parts[tables.MANIFEST] = json.dumps({**manifest, "entries": len(rows)}).encode()
     parts[tables.ENTRIES] = "\n".join([header, *rows]).encode()
     parts = tables._signed(parts)
     folder = tmp_path / f"2026-01-02-{hashlib.sha256(parts[tables.MANIFEST]).hexdigest()[:8]}"
