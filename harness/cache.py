@@ -1,8 +1,9 @@
 """Results that can be computed again, kept in the user's cache folder under the hash of all that they depend on.
 
-The folder is `HARNESS_CACHE_DIR`, else `harness` in the system's folder for caches; an empty `HARNESS_CACHE_DIR` turns
-the cache off. A file begins with the hash of its content. Files and folders that belong to another user, or that others
-may write, are ignored, and so are damaged ones: the result is then computed. Errors of the disk are no errors here.
+The folder is `results` in `HARNESS_CACHE_DIR`, else in `harness` in the system's folder for caches; an empty
+`HARNESS_CACHE_DIR` turns the cache off. A file begins with the hash of its content. Files and folders that belong to
+another user, or that others may write, are ignored, and so are damaged ones: the result is then computed. Errors of the
+disk are no errors here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import secrets
 import stat
 import sys
@@ -22,6 +24,9 @@ MAX_BYTES = 1 << 29
 """The most that all files take together; the least recently used ones are removed."""
 _MAX_FILE_BYTES = 1 << 28
 _HASH_BYTES = 32
+_FOLDER = "results"
+"""Devices keep the tokens of leases beside it."""
+_OWN_NAME = re.compile(r"[0-9a-f]{64}|\.writing-[0-9a-f]{12}")
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -99,15 +104,15 @@ def _files_of(package: str) -> Iterable[str]:
 def _folder() -> Path | None:
     given = os.environ.get(VARIABLE)
     if given is not None:
-        return Path(given).absolute() if given else None
+        return Path(given).absolute() / _FOLDER if given else None
     try:
         home = Path.home()
     except RuntimeError:
         return None
     if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "harness"
+        return home / "Library" / "Caches" / "harness" / _FOLDER
     system = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(system) if os.path.isabs(system) else home / ".cache") / "harness"
+    return (Path(system) if os.path.isabs(system) else home / ".cache") / "harness" / _FOLDER
 
 
 def _is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
@@ -125,7 +130,7 @@ def _is_ours(status: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
 def _bound(folder: Path) -> None:
     """Remove the least recently used files until the others take at most nine tenths of `MAX_BYTES`."""
     with os.scandir(folder) as found:
-        states = [(one.stat(follow_symlinks=False), one.path) for one in found]
+        states = [(one.stat(follow_symlinks=False), one.path) for one in found if _OWN_NAME.fullmatch(one.name)]
     files = sorted((state.st_mtime, state.st_size, path) for state, path in states)
     total = sum(size for _, size, _ in files)
     if total <= MAX_BYTES:

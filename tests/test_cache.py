@@ -19,7 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of this test's own."""
     folder = tmp_path / "cache"
     monkeypatch.setenv(cache.VARIABLE, str(folder))
-    return folder
+    return folder / "results"
 
 
 @pytest.mark.parametrize("content", [b"", b"x", bytes(range(256)) * 1000])
@@ -84,6 +84,15 @@ def test_without_a_folder_nothing_is_stored(place: str, monkeypatch: pytest.Monk
     monkeypatch.setenv(cache.VARIABLE, place)
     cache.put(KEY, b"content")
     assert cache.get(KEY) is None
+
+
+def test_files_of_others_are_not_removed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit counts and removes results alone, whatever else lies in the folder."""
+    monkeypatch.setattr(cache, "MAX_BYTES", 100)
+    cache.put(KEY, bytes(10))
+    (folder / "notes.txt").write_bytes(bytes(1000))
+    cache.put(cache.key_of("another"), bytes(90))
+    assert (folder / "notes.txt").exists()
 
 
 def test_the_least_recently_used_results_are_removed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import os
 import resource
 import statistics
@@ -120,7 +121,7 @@ def _in_process(files: Sequence[Path], table: Lut) -> None:
         for _ in range(1 + ROUNDS):
             estimate_network(reader.load(str(path)), table)
             marks.append(_cpu_s())
-        steps = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+        steps = [after - before for before, after in itertools.pairwise(marks)]
         times.append((steps[0], statistics.median(steps[1:])))
     first_s, again_s = (statistics.median(column) for column in zip(*times, strict=True))
     slowest_s = max(again for _, again in times)

@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of this test's own."""
     folder = tmp_path / "own cache"
     monkeypatch.setenv(cache.VARIABLE, str(folder))
-    return folder
+    return folder / "results"
 
 
 @pytest.fixture
