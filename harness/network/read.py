@@ -229,7 +229,7 @@ _Copied = TypeVar("_Copied", bound="Message")
 
 def _copied(message: _Copied, left_out: str) -> _Copied:
     """Return a copy without one field, which may be large."""
-    copy = type(message)()
+    copy: _Copied = type(message)()
     for field, value in message.ListFields():
         if field.name == left_out:
             continue
