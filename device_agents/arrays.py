@@ -32,4 +32,8 @@ def make(spec: Dict[str, Any]) -> "np.ndarray[Any, Any]":
         values = generator.integers(int(spec.get("low", 0)), int(spec.get("high", 2)), block)
     else:
         raise ValueError(f"unknown distribution {kind!r}")
-    return np.resize(values.astype(dtype), shape)
+    array = np.empty(count, dtype)
+    for start in range(0, count, _BLOCK):
+        part = array[start : start + _BLOCK]
+        part[:] = values[: part.size]
+    return array.reshape(shape)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 MAX_RANK = 6
 
@@ -77,6 +78,7 @@ class Function(enum.IntEnum):
     POOL_MAX = 0x4A
     POOL_AVERAGE = 0x4B
     DEPTHWISE = 0x4C
+    TABLE = 0x4D
 
     @property
     def is_transfer(self) -> bool:
@@ -215,6 +217,12 @@ class Descriptor:
         return low, high
 
 
+@lru_cache(maxsize=1 << 16)
+def descriptor_of(space: Space, dtype: DataType, dims: tuple[int, ...], strides: tuple[int, ...]) -> Descriptor:
+    """Return the descriptor with these fields; equal ones are one object, so that look-ups compare no fields."""
+    return Descriptor(space, dtype, dims, strides)
+
+
 @dataclass(frozen=True)
 class Operand:
     """A view at an address in bytes."""
@@ -310,6 +318,7 @@ class Command:
       the activation (as target), fourth: scale and shift of every channel (2, M) in SB. With `accumulate` the products
       are added to the target. A matrix product is (1, 1, rows, K) by (1, 1, 1, K, N).
     - COPY (converts types), MAP: target and first. FILL: target, with alpha. Strides zero broadcast.
+    - TABLE: target and first; second (2, n) has the breakpoints and values of a piecewise linear function.
     - BINARY: first, second. AFFINE: first * second + third. WHERE: second where first is true, else third.
     - REDUCE: target has size 1 along `axes`. SOFTMAX: first. NORMALIZE: (first - mean) / sqrt(variance + alpha)
       * second + third along `axes`; second and third are optional and have the dims of the target.

@@ -114,6 +114,15 @@ Dims = Annotated[
         "--dim", metavar="NAME=N", help="Value of a symbolic dimension, or of an axis (INPUT.AXIS=N); may be repeated."
     ),
 ]
+Activations = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--activation",
+        metavar="NAME=FILE.csv",
+        help="Compute the activation of this node, or all of this operator, from a table of breakpoints and values;"
+        " may be repeated.",
+    ),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="End before anything is measured if a network is refused.")]
 
 

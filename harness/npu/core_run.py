@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -107,10 +107,10 @@ def run_rows(timed: TimedProgram, useful: Mapping[int, int] | None = None) -> tu
 
 
 def compile_program(
-    reference: str, machine: MachineChoice, options: Options, dims: Mapping[str, int]
+    reference: str, machine: MachineChoice, options: Options, dims: Mapping[str, int], tables: Sequence[str] = ()
 ) -> CompiledProgram:
     """Compile a network and time its setup; raises as `compile_network`."""
-    source = load_network(reference, machine, options, dims)
+    source = load_network(reference, machine, options, dims, tables)
     loaded = LoadedProgram(source.model.name, source.compiled.program, source.compiled.machine, source)
     return CompiledProgram(source, setup_cycles(loaded))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx import load_model_from_string
@@ -15,33 +15,17 @@ from device_agents.emulated_npu.isa.program import MAGIC, Program
 from device_agents.emulated_npu.machine import Machine, preset_names
 from harness.errors import InputError, UsageError, reason_of
 from harness.files import read_file
-from harness.network.assemble import ArraySpec, AssembledModel, assemble_network
+from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.limited_process import allow_for_size
 from harness.network.model_references import BUILTIN_PREFIX
 from harness.network.network import Network
 from harness.network.network_list import load_networks
+from harness.npu.activation_tables import read_tables, with_tables
 from harness.npu.error_translation import errors_of_forced_choices, errors_of_user
+from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import DEFAULT, MachineChoice, Options
 
 _MAX_PROGRAM_BYTES = 1 << 28
-
-
-@dataclass(frozen=True)
-class NetworkModel:
-    """A network without its weights, with the tensor and node names of its file.
-
-    `operators` maps each node's name to its ONNX operator. `free_nodes` counts the nodes of the file that were removed
-    before compilation because they are constant, unused or an identity. `constants` maps the names of weights to those
-    of the file's constants.
-    """
-
-    name: str
-    content: bytes
-    weights: tuple[ArraySpec, ...]
-    inputs: tuple[ArraySpec, ...]
-    operators: Mapping[str, str]
-    free_nodes: int
-    constants: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,17 +56,21 @@ class LoadedProgram:
     reference: str = ""
 
 
-def load(reference: str, machine: MachineChoice, options: Options, dims: Mapping[str, int]) -> LoadedProgram:
-    """Compile a network, or read a program file together with its machine.
+def load(
+    reference: str, machine: MachineChoice, options: Options, dims: Mapping[str, int], tables: Sequence[str] = ()
+) -> LoadedProgram:
+    """Compile a network, or read a program file together with its machine; `tables` are activations NAME=FILE.csv.
 
     Raises UsageError for compiler options that contradict each other or that are given with a program file.
     """
     if not is_program(reference):
-        source = load_network(reference, machine, options, dims)
+        source = load_network(reference, machine, options, dims, tables)
         return LoadedProgram(source.model.name, source.compiled.program, source.compiled.machine, source, reference)
-    if options != DEFAULT or dims:
+    if options != DEFAULT or dims or tables:
         why = "A program file is already compiled"
-        raise UsageError("Compiler options and --dim need a network", why=why, next_step="Name an ONNX file")
+        raise UsageError(
+            "Compiler options, --dim and --activation need a network", why=why, next_step="Name an ONNX file"
+        )
     program = read_program(Path(reference))
     if machine == MachineChoice() and program.machine not in preset_names():
         what = f"The program was compiled for {program.machine}, which is not a built-in machine"
@@ -90,12 +78,15 @@ def load(reference: str, machine: MachineChoice, options: Options, dims: Mapping
     return LoadedProgram(reference, program, machine.load(program.machine))
 
 
-def load_network(reference: str, machine: MachineChoice, options: Options, dims: Mapping[str, int]) -> CompiledModel:
-    """Read a network and compile it; raises as `load_model` and `compile_network`."""
+def load_network(
+    reference: str, machine: MachineChoice, options: Options, dims: Mapping[str, int], tables: Sequence[str] = ()
+) -> CompiledModel:
+    """Read a network and compile it; raises as `load_model`, `compile_network` and `activation_tables`."""
     with errors_of_user():
         options.check()
     target = machine.load()
-    return compile_network(load_model(reference, dims), target, options)
+    activations = read_tables(tables)
+    return compile_network(with_tables(load_model(reference, dims), activations), target, options)
 
 
 def load_model(reference: str, dims: Mapping[str, int]) -> NetworkModel:

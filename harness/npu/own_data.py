@@ -20,7 +20,7 @@ from device_agents.emulated_npu.numpy_types import Array
 from harness.errors import InputError, UsageError, reason_of
 from harness.host_runtime import open_session, session_options
 from harness.network.model_references import model_path
-from harness.npu.loading import NetworkModel
+from harness.npu.network_model import NetworkModel
 from harness.text import printable
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")

@@ -11,7 +11,7 @@ from device_agents.emulated_npu.machine import Machine
 from harness.errors import UsageError
 from harness.npu import split_study
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
-from harness.npu.loading import NetworkModel
+from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import Options, SplitOptions
 from harness.npu.split_study import SplitStudy
 

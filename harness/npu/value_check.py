@@ -22,8 +22,10 @@ from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import DataType
 from harness.errors import HarnessError, InputError
 from harness.host_runtime import open_session, session_options
+from harness.npu.activation_tables import in_standard_operators
 from harness.npu.error_translation import errors_of_compiler
-from harness.npu.loading import CompiledModel, NetworkModel
+from harness.npu.loading import CompiledModel
+from harness.npu.network_model import NetworkModel
 from harness.npu.own_data import NetworkData
 from harness.text import printable
 
@@ -151,22 +153,48 @@ def _ending_at(model: NetworkModel, tensors: Sequence[str]) -> NetworkModel:
     proto = onnx.load_model_from_string(model.content)
     del proto.graph.output[:]
     proto.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in tensors)
-    content = onnx.shape_inference.infer_shapes(proto).SerializeToString(deterministic=True)
-    return replace(model, content=content)
+    standard = onnx.ModelProto()
+    standard.CopyFrom(proto)
+    in_standard_operators(standard)
+    del proto.graph.output[:]
+    proto.graph.output.extend(onnx.shape_inference.infer_shapes(standard).graph.output)
+    return replace(model, content=proto.SerializeToString(deterministic=True))
 
 
 def _onnxruntime(model: NetworkModel, weights: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Return ONNX Runtime's outputs; raises InputError if it cannot run the network, which then is not checked."""
-    gc.collect()  # frames of the run still hold the machine's memories, and the reference needs as much again
+    gc.collect()  # frames of the run still hold the machine's memories
+    fed = {name: array for name, array in weights.items() if array.dtype.kind == "f"}
     try:
-        session = _session(model.content, weights)
-        found = session.run(None, dict(inputs))
+        session = _session(_with_inputs(model.content, fed), {name: weights[name] for name in weights.keys() - fed})
+        found = session.run(None, {**inputs, **fed})
     except Exception as error:  # the runtime's exceptions share no narrower base
         what = f"The values of {printable(model.name, 80)} cannot be checked"
         why = f"ONNX Runtime cannot run the network: {printable(str(error), 200)}"
         raise InputError(what, why=why, next_step="Pass --no-values to measure its time only") from error
     names = [output.name for output in session.get_outputs()]
     return {name: np.asarray(value) for name, value in zip(names, found, strict=True)}
+
+
+def _with_inputs(content: bytes, weights: Mapping[str, Array]) -> bytes:
+    """Return a network in ONNX's own operators with some weights as inputs.
+
+    The runtime reads inputs where they are, but copies initializers, and again where it fuses them. Integers stay
+    initializers: it computes products of integers in integers only with constant weights.
+    """
+    proto = onnx.load_model_from_string(content)
+    in_standard_operators(proto)
+    kept = []
+    for tensor in proto.graph.initializer:
+        if tensor.name in weights:
+            value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            proto.graph.input.append(value)
+        else:
+            kept.append(tensor)
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+    fed: bytes = proto.SerializeToString()
+    return fed
 
 
 def _session(content: bytes, weights: Mapping[str, Array]) -> Any:

@@ -238,6 +238,13 @@ def _response_normalised(inputs: list[Array], settings: Settings) -> Array:
     return array / (settings.gamma + settings.alpha / size * total) ** settings.beta
 
 
+def _of_table(inputs: list[Array], _: Settings) -> Array:
+    array, (at, values) = inputs
+    slopes = np.diff(values) / np.diff(at)
+    below, above = np.minimum(array - at[0], 0) * slopes[0], np.maximum(array - at[-1], 0) * slopes[-1]
+    return np.interp(array, at, values).astype(array.dtype) + below + above
+
+
 _PLAIN: Mapping[Function, Callable[[list[Array], Settings], Array]] = {
     Function.COPY: lambda inputs, _: inputs[0],
     Function.MAP: lambda inputs, _: inputs[0],
@@ -248,6 +255,7 @@ _PLAIN: Mapping[Function, Callable[[list[Array], Settings], Array]] = {
     Function.SOFTMAX: _softmax,
     Function.NORMALIZE: _normalised,
     Function.LRN: _response_normalised,
+    Function.TABLE: _of_table,
 }
 
 

@@ -14,7 +14,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from device_agents.emulated_npu.compiler.options import DEFAULT
 from device_agents.emulated_npu.machine import Cores, Interconnect, Machine, load_preset
 from harness.errors import InputError
-from harness.npu.loading import NetworkModel, load_model
+from harness.npu.loading import load_model
+from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import PipelineOptions
 from harness.npu.pipeline_run import PipelineRun, run_pipeline
 

@@ -37,6 +37,7 @@ from device_agents.emulated_npu.compiler.splitting.assignment import Assignment,
 from device_agents.emulated_npu.compiler.splitting.division import Division, divide
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
+from device_agents.emulated_npu.garbage import rare_collections
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Command, Item, Space
@@ -50,6 +51,7 @@ def compile_model(model: bytes, machine: Machine, options: Options = DEFAULT) ->
     return compile_graph(import_model(model), machine, options)
 
 
+@rare_collections()
 def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) -> Compiled:
     """Compile a graph for one core; raises DoesNotFit, or UnsupportedOperator for a forced DFT that is impossible."""
     machine = machine_for(graph, machine)
@@ -72,6 +74,7 @@ def _compiled(schedule: _Schedule, machine: Machine, options: Options) -> Compil
     return Compiled(core.program, schedule.division.graph, machine, options, core.decisions, group.packed, group.plain)
 
 
+@rare_collections()
 def compile_beginning(model: bytes, whole: Compiled) -> Compiled:
     """Compile a network that consists of the first layers of another, with the chains of that one.
 
@@ -100,6 +103,7 @@ def _ends_of_beginning(graph: Graph, whole: Compiled) -> tuple[int, ...]:
     return (*(each.end for each in whole.decisions if each.end < len(names)), len(names))
 
 
+@rare_collections()
 def compile_system(
     graph: Graph,
     machine: Machine,

@@ -18,6 +18,7 @@ from device_agents.emulated_npu.execution.interleaving import UNLIMITED, Order, 
 from device_agents.emulated_npu.execution.matrix_unit import convolve
 from device_agents.emulated_npu.execution.memory import Memories, ResolvedView, resolve_view
 from device_agents.emulated_npu.execution.operand_memories import operands_of
+from device_agents.emulated_npu.execution.piecewise import piecewise_linear
 from device_agents.emulated_npu.execution.quantisation import evaluate as evaluate_quantised
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
@@ -44,6 +45,7 @@ EVALUATORS: Mapping[Function, Callable[..., Array]] = {
     Function.POOL_MAX: vfu_windows.pool_max,
     Function.POOL_AVERAGE: vfu_windows.pool_average,
     Function.DEPTHWISE: vfu_windows.depthwise,
+    Function.TABLE: piecewise_linear,
 }
 """The evaluator of each function: (command, target, sources…) -> values with the dims of the target."""
 

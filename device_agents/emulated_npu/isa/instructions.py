@@ -199,6 +199,7 @@ OPERAND_RULES: Mapping[Function, OperandRule] = dict.fromkeys(Function, OperandR
     Function.WHERE: OperandRule(_THREE),
     Function.NORMALIZE: OperandRule(_ONE, ("second", "third")),
     Function.DEPTHWISE: OperandRule(_TWO, ("third", "fourth")),
+    Function.TABLE: OperandRule(_TWO),
 }
 """The operands and flags of each function."""
 

@@ -10,6 +10,7 @@ COPY, FILL, WHERE     1 per element
 BINARY                1 per element; DIVIDE and remainders 1 special, POWER 2 (logarithm, exponential)
 AFFINE                1 per element (multiply-add)
 MAP                   1 per element if simple, else the specials of the function
+TABLE                 1 special per element: like other functions of one variable, it is looked up and interpolated
 REDUCE                1 per input element, ARGMAX 2; per output MEAN 1 more, L2 1 special more
 SOFTMAX               passes: maximum 1, exponential of the difference 1 + 1 special, sum 1, scaling 1; per row one
                       special (reciprocal; logarithm for log-softmax)
@@ -91,6 +92,8 @@ def _body(command: Command) -> tuple[int, int]:
         is_map = function is Function.MAP
         specials = _SPECIALS.get(settings.activation, 0) if is_map else _BINARY_SPECIALS.get(settings.mode, 0)
         return (0, specials * elements) if specials else (elements, 0)
+    if function is Function.TABLE:
+        return 0, elements
     if function is Function.REDUCE:
         inputs = present(command, command.first).descriptor.elements
         simple = inputs * (2 if settings.mode == Reduction.ARGMAX else 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from harness.cli.npu import assemble, disassemble, fit, pipeline, run, split, sweep, trace
+from harness.cli.npu import assemble, disassemble, fit, pipeline, presets, run, split, sweep, trace
 from harness.cli.npu import compile as compile_module
 
 app = typer.Typer(
@@ -21,3 +21,4 @@ app.command("trace")(trace.trace_command)
 app.command("split")(split.split_command)
 app.command("sweep")(sweep.sweep_command)
 app.command("fit")(fit.fit_command)
+app.command("presets")(presets.presets_command)

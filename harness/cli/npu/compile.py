@@ -34,6 +34,7 @@ def compile_command(
     *,
     compiler: Options,
     dim: arguments.Dims = None,
+    activation: arguments.Activations = None,
     json: arguments.Json = False,
 ) -> None:
     """Compile a network to a binary program, which does not contain the weights.
@@ -47,7 +48,7 @@ def compile_command(
     from harness.npu.run_fields import compile_fields
     from harness.npu.run_tables import compile_tables
 
-    made = compile_program(model, machine, compiler, arguments.parse_dims(dim))
+    made = compile_program(model, machine, compiler, arguments.parse_dims(dim), activation or ())
     if output is not None:
         write_result(output, made.source.compiled.program.to_bytes())
     if image is not None:

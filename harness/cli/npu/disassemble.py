@@ -16,6 +16,7 @@ def disassemble_command(
     machine: MachineChoice,
     compiler: Options,
     dim: arguments.Dims = None,
+    activation: arguments.Activations = None,
     json: arguments.Json = False,
 ) -> None:
     """Print the instructions of a network or of a program file; docs/isa.md explains them.
@@ -25,7 +26,7 @@ def disassemble_command(
     from harness.npu.listing import as_comments, listing
     from harness.npu.loading import load
 
-    loaded = load(model, machine, compiler, arguments.parse_dims(dim))
+    loaded = load(model, machine, compiler, arguments.parse_dims(dim), activation or ())
     program = loaded.program
     text, setup = listing(program), listing(program.setup)
     if json:

@@ -48,6 +48,7 @@ def run_command(
     compiler: Options,
     refused: CoreGroupOptions,  # noqa: ARG001
     dim: arguments.Dims = None,
+    activation: arguments.Activations = None,
     json: arguments.Json = False,
 ) -> None:
     """Run a network on one core of the emulated NPU, and compare its values with ONNX Runtime's.
@@ -67,7 +68,7 @@ def run_command(
     wanted.check(compiler)
     if roofline is not None:
         check_folder(roofline)
-    run = run_on_one_core(load(model, machine, compiler, arguments.parse_dims(dim)), wanted, note)
+    run = run_on_one_core(load(model, machine, compiler, arguments.parse_dims(dim), activation or ()), wanted, note)
     if csv is not None:
         write_csv(csv, layer_rows(run))
     if roofline is not None:

@@ -119,6 +119,8 @@ def meaningful(draw: st.DrawFn, functions: Iterable[Function] = EVALUATORS) -> C
         shapes = [wide, wide, (*kernel, dims[3], m), wide, (2, dims[3], m)]
     elif function is Function.REDUCE:
         shapes[0] = tuple(1 if chosen.axes >> axis & 1 else size for axis, size in enumerate(dims))
+    elif function is Function.TABLE:
+        shapes[2] = (2, m + 1)
     elif function is Function.GATHER:
         shapes = [(m, *dims[1:]), dims, (m,), (), ()]
     count = draw(st.sampled_from(_COUNTS[function]))
@@ -152,6 +154,7 @@ _COUNTS: dict[Function, tuple[int, ...]] = dict.fromkeys(Function, (1,)) | {
     Function.NORMALIZE: (1, 2, 3),
     Function.CONVOLVE: (2, 3, 4),
     Function.DEPTHWISE: (2, 3, 4),
+    Function.TABLE: (2,),
 }
 
 NUMBERS = st.one_of(

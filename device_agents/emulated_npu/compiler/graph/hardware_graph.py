@@ -91,6 +91,11 @@ class View:
         """Sizes of the view's axes."""
         return tuple(axis.size for axis in self.axes)
 
+    @cached_property
+    def region(self) -> tuple[tuple[int, int], ...]:
+        """The intervals of the view's axes."""
+        return tuple((0, size) for size in self.shape)
+
     def base(self, axis: int) -> int:
         """Return the axis of the value along which `axis` advances; raises ValueError for a repeating axis."""
         base = self.axes[axis].base
@@ -113,6 +118,7 @@ class HardwareLayer:
     - POOL_*, LRN: first (N, C, spatial...), output (N, C, spatial...). Kernels in `settings` are right-aligned in the
       triple: (1, kh, kw) for two spatial axes; `settings.pad` is the whole layer's leading padding.
     - COPY, MAP, BINARY, AFFINE, WHERE: every input has the shape of the output (broadcast by view axes).
+    - TABLE: first has the shape of the output; second (2, n): breakpoints and values.
     - REDUCE: first; `settings.axes` refers to first's axes; the output has 1 there.
     - SOFTMAX, NORMALIZE: first (and for NORMALIZE scale and shift, broadcast to the output's shape).
     - GATHER: first (rows, row...) and second (index...) of integers; output (index..., row...).
@@ -144,7 +150,7 @@ class HardwareLayer:
             raise ValueError(f"{self.name} has no weights")
         return self.weights
 
-    @property
+    @cached_property
     def reads(self) -> tuple[View, ...]:
         """Every view that the layer reads: the inputs and the residual."""
         return self.inputs if self.residual is None else (*self.inputs, self.residual)

@@ -14,7 +14,7 @@ from device_agents.emulated_npu.unit_commands import Function
 _OF_MAPS = frozenset(
     {Function.CONVOLVE, Function.DEPTHWISE, Function.POOL_MAX, Function.POOL_AVERAGE, Function.LRN, Function.AFFINE}
 )
-_ELEMENTWISE = frozenset({Function.MAP, Function.BINARY, Function.WHERE, Function.COPY})
+_ELEMENTWISE = frozenset({Function.MAP, Function.TABLE, Function.BINARY, Function.WHERE, Function.COPY})
 _SMALLEST_RANK = 3
 
 

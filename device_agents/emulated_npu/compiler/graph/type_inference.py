@@ -22,7 +22,7 @@ SMALL_ELEMENTS = 1024
 DATA_TYPES = {int(helper.np_dtype_to_tensor_dtype(dtype)): kind for kind, dtype in NUMPY_TYPES.items()}
 """The element types of the compiler by ONNX's numbers."""
 _NUMBERS = {kind: number for number, kind in DATA_TYPES.items()}
-_NOT_INFERRED = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
+_NOT_INFERRED = frozenset({"GroupNormalization", "MeanVarianceNormalization", "PiecewiseLinear"})
 """Operators whose results have the type of the first input, which onnx does not infer, or not without attributes."""
 _DEFAULTS = {"STFT": ("onesided", 1)}
 """Attributes, by operator, that onnx's inference reads with another default than the operator has."""

@@ -75,7 +75,7 @@ def _matched(queues: Sequence[Queue], earlier: Iterable[set[int]]) -> tuple[_Que
             if other is not queue and mine[other] < awaited:
                 waits.setdefault(position, []).append(other)
                 posts.setdefault(awaited, []).append(queue)
-                mine = [max(pair) for pair in zip(mine, known[awaited], strict=True)]
+                mine = list(map(max, mine, known[awaited]))
                 mine[other] = max(mine[other], awaited)
         finished[queue] = mine
         known.append(mine)

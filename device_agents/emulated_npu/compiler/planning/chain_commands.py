@@ -37,7 +37,7 @@ from device_agents.emulated_npu.compiler.planning.tiling import Tile
 from device_agents.emulated_npu.compiler.planning.weight_plans import WeightPlan
 from device_agents.emulated_npu.compiler.planning.weights import WeightLoad, uses_weight_buffer, weight_operand
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Operand, Space, descriptor_of
 
 
 @dataclass(frozen=True)
@@ -289,8 +289,8 @@ class ChainWriter:
         return self._bytes_load(Space.SB, address, source, load.bytes, layer.index)
 
     def _bytes_load(self, space: Space, address: int, source: int, size: int, layer: int) -> Command:
-        target = Operand(Descriptor(space, DataType.UINT8, (size,), (1,)), address)
-        first = Operand(Descriptor(Space.DDR, DataType.UINT8, (size,), (1,)), source)
+        target = Operand(descriptor_of(space, DataType.UINT8, (size,), (1,)), address)
+        first = Operand(descriptor_of(Space.DDR, DataType.UINT8, (size,), (1,)), source)
         return Command(Function.LOAD, target, first, layer=layer)
 
     def _constant_buffer(self, layer: HardwareLayer, name: str, address: int) -> Buffer:

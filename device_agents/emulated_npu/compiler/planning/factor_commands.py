@@ -19,7 +19,7 @@ from device_agents.emulated_npu.compiler.planning.layer_commands import (
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer
 from device_agents.emulated_npu.compiler.planning.weights import WeightBlock, weight_operand
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Operand, Space, descriptor_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Factors:
         batch = source.descriptor.dims[:-2]
         dims = (*batch, *weights.descriptor.dims[3:])
         strides = (*[block.bytes] * len(batch), *weights.descriptor.strides[3:])
-        target = Descriptor(Space.SB, source.descriptor.dtype, dims, strides)
+        target = descriptor_of(Space.SB, source.descriptor.dtype, dims, strides)
         return Command(Function.LOAD, Operand(target, address), source, layer=self.layer.index)
 
     def _load_vectors(self, block: WeightBlock, address: int, scale_address: int) -> Command:
@@ -68,8 +68,8 @@ class Factors:
         scale = self.layer.scale_shift
         dtype = DataType.FLOAT32 if scale is None else scale.dtype
         item, dims = dtype.bytes, (block.vector_bytes // (dtype.bytes * (high - low)), high - low)
-        target = Descriptor(Space.SB, dtype, dims, (item * (high - low), item))
-        source = Descriptor(Space.DDR, dtype, dims, (item * columns, item))
+        target = descriptor_of(Space.SB, dtype, dims, (item * (high - low), item))
+        source = descriptor_of(Space.DDR, dtype, dims, (item * columns, item))
         first = Operand(target, address + block.weight_bytes)
         return Command(Function.LOAD, first, Operand(source, scale_address + item * low), layer=self.layer.index)
 

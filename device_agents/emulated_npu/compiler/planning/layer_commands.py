@@ -15,6 +15,7 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     intersection,
     is_windowed,
     multiplier,
+    read_interval,
     read_region,
     size_of,
     window_interval,
@@ -24,11 +25,11 @@ from device_agents.emulated_npu.compiler.planning.weights import VECTOR_BYTES, W
 from device_agents.emulated_npu.unit_commands import (
     Activation,
     Command,
-    Descriptor,
     Function,
     Operand,
     Settings,
     Space,
+    descriptor_of,
 )
 
 _ONE = (1, 0)
@@ -106,7 +107,7 @@ def _convolution(
         weights,
         third,
         fourth,
-        replace(settings, activation=activation),
+        _with_activation(settings, activation),
         accumulate=block.channels[0] % reduced_channels(layer) > 0,
         layer=layer.index,
     )
@@ -117,12 +118,12 @@ def _columns(held: Operand, skipped: int, count: int) -> Operand:
     descriptor = held.descriptor
     dims = (*descriptor.dims[:-1], count)
     address = held.address + skipped * descriptor.strides[-1]
-    return Operand(Descriptor(descriptor.space, descriptor.dtype, dims, descriptor.strides), address)
+    return Operand(descriptor_of(descriptor.space, descriptor.dtype, dims, descriptor.strides), address)
 
 
 def _vectors(scale: LazyConstant, block: WeightBlock, weights: Operand) -> Operand:
     count = size_of(block.outputs)
-    descriptor = Descriptor(Space.SB, scale.dtype, (scale.shape[0], count), (count * VECTOR_BYTES, VECTOR_BYTES))
+    descriptor = descriptor_of(Space.SB, scale.dtype, (scale.shape[0], count), (count * VECTOR_BYTES, VECTOR_BYTES))
     return Operand(descriptor, weights.address + block.weight_bytes)
 
 
@@ -167,7 +168,7 @@ def _channels_operand(buffer: Buffer, channels: Interval) -> Operand:
     """Return some channels of a depthwise layer's constant (..., C, m); the origin of its buffer is its shape."""
     dims = (*buffer.origin[:-2], size_of(channels), buffer.origin[-1])
     address = buffer.address + channels[0] * buffer.strides[-2]
-    return Operand(Descriptor(buffer.space, buffer.dtype, dims, buffer.strides), address)
+    return Operand(descriptor_of(buffer.space, buffer.dtype, dims, buffer.strides), address)
 
 
 def _tile_settings(layer: HardwareLayer, region: Region) -> Settings:
@@ -175,9 +176,13 @@ def _tile_settings(layer: HardwareLayer, region: Region) -> Settings:
     pad = list(layer.settings.pad)
     for axis in range(2, len(region)):
         low, _ = window_interval(layer, axis, region[axis])
-        first = read_region(layer, 0, region)[axis][0]
+        first, _ = read_interval(layer, 0, axis, region[axis])
         pad[axis - len(region) + 3] = max(0, first - low)
     return layer.settings if tuple(pad) == layer.settings.pad else replace(layer.settings, pad=(pad[0], pad[1], pad[2]))
+
+
+def _with_activation(settings: Settings, activation: Activation) -> Settings:
+    return settings if activation is settings.activation else replace(settings, activation=activation)
 
 
 def _gather(layer: HardwareLayer, region: Region, buffers: Buffers) -> Iterator[Command]:

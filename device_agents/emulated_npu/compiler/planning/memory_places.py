@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.regions import Region, size_of
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import DataType, Descriptor, Operand, Space
+from device_agents.emulated_npu.unit_commands import DataType, Operand, Space, descriptor_of
 
 Axes = Sequence[tuple[int, int]]
 """Size and stride of each axis of an operand."""
@@ -52,25 +52,27 @@ def buffer_bytes(extents: Sequence[int], dtype: DataType) -> int:
 
 def region_operand(buffer: Buffer, region: Region, order: Sequence[int]) -> Operand:
     """Return the operand of a region of the value with its axes in memory order, to move it unchanged."""
-    address = buffer.address + sum(
-        (low - first) * stride for (low, _), first, stride in zip(region, buffer.origin, buffer.strides, strict=True)
-    )
-    axes = [axis for axis in order if size_of(region[axis]) != 1]
-    dims = [size_of(region[axis]) for axis in axes]
-    strides = [buffer.strides[axis] for axis in axes]
-    return Operand(Descriptor(buffer.space, buffer.dtype, tuple(dims), tuple(strides)), address)
+    address, strides = buffer.address, buffer.strides
+    for (low, _), first, stride in zip(region, buffer.origin, strides, strict=True):
+        address += (low - first) * stride
+    sizes = [size_of(interval) for interval in region]
+    axes = [axis for axis in order if sizes[axis] != 1]
+    dims = tuple([sizes[axis] for axis in axes])
+    return Operand(descriptor_of(buffer.space, buffer.dtype, dims, tuple([strides[axis] for axis in axes])), address)
 
 
 def view_operand(buffer: Buffer, view: View, region: Region, arrange: Callable[[Axes], Axes] = tuple) -> Operand:
     """Return the operand of a region of a view; `arrange` maps the axes of the view to those of the operand."""
-    address = buffer.address
-    for start, first, stride in zip(view.start, buffer.origin, buffer.strides, strict=True):
+    address, along = buffer.address, buffer.strides
+    for start, first, stride in zip(view.start, buffer.origin, along, strict=True):
         address += (start - first) * stride
     axes = []
     for axis, (low, high) in zip(view.axes, region, strict=True):
-        stride = 0 if axis.base is None else axis.step * buffer.strides[axis.base]
+        base = axis.base
+        stride = 0 if base is None else axis.step * along[base]
         address += low * stride
-        axes.append((high - low, stride if high - low > 1 else 0))
+        size = high - low
+        axes.append((size, stride if size > 1 else 0))
     arranged = arrange(axes)
-    dims, strides = tuple(size for size, _ in arranged), tuple(stride for _, stride in arranged)
-    return Operand(Descriptor(buffer.space, buffer.dtype, dims, strides), address)
+    dims, strides = tuple([size for size, _ in arranged]), tuple([stride for _, stride in arranged])
+    return Operand(descriptor_of(buffer.space, buffer.dtype, dims, strides), address)

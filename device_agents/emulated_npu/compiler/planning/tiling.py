@@ -27,6 +27,7 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     can_cut,
     cut_axis,
     hull,
+    is_empty,
     read_axis,
     read_region,
     size_of,
@@ -134,7 +135,7 @@ class Geometry:
                 break
             if track is None and index > 0:
                 return False
-        return all(low < high for low, high in self.new_region(name, tile))
+        return not is_empty(self.new_region(name, tile))
 
     def new_region(self, name: str, tile: Tile) -> Region:
         """Return the part of a value that a pass loads or computes."""
@@ -146,9 +147,10 @@ class Geometry:
 
     def _region(self, name: str, tile: Tile, part: Literal["new", "held"]) -> Region:
         region = list(self.regions[name])
+        is_new = part == "new"
         for track, index in zip(self.tracks[name], tile, strict=True):
             if track is not None:
-                region[track.axis] = (track.new if part == "new" else track.held)[index]
+                region[track.axis] = (track.new if is_new else track.held)[index]
         return tuple(region)
 
     def stored_region(self, name: str, tile: Tile) -> Region:
@@ -162,7 +164,7 @@ class Geometry:
 
     def output_region(self, layer: HardwareLayer, tile: Tile) -> Region:
         """Return the part of a layer's output, on the axes of its view, that a pass computes."""
-        region = list(whole(layer.output.shape))
+        region = list(layer.output.region)
         value = self.new_region(layer.output.value, tile)
         for place, track in enumerate(self.tracks[layer.output.value]):
             axis = self.output_axis(layer, place)
@@ -200,7 +202,7 @@ class Geometry:
         for other, (track, index) in enumerate(zip(self.tracks[name], tile, strict=True)):
             if track is not None:
                 region[track.axis] = halo if other == place else (track.held if other < place else track.new)[index]
-        if all(low < high for low, high in region):
+        if not is_empty(region):
             yield place, tuple(region)
 
 

@@ -19,7 +19,7 @@ from device_agents.emulated_npu.compiler.graph.regions import Interval, input_ch
 from device_agents.emulated_npu.compiler.planning.memory_places import dense_strides, stored_type
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import DataType, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.unit_commands import DataType, Function, Operand, Space, descriptor_of
 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.numpy_types import Array
@@ -232,7 +232,7 @@ def weight_operand(layer: HardwareLayer, block: WeightBlock, machine: Machine, a
     kernel = (1, 1, 1) if layer.matrix else layer.settings.kernel
     dims = (*kernel, size_of(block.channels), size_of(block.outputs))
     dtype = stored_type(layer.factor_type, machine)
-    return Operand(Descriptor(Space.SB, dtype, dims, dense_strides(dims, range(len(dims)), dtype.bytes)), address)
+    return Operand(descriptor_of(Space.SB, dtype, dims, dense_strides(dims, range(len(dims)), dtype.bytes)), address)
 
 
 def pack_weights(

@@ -11,6 +11,7 @@ from importlib import import_module
 from onnx import NodeProto
 
 from device_agents.emulated_npu.compiler.graph.drafts import Handler
+from device_agents.emulated_npu.compiler.graph.operators.tables import DOMAIN, PIECEWISE_LINEAR
 
 _FAMILIES = (
     "convolution",
@@ -19,6 +20,7 @@ _FAMILIES = (
     "matrix",
     "einsum",
     "elementwise",
+    "tables",
     "normalisation",
     "reduction",
     "movement",
@@ -41,5 +43,5 @@ OPERATORS: Mapping[str, Handler] = {
 }
 IN_PART: Mapping[str, Callable[[NodeProto], bool]] = {"LayerNormalization": lambda node: not any(node.output[1:])}
 """Operators with handlers that compile only some nodes; ONNX's functions define the others."""
-DOMAINS: Mapping[str, str] = {"Binarizer": "ai.onnx.ml"}
+DOMAINS: Mapping[str, str] = {"Binarizer": "ai.onnx.ml", PIECEWISE_LINEAR: DOMAIN}
 """The domains of operators that are not in the default domain."""

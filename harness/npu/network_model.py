@@ -1,0 +1,26 @@
+"""A network as the emulated NPU compiles it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from harness.network.assemble import ArraySpec
+
+
+@dataclass(frozen=True)
+class NetworkModel:
+    """A network without its weights, with the tensor and node names of its file.
+
+    `operators` maps each node's name to its ONNX operator. `free_nodes` counts the nodes of the file that were removed
+    before compilation because they are constant, unused or an identity. `constants` maps the names of weights to those
+    of the file's constants.
+    """
+
+    name: str
+    content: bytes
+    weights: tuple[ArraySpec, ...]
+    inputs: tuple[ArraySpec, ...]
+    operators: Mapping[str, str]
+    free_nodes: int
+    constants: Mapping[str, str] = field(default_factory=dict)
