@@ -58,6 +58,8 @@ benchmark: $(STAMP)  ## measure the figures of docs/performance.md and docs/emul
 	$(BIN)/python -m benchmarks.performance.campaign_time
 	$(BIN)/python -m benchmarks.performance.journal_cost
 	$(BIN)/python -m benchmarks.performance.table_build
+	$(BIN)/python -m benchmarks.performance.estimate
+	$(BIN)/python -m benchmarks.performance.candidates
 	$(BIN)/python -m benchmarks.performance.timing_engines
 	$(BIN)/python -m benchmarks.emulator.speed
 	$(BIN)/python -m benchmarks.emulator.networks

@@ -10,7 +10,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from harness.cli.app import app
+from harness.cli.app import program
 
 PAGE = Path(__file__).with_name("cli.md")
 
@@ -18,7 +18,7 @@ PAGE = Path(__file__).with_name("cli.md")
 def commands(group: Any = None) -> list[tuple[str, ...]]:
     """Return every command of the program as its words, the program itself first, groups without their own help."""
     found: list[tuple[str, ...]] = [()] if group is None else []
-    for name, command in (group or get_command(app)).commands.items():
+    for name, command in (group or get_command(program())).commands.items():
         nested = commands(command) if hasattr(command, "commands") else [()]
         found += [(name, *words) for words in nested]
     return found
@@ -28,7 +28,7 @@ def help_of(command: tuple[str, ...]) -> str:
     """Return what `harness COMMAND --help` prints at a fixed width."""
     os.environ.update({"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"})
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
-        app([*command, "--help"], prog_name="harness")
+        program()([*command, "--help"], prog_name="harness")
     return printed.getvalue().strip()
 
 

@@ -67,7 +67,7 @@ def _use(table: Lut, choice: int) -> None:
         estimate_network(_network(), table)
     if table.entries:
         table.variance({0: 1, len(table.entries) - 1: 2})
-    repr((table.name, table.visits, table.displacement, table.overhead.a, table.by_key, table.by_place))
+    repr((table.name, table.visits, table.displacement, table.overhead.a, table.by_place))
     predictor = table.loaded_predictor
     if predictor is not None:
         described = [describe(entry.signature) for entry in table.entries[:3]]

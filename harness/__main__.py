@@ -1,5 +1,6 @@
 """`harness` and `python -m harness`: the command line."""
 
+import gc
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ def main() -> None:
     """
     signal.signal(signal.SIGINT, lambda _signal, _frame: sys.exit(130))
     _open_closed_streams()
+    gc.set_threshold(50_000, 20, 20)  # searches for cycles among modules take a tenth of a short command
     from harness.cli.app import main as run
 
     try:

@@ -32,9 +32,12 @@ def read_file(path: Path, limit_bytes: int) -> bytes:
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(0, "not a plain file")
-        # One read of a limit of gigabytes would reserve as much memory for any file.
-        blocks = itertools.takewhile(len, (file.read(_BLOCK_BYTES) for _ in range(limit_bytes // _BLOCK_BYTES + 1)))
-        content = b"".join(blocks)
+        # One read of a limit of gigabytes would reserve as much memory for any file; a file may grow while it is read.
+        size = min(os.fstat(handle).st_size, limit_bytes)
+        content = file.read(size + 1)
+        if len(content) > size:
+            blocks = itertools.takewhile(len, (file.read(_BLOCK_BYTES) for _ in range(limit_bytes // _BLOCK_BYTES + 1)))
+            content = b"".join(itertools.chain([content], blocks))
     if len(content) > limit_bytes:
         raise OSError(0, f"larger than {limit_bytes:,} bytes")
     return content

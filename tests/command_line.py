@@ -99,10 +99,10 @@ class Harness:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of every command: leases and home folder of the test, no telemetry."""
+        """The environment of every command: leases and home folder of the test, caches of the run, no telemetry."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HARNESS_", "PYTHON"))}
         own = {"HARNESS_RUNTIME_FOLDER": str(self.runtime), "HOME": str(self.home), "ORT_DISABLE_TELEMETRY": "1"}
-        return {**kept, **own, "LC_ALL": "C.UTF-8", "XDG_CACHE_HOME": str(self.home / ".cache"), **self.extra}
+        return {**kept, **own, "LC_ALL": "C.UTF-8", **self.extra}
 
     def __call__(self, *arguments: str | Path, memory_bytes: int | None = None) -> Outcome:
         """Runs a command to its end in this process, which may take `memory_bytes` more than it has."""

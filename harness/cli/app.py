@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from types import FrameType
 from typing import Annotated, Any, TextIO
 
 import typer
 
-from harness.cli import agent, demo, devices, estimate, journal, lut, nightly, npu, profile, validate, worker
 from harness.cli.invocation import remember
 from harness.cli.output import print_error
 from harness.errors import ConfigurationError, HarnessError, InputError, Interrupted
@@ -24,25 +25,9 @@ Exit codes: 0 ok, 1 a bug, 2 usage, 3 invalid file or setting, 4 device unreacha
 141 the reader closed the output early.
 """
 
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Measure how long each layer of a neural network takes on a device, and predict whole networks from it.",
-    epilog=EXIT_CODES,
-)
-app.command("demo")(demo.demo)
-app.command("profile")(profile.profile)
-app.command("estimate")(estimate.estimate)
-app.command("validate")(validate.validate)
-app.command("worker")(worker.worker)
-app.add_typer(lut.app, name="lut")
-app.add_typer(journal.app, name="journal")
-app.add_typer(npu.app, name="npu")
-app.add_typer(devices.app, name="devices")
-app.add_typer(agent.app, name="agent")
-app.add_typer(nightly.app, name="nightly")
+_COMMANDS = ("demo", "profile", "estimate", "validate", "worker")
+_GROUPS = ("lut", "journal", "npu", "devices", "agent", "nightly")
+"""Each is a module of `harness.cli`; a command is a function of its module's name, a group is the module's `app`."""
 
 _CLOSED_PIPE = 128 + signal.SIGPIPE
 """The exit code that a shell reports for SIGPIPE; 0 would hide that a verdict such as 7 was never reached."""
@@ -56,7 +41,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback with every error.")] = False,
     _version: Annotated[
@@ -65,6 +49,31 @@ def _options(
 ) -> None:
     global _debug
     _debug = debug
+
+
+def program(words: Sequence[str] = ()) -> typer.Typer:
+    """Return the program with the command that these words name, with all if they name none.
+
+    The modules of all commands together take longer to load than a short command to run.
+    """
+    app = typer.Typer(
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="Measure how long each layer of a neural network takes on a device, and predict whole networks from it.",
+        epilog=EXIT_CODES,
+    )
+    app.callback()(_options)
+    named = next((word for word in words if not word.startswith("-")), "")
+    everything = (*_COMMANDS, *_GROUPS)
+    for name in (named,) if named in everything else everything:
+        module = importlib.import_module(f"harness.cli.{name}")
+        if name in _COMMANDS:
+            app.command(name)(getattr(module, name))
+        else:
+            app.add_typer(module.app, name=name)
+    return app
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -76,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="replace")
     try:
         try:
-            app(arguments, prog_name="harness")
+            program(sys.argv[1:] if arguments is None else arguments)(arguments, prog_name="harness")
         except SystemExit as end:
             if isinstance(end.__context__, BrokenPipeError):  # click's own code for it is 1
                 raise end.__context__ from None

@@ -32,7 +32,7 @@ def demo(
     from harness.fleet.profile import profile
     from harness.lut.build import build_lut
     from harness.lut.table_samples import table_samples
-    from harness.network.model_references import load_network
+    from harness.network.keyed_reading import read_keyed_networks
     from harness.report.html import write_report
     from harness.report.report_source import ReportSource
     from harness.validation.network_validation import validate
@@ -54,7 +54,7 @@ def demo(
         )
     path = found.reports / "demo.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    networks = [load_network(model) for model in DEMO_NETWORKS]
+    networks = read_keyed_networks(DEMO_NETWORKS, table.rules).networks
     source = ReportSource(command_words(), samples=table_samples(found, table), networks=networks)
     write_report(path, table, [estimate_network(network, table) for network in networks], result, source)
     note(f"4/4 report: {path}  ({time.monotonic() - started_s:.0f} s in total)")

@@ -15,6 +15,7 @@ from harness.cli.estimate_candidates import SpaceOptions, estimate_candidates
 from harness.cli.invocation import command_words
 from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, print_error, print_json, print_table, write_csv
+from harness.cli.progress import show_count
 from harness.errors import CoverageError, UsageError
 from harness.text import clock_name, milliseconds, printable
 from harness.workspace import find_workspace
@@ -48,8 +49,9 @@ def estimate(  # one parameter for each argument and group of options
 ) -> None:
     """Estimate the latency of networks from the table of a device.
 
-    Networks that cannot be used are listed, the others are estimated, and the exit code is 3. With --space, estimate
-    candidates of a search space instead, and show the best of them.
+    Networks that cannot be used are listed, the others are estimated, and the exit code is 3. Many files are read in
+    one process for each core. Layers of files that were read before come from the cache of HARNESS_CACHE_DIR. With
+    --space, estimate candidates of a search space instead, and show the best of them.
 
     Example: harness estimate builtin:resnet50 model.onnx --device cpu01 --layers
 
@@ -67,13 +69,16 @@ def estimate(  # one parameter for each argument and group of options
     from harness.device.overrides import Variant
     from harness.estimation import network_estimate as networks
     from harness.lut.table_choice import open_table
-    from harness.network.network_list import read_networks, refusals_error
+    from harness.network.keyed_reading import read_keyed_networks
+    from harness.network.network_list import refusals_error
 
-    dims = reading.dims
     variant = Variant(reading.batch, reading.threads)
     workspace = find_workspace(directory)
     table = open_table(choice.device, choice.lut, workspace, variant)
-    read = read_networks(models, dims, batch=reading.batch, strict=reading.strict, note=note)
+    with show_count("reading networks") as progress:
+        read = read_keyed_networks(
+            models, table.rules, reading.dims, batch=reading.batch, strict=reading.strict, note=note, progress=progress
+        )
     found = networks.NetworkEstimates.of(read, table)
     if files.csv is not None:
         write_csv(files.csv, [_row(network, layer) for network in found for layer in network.layers])

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from harness.cli.output import note, note_from_signal
@@ -93,6 +93,31 @@ def show_progress(label: str) -> Iterator[Observer]:
             )
 
         yield observe
+
+
+@contextlib.contextmanager
+def show_count(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that receives how many of how many are done; it draws a bar if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+    task = bar.add_task(label, total=None)
+
+    def show(done: int, count: int) -> None:
+        if count > 1:
+            bar.start()
+            bar.update(task, total=count, completed=done, refresh=True)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
 
 
 def show_lines(label: str) -> Observer:

@@ -64,7 +64,8 @@ def validate(
 
     from harness.estimation.network_estimate import estimate_network
     from harness.lut.table_choice import open_table
-    from harness.network.network_list import read_networks, refusals_error
+    from harness.network.keyed_reading import read_keyed_networks
+    from harness.network.network_list import refusals_error
     from harness.validation import network_validation as validation
 
     with show_progress(device) as observe, stop_on_interrupt() as stop:
@@ -90,9 +91,9 @@ def validate(
         from harness.report.report_source import ReportSource
 
         refused = {one.file for one in result.refused_networks}
-        read = read_networks(models, dims, batch=reading.batch).networks
-        left = [one for one in read if one.file not in refused]
         table = open_table(device, workspace.lut / result.lut if lut is None else lut, workspace)
+        read = read_keyed_networks(models, table.rules, dims, batch=reading.batch).networks
+        left = [one for one in read if one.file not in refused]
         samples = table_samples(workspace, table)
         source = ReportSource(command_words(), result.refused_networks, samples, left)
         write_report(html, table, [estimate_network(network, table) for network in left], result, source)

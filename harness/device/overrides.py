@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from device_agents.backends import BACKENDS
-from harness.device.inventory import Device
 from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.device.inventory import Device
 
 _NAMES = ("batch", "threads")
 HOST_FACTS = frozenset(_NAMES)
@@ -44,6 +46,8 @@ class Variant:
         """Return the device with its number of threads; raises UsageError if its backend has no such option."""
         if self.threads is None:
             return device
+        from device_agents.backends import BACKENDS  # estimates need no backend
+
         if not BACKENDS[device.backend].threads:
             known = ", ".join(name for name, one in BACKENDS.items() if one.threads)
             why = f"Its backend {device.backend!r} has no option threads; {known} have it"

@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from harness.lut.neighbourhoods import ClassValue, Neighbourhoods
 from harness.network.chain_borders import Chained
 from harness.network.chain_rules import OrderedLayer
-from harness.network.layers import Layer
-from harness.network.network import Network
+from harness.network.keyed_network import KeyedLayer
 
 
-def class_values(network: Network, layers: Sequence[Layer], known: Neighbourhoods) -> list[ClassValue | None]:
+def class_values(layers: Sequence[KeyedLayer], known: Neighbourhoods) -> list[ClassValue | None]:
     """Return the value of each layer in the class of its neighbourhood; None where the table lacks its key.
 
     Layers that take no time on the device are in no chain and have no value here: their entries hold in any
     neighbourhood.
     """
     views = [place for place, layer in enumerate(layers) if layer.key.digest in known.views]
-    chained = Chained(network, layers, views)
+    chained = Chained([layer.flow for layer in layers], views)
     order = [place for place in range(len(layers)) if place not in chained.views]
     in_order = [
         OrderedLayer(

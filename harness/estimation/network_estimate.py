@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from harness.device.overrides import Variant
 from harness.estimation.chained_layers import class_values
@@ -16,17 +16,16 @@ from harness.lut.neighbourhoods import ClassValue
 from harness.lut.table import Entry, Lut
 from harness.lut.table_choice import open_table
 from harness.measure.summary import Z_95
-from harness.network.layers import Layer, context_of, cut, place_of
+from harness.network.keyed_network import KeyedLayer, KeyedNetwork, keyed
+from harness.network.keyed_reading import read_keyed_networks
 from harness.network.model_references import Models
 from harness.network.network import FreeNode, Network, UnmeasuredNode
-from harness.network.network_list import NetworkList, RefusedNetwork, read_networks
-from harness.predictor.features.key_features import describe
-from harness.predictor.features.layer_features import LayerFeatures
-from harness.predictor.uncertainty.coverage import Coverage
-from harness.predictor.uncertainty.intervals import NORMAL_90
-from harness.predictor.uncertainty.network_errors import LayerPrediction, stderr_of_sum
+from harness.network.network_list import NetworksRead, RefusedNetwork
 from harness.probe.overhead_terms import OverheadTerms
 from harness.workspace import AnyWorkspace, as_workspace
+
+if TYPE_CHECKING:
+    from harness.estimation.predicted_layers import PredictedLayer
 
 PREDICTED = ("interpolated", "extrapolated")
 COVERAGE_CLASSES = ("measured", *PREDICTED, "unknown")
@@ -90,7 +89,7 @@ class NetworkEstimates(tuple[NetworkEstimate, ...]):
     refused_networks: tuple[RefusedNetwork, ...]
 
     @classmethod
-    def of(cls, networks: NetworkList, table: Lut) -> Self:
+    def of(cls, networks: NetworksRead[KeyedNetwork], table: Lut) -> Self:
         """Estimate the networks that can be used."""
         found = cls(estimate_network(network, table) for network in networks.networks)
         found.refused_networks = networks.refused
@@ -116,14 +115,15 @@ def estimate(
     """
     folder = None if lut is None else Path(lut)
     table = open_table(device, folder, as_workspace(workspace), Variant(batch, threads))
-    return NetworkEstimates.of(read_networks(models, dims, batch=batch, strict=strict), table)
+    return NetworkEstimates.of(read_keyed_networks(models, table.rules, dims, batch=batch, strict=strict), table)
 
 
-def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
-    """Cut the network by the table's fusion rules and add up the latencies of its layers.
+def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEstimate:
+    """Add up the latencies of the layers of a network, cut by the table's fusion rules.
 
     Layers without an entry are predicted if the table has a predictor and their keys can be parsed.
     """
+    network = keyed(network, table.rules) if isinstance(network, Network) else network
     looked_up = look_up(network, table)
     estimates = tuple(one.estimate for one in looked_up)
     found = [one.known for one in looked_up if isinstance(one.known, Entry | ClassValue)]
@@ -133,10 +133,9 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
     complete = all(layer.latency_s is not None for layer in estimates)
     coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in estimates))
     variance = _variance(table, found) + overhead_variance
-    used = [one.known for one in looked_up if isinstance(one.known, Predicted)]
-    variance += stderr_of_sum([one.layer for one in used], [one.prediction for one in used]) ** 2
+    variance += _variance_of_predicted([one.predicted for one in looked_up if one.predicted is not None])
     plain = (entry for entry in found if isinstance(entry, Entry) and "@" not in entry.context)
-    aside_s = sum(entry.remainder_s for entry in plain if entry.key in table.displaced)
+    aside_s = sum(entry.remainder_s for entry in plain if table.is_displaced(entry.key))
     sum_error = table.network_errors.get(network.sha256[:16], table.sum_error)
     common = (sum_error**2 + table.overhead.drift**2 + table.repeatability**2) * covered_s**2 + (
         table.displacement * aside_s
@@ -156,96 +155,77 @@ def estimate_network(network: Network, table: Lut) -> NetworkEstimate:
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """A layer's features and their prediction."""
-
-    layer: LayerFeatures
-    prediction: LayerPrediction
-
-
-@dataclass(frozen=True)
 class LookedUp:
-    """The estimate of a layer and what it comes from, None if the layer is unknown."""
+    """The estimate of a layer and what it comes from: the table, or a prediction; neither if the layer is unknown."""
 
     estimate: LayerEstimate
-    known: Entry | ClassValue | Predicted | None
+    known: Entry | ClassValue | None = None
+    predicted: PredictedLayer | None = None
 
 
-def look_up(network: Network, table: Lut, is_warm: bool | None = None) -> tuple[LookedUp, ...]:
-    """Cut the network by the table's fusion rules and find or predict each layer.
+def look_up(network: KeyedNetwork, table: Lut, is_warm: bool | None = None) -> tuple[LookedUp, ...]:
+    """Find or predict each layer of a network that was cut by the table's fusion rules.
 
     `is_warm` is whether layers find their weights in the caches; by default the size of the network decides.
     """
-    layers = cut(network, table.rules)
-    contexts = [(place_of(network, layers, at), context_of(network, layer)) for at, layer in enumerate(layers)]
-    found = _find(network, layers, contexts, table)
-    asked = zip(layers, contexts, found, strict=True)
-    is_warm = table.runs_warm(network) if is_warm is None else is_warm
-    predicted = _predict(table, [(layer, plain) for layer, (_, plain), entry in asked if entry is None], is_warm)
+    layers = network.layers
+    found = _find(layers, table)
+    missing = [layer for layer, known in zip(layers, found, strict=True) if known is None]
+    predicted = _predicted(table, missing, table.runs_warm(network) if is_warm is None else is_warm)
     return tuple(
-        LookedUp(_unmeasured(layer, context, prediction := predicted.get((layer.key.digest, context))), prediction)
+        _missing(layer, predicted.get((layer.key.digest, layer.context)))
         if known is None
-        else LookedUp(_measured(layer, known), known)
-        if isinstance(known, Entry)
-        else LookedUp(_in_class(layer, context, known, table), known)
-        for layer, (_, context), known in zip(layers, contexts, found, strict=True)
+        else LookedUp(_measured(layer, known) if isinstance(known, Entry) else _in_class(layer, known, table), known)
+        for layer, known in zip(layers, found, strict=True)
     )
 
 
-def _predict(table: Lut, layers: Sequence[tuple[Layer, str]], is_warm: bool) -> dict[tuple[str, str], Predicted]:
-    """Return the predictions of the table's predictor for layers in contexts, by key digest and context."""
+def _predicted(table: Lut, layers: Sequence[KeyedLayer], is_warm: bool) -> Mapping[tuple[str, str], PredictedLayer]:
     if not layers or table.loaded_predictor is None:
         return {}
-    described = {
-        (layer.key.digest, context): describe(layer.key.text, context, warm=is_warm) for layer, context in layers
-    }
-    known = {place: features for place, features in described.items() if features is not None}
-    learnt = zip(list(known), table.loaded_predictor.knows(list(known.values())), strict=True)
-    known = {place: known[place] for place, is_learnt in learnt if is_learnt}
-    predictions = table.loaded_predictor.predict_all(list(known.values()))
-    return {
-        place: Predicted(features, prediction)
-        for (place, features), prediction in zip(known.items(), predictions, strict=True)
-        if 0 < prediction.latency_s < math.inf
-    }
+    from harness.estimation.predicted_layers import predict_layers  # not loaded for networks that were measured
+
+    return predict_layers(table.loaded_predictor, layers, is_warm)
 
 
-def _measured(layer: Layer, entry: Entry) -> LayerEstimate:
+def _variance_of_predicted(layers: Sequence[PredictedLayer]) -> float:
+    if not layers:
+        return 0.0
+    from harness.estimation.predicted_layers import variance_of_sum
+
+    return variance_of_sum(layers)
+
+
+def _missing(layer: KeyedLayer, predicted: PredictedLayer | None) -> LookedUp:
+    if predicted is None:
+        return LookedUp(LayerEstimate(layer.name, layer.op, layer.key.digest, None, None, "unknown", layer.context))
+    known = (predicted.latency_s, predicted.stderr_s, predicted.source, layer.context, predicted.latency_s)
+    return LookedUp(LayerEstimate(layer.name, layer.op, layer.key.digest, *known), predicted=predicted)
+
+
+def _measured(layer: KeyedLayer, entry: Entry) -> LayerEstimate:
     known = (entry.latency_s, entry.stderr_s, "measured", entry.context, entry.remainder_s)
     return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
 
 
-def _unmeasured(layer: Layer, context: str, predicted: Predicted | None) -> LayerEstimate:
-    if predicted is None:
-        return LayerEstimate(layer.name, layer.op, layer.key.digest, None, None, "unknown", context)
-    prediction = predicted.prediction
-    source = "extrapolated" if prediction.coverage == Coverage.OUTSIDE else "interpolated"
-    stderr_s = (prediction.high_s - prediction.low_s) / 2 / NORMAL_90
-    stderr_s = min(stderr_s, prediction.latency_s)  # an interval beyond a factor of two has no more meaning than that
-    known = (prediction.latency_s, stderr_s, source, context, prediction.latency_s)
-    return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
-
-
-def _in_class(layer: Layer, context: str, known: ClassValue, table: Lut) -> LayerEstimate:
+def _in_class(layer: KeyedLayer, known: ClassValue, table: Lut) -> LayerEstimate:
     """Return a layer in an unknown neighbourhood, with its class in place of the digest of the neighbourhood."""
     stderr_s = math.sqrt(table.variance(known.weights) + known.spread_s**2)
-    near = f"{context}@{known.neighbourhood}"
+    near = f"{layer.context}@{known.neighbourhood}"
     return LayerEstimate(
         layer.name, layer.op, layer.key.digest, known.latency_s, stderr_s, "measured", near, known.latency_s
     )
 
 
-def _find(
-    network: Network, layers: Sequence[Layer], contexts: Sequence[tuple[str, str]], table: Lut
-) -> list[Entry | ClassValue | None]:
+def _find(layers: Sequence[KeyedLayer], table: Lut) -> list[Entry | ClassValue | None]:
     """Return what the table has of each layer: in its neighbourhood, else in the class of that, else in any context."""
-    exact = [table.by_place.get((layer.key.digest, near)) for layer, (near, _) in zip(layers, contexts, strict=True)]
+    exact = [table.at(layer.key.digest, layer.place) for layer in layers]
     known: Sequence[ClassValue | None] = [None] * len(layers)
     if table.neighbourhoods is not None and None in exact:
-        known = class_values(network, layers, table.neighbourhoods)
+        known = class_values(layers, table.neighbourhoods)
     return [
-        entry or value or table.find(layer.key.digest, near)
-        for entry, value, layer, near in zip(exact, known, layers, contexts, strict=True)
+        entry or value or table.find(layer.key.digest, (layer.place, layer.context))
+        for entry, value, layer in zip(exact, known, layers, strict=True)
     ]
 
 
@@ -254,7 +234,7 @@ def _variance(table: Lut, found: Sequence[Entry | ClassValue]) -> float:
     counts: dict[int, float] = defaultdict(float)
     spread = 0.0
     for known in found:
-        weights = {table.index[known.place]: 1.0} if isinstance(known, Entry) else known.weights
+        weights = {table.index_of(known): 1.0} if isinstance(known, Entry) else known.weights
         for at, weight in weights.items():
             counts[at] += weight
         spread += 0.0 if isinstance(known, Entry) else known.spread_s**2

@@ -7,12 +7,14 @@ import io
 import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from harness.files import csv_text
-from harness.probe.chain_plan import ChainProbes
+
+if TYPE_CHECKING:  # the plan of probes takes a while to load
+    from harness.probe.chain_plan import ChainProbes
 
 MAX_ROWS = 100_000
 VIEW = -1

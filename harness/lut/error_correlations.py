@@ -17,6 +17,8 @@ from harness.array_types import Floats
 
 Correlations = NDArray[np.float32]
 """The correlations of each entry with those after it, row by row: half of a matrix without its diagonal."""
+MAX_CORRELATED = 10_000
+"""The most entries of a table with correlations, which take 200 MB when a sum of entries needs them."""
 _ITEM_BYTES = 4
 _SMALLEST = 1e-4
 """Smaller correlations are noise, and cost space."""
@@ -54,6 +56,8 @@ def unpack(content: bytes, entries: int) -> Correlations:
 
 def _numbers(content: bytes, entries: int) -> Iterator[NDArray[Any]]:
     """Yield the correlations block by block; raises ValueError at the first that is none, and for a wrong number."""
+    if entries > MAX_CORRELATED:
+        raise ValueError(f"it holds correlations of more than {MAX_CORRELATED:,} entries")
     expected = entries * (entries - 1) // 2 * _ITEM_BYTES
     if not expected and not content:
         return
@@ -93,12 +97,19 @@ def _blocks(content: bytes, otherwise: str) -> Iterator[bytes]:
         raise ValueError(otherwise)
 
 
-def variance(correlations: Correlations, stderr: Floats, counts: Mapping[int, float]) -> float:
-    """Return the variance of a sum of entries, each counted by its index as often as `counts` says."""
+def variance(
+    correlations: Correlations | None, entries: int, stderr: Mapping[int, float], counts: Mapping[int, float]
+) -> float:
+    """Return the variance of a sum of entries, each counted by its index as often as `counts` says.
+
+    `entries` is the number of all; without correlations they are independent.
+    """
     at = np.array(sorted(counts), int)
-    parts = stderr[at] * np.array([counts[index] for index in at.tolist()], float)
+    parts = np.array([stderr[index] * counts[index] for index in at.tolist()], float)
     total = float(parts @ parts)
+    if correlations is None:
+        return total
     for place, row in enumerate(at.tolist()):
-        start = row * (len(stderr) - 1) - row * (row - 1) // 2
+        start = row * (entries - 1) - row * (row - 1) // 2
         total += 2.0 * float(parts[place] * (parts[place + 1 :] @ correlations[start + at[place + 1 :] - row - 1]))
     return max(0.0, total)

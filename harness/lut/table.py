@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import numpy as np
 from pydantic import Field
 
 from harness.latency.method_names import COMPARISON_METHODS, LatencyMethod
@@ -19,8 +19,11 @@ from harness.lut.neighbourhoods import Neighbourhoods
 from harness.measure.core_caches import core_cache_bytes
 from harness.measure.summary import Z_95
 from harness.network.fusion_rules import FusionRule
+from harness.network.keyed_network import KeyedNetwork
 from harness.network.network import Network
-from harness.predictor.predictor import Predictor
+
+if TYPE_CHECKING:
+    from harness.predictor.predictor import Predictor
 
 IMPORT: Literal["import"] = "import"
 """The method of tables whose latencies another tool measured."""
@@ -91,7 +94,7 @@ class Lut:
     fingerprint: Mapping[str, str]
     overhead: Overhead
     rules: tuple[FusionRule, ...]
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]
     additivity: float | None = None
     sum_error: float = 0.0
     network_errors: Mapping[str, float] = field(default_factory=dict)
@@ -130,46 +133,42 @@ class Lut:
 
     @functools.cached_property
     def by_place(self) -> Mapping[tuple[str, str], Entry]:
-        """Entries by key digest and context."""
+        """All entries by key digest and context."""
         return {entry.place: entry for entry in self.entries}
 
     @functools.cached_property
-    def index(self) -> Mapping[tuple[str, str], int]:
-        """The number of each entry, by key digest and context."""
-        return {entry.place: number for number, entry in enumerate(self.entries)}
+    def _rows(self) -> Mapping[str, Sequence[int]]:
+        """The numbers of the entries of each key."""
+        found: Mapping[str, Sequence[int]] | None = getattr(self.entries, "rows", None)
+        return rows_by_key(self.entries) if found is None else found
 
-    @functools.cached_property
-    def by_key(self) -> Mapping[str, Entry]:
-        """One entry for each key digest: between on-chip neighbours if there is one, else any."""
-        return {entry.key: entry for entry in sorted(self.entries, key=lambda entry: entry.context, reverse=True)}
+    def at(self, key: str, context: str) -> Entry | None:
+        """Return the entry with this key digest and context, None if the table has none."""
+        held = (self.entries[row] for row in self._rows.get(key, ()))
+        return next((entry for entry in held if entry.context == context), None)
+
+    def index_of(self, entry: Entry) -> int:
+        """Return the number of an entry of this table."""
+        return next(row for row in self._rows[entry.key] if self.entries[row].context == entry.context)
 
     def variance(self, counts: Mapping[int, float]) -> float:
         """Return the variance in s² of a sum of remainders, each counted by its index as often as `counts` says."""
-        spread = np.array([entry.remainder_stderr_s for entry in self.entries])
-        return variance(self._correlations, spread, counts)
+        spread = {at: self.entries[at].remainder_stderr_s for at in counts}
+        return variance(self._correlations, len(self.entries), spread, counts)
 
     @functools.cached_property
     def displacement(self) -> float:
         """How far layers in their neighbourhoods are from their time in context, as a fraction; 0 without such."""
-        places = ((entry, (entry.key, entry.context.partition("@")[0])) for entry in self.entries)
-        pairs = [
-            (entry.remainder_s, self.by_place[plain].remainder_s)
-            for entry, plain in places
-            if plain[1] != entry.context and plain in self.by_place
-        ]
-        whole_s = sum(alone_s for _, alone_s in pairs)
-        return sum(abs(near_s - alone_s) for near_s, alone_s in pairs) / whole_s if whole_s > 0 else 0.0
+        found: float | None = getattr(self.entries, "displacement", None)
+        return displacement_of(self.entries, self._rows) if found is None else found
+
+    def is_displaced(self, key: str) -> bool:
+        """Return whether the table also lists a key in a neighbourhood."""
+        return any("@" in self.entries[row].context for row in self._rows.get(key, ()))
 
     @functools.cached_property
-    def displaced(self) -> frozenset[str]:
-        """Digests of the keys that the table also lists in a neighbourhood."""
-        return frozenset(entry.key for entry in self.entries if "@" in entry.context)
-
-    @functools.cached_property
-    def _correlations(self) -> Correlations:
-        entries = len(self.entries)
-        none = np.zeros(entries * (entries - 1) // 2, np.float32)
-        return unpack(self.correlations, entries) if self.correlations else none
+    def _correlations(self) -> Correlations | None:
+        return unpack(self.correlations, len(self.entries)) if self.correlations else None
 
     @functools.cached_property
     def neighbourhoods(self) -> Neighbourhoods | None:
@@ -179,14 +178,42 @@ class Lut:
     @functools.cached_property
     def loaded_predictor(self) -> Predictor | None:
         """The predictor, or None where the table has none; raises LutCorrupt."""
-        return Predictor(self.predictor) if self.predictor else None
+        if not self.predictor:
+            return None
+        from harness.predictor.predictor import Predictor  # loads ONNX Runtime
 
-    def runs_warm(self, network: Network) -> bool:
+        return Predictor(self.predictor)
+
+    def runs_warm(self, network: Network | KeyedNetwork) -> bool:
         """Return whether a network finds its weights in the caches of the table's device."""
         cache_bytes = core_cache_bytes(self.clock, self.fingerprint)
         return cache_bytes is not None and network.runs_from_caches(cache_bytes)
 
     def find(self, key: str, contexts: Sequence[str]) -> Entry | None:
-        """Return the entry of a layer in the first of these contexts that the table holds, else in another one."""
-        places = ((key, context) for context in contexts)
-        return next((self.by_place[place] for place in places if place in self.by_place), self.by_key.get(key))
+        """Return the entry of a layer in the first of these contexts that the table holds, else in another one.
+
+        That is one between on-chip neighbours if there is one.
+        """
+        held = [self.entries[row] for row in self._rows.get(key, ())]
+        by_context = {entry.context: entry for entry in held}
+        known = (by_context[context] for context in contexts if context in by_context)
+        return next(known, min(held, key=lambda entry: entry.context, default=None))
+
+
+def rows_by_key(entries: Iterable[Entry]) -> dict[str, list[int]]:
+    """Return the numbers of the entries of each key."""
+    rows: dict[str, list[int]] = defaultdict(list)
+    for number, entry in enumerate(entries):
+        rows[entry.key].append(number)
+    return dict(rows)
+
+
+def displacement_of(entries: Sequence[Entry], rows: Mapping[str, Sequence[int]]) -> float:
+    """Return how far layers in neighbourhoods are from their time in context, as a fraction; 0 without such."""
+    pairs = []
+    for near in entries:
+        context, mark, _ = near.context.partition("@")
+        alone = (entries[row] for row in rows[near.key] if entries[row].context == context) if mark else ()
+        pairs += [(near.remainder_s, one.remainder_s) for one in alone]
+    whole_s = sum(alone_s for _, alone_s in pairs)
+    return sum(abs(near_s - alone_s) for near_s, alone_s in pairs) / whole_s if whole_s > 0 else 0.0

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.device.inventory import find_device, load_inventory
 from harness.device.overrides import NO_VARIANT, Variant
 from harness.errors import LutMismatch, LutNotFound
 from harness.latency.method_names import COMPARISON_METHODS
@@ -33,6 +32,8 @@ def open_table(
         return _with_threads(read_lut(folder if folder.exists() else workspace.lut / folder, device), variant)
     name = DEFAULT_DEVICE if device is None else device
     if not name or not (workspace.lut / name).is_dir():
+        from harness.device.inventory import find_device, load_inventory
+
         find_device(load_inventory(workspace.devices), name)
     return read_lut(latest_lut(workspace.lut, name, variant), name)
 

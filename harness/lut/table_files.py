@@ -22,8 +22,9 @@ from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, reaso
 from harness.files import read_file, sync_folder, write_synced
 from harness.latency.overhead import COLUMNS, Overhead
 from harness.lut.chain_rows import read_rows, write_rows
-from harness.lut.entry_rows import read_entries, write_entries
+from harness.lut.entry_rows import write_entries
 from harness.lut.error_correlations import check
+from harness.lut.stored_entries import entries_of
 from harness.lut.table import MOST_S, Lut, TableMethod
 from harness.network.fusion_rules import FusionRule
 from harness.samples import Clock
@@ -120,7 +121,7 @@ def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes]) -> L
         if hashes.get(name) != manifest.sha256.get(name):
             raise _corrupt(folder, f"{name} does not have the hash that {MANIFEST} states")
     try:
-        entries = read_entries(files[ENTRIES])
+        entries = entries_of(files[ENTRIES], hashes[ENTRIES])
     except ValueError as error:
         raise _corrupt(folder, f"{ENTRIES} {error}") from error
     if len(entries) != manifest.entries:

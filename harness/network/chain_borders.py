@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from harness.network.layers import Layer
-from harness.network.network import Network
+from harness.network.layer_flows import LayerFlow, WrittenTensor
 
 
 @dataclass(frozen=True)
@@ -28,15 +27,14 @@ class LayerBorders:
 
 
 class Chained:
-    """A network cut into layers, of which the `views` take no time on the device.
+    """The layers of a network, of which the `views` take no time on the device.
 
     A tensor passes through views from the layer in front of them to the layers behind them.
     """
 
-    def __init__(self, network: Network, layers: Sequence[Layer], views: Collection[int]) -> None:
+    def __init__(self, flows: Sequence[LayerFlow], views: Collection[int]) -> None:
         """`views` are places of layers."""
-        self._network, self._layers, self.views = network, layers, frozenset(views)
-        self._owner = {node.index: place for place, layer in enumerate(layers) for node in layer.graph.nodes}
+        self._flows, self.views = flows, frozenset(views)
 
     def borders(self, group: Collection[int]) -> tuple[LayerBorders, ...]:
         """Return the borders of each layer of a chain, given by places, in order."""
@@ -45,35 +43,32 @@ class Chained:
 
     def result_bytes(self, place: int) -> int:
         """Return the size of all results of a layer."""
-        return sum(self._network.types[name].bytes for name in self._layers[place].graph.outputs)
+        return sum(one.bytes for one in self._flows[place].written)
 
     def weight_bytes(self, place: int) -> int:
         """Return the size of the constants of a layer."""
-        return self._network.constant_bytes(self._layers[place].graph.nodes)
+        return self._flows[place].weight_bytes
 
     def reads(self, place: int, other: int) -> bool:
         """Return whether a layer reads a result of another one, directly or through views."""
-        return any(self._writer(name) == other for name in self._layers[place].graph.inputs)
+        return any(self._computed_by(one.writer) == other for one in self._flows[place].read)
 
     def _borders(self, place: int, group: frozenset[int]) -> LayerBorders:
-        types, graph = self._network.types, self._layers[place].graph
+        flow = self._flows[place]
         return LayerBorders(
-            tuple(types[name].bytes for name in graph.inputs if self._writer(name) not in group),
-            tuple(types[name].bytes for name in graph.outputs if self._is_read_beyond(name, group)),
+            tuple(one.bytes for one in flow.read if self._computed_by(one.writer) not in group),
+            tuple(one.bytes for one in flow.written if self._is_read_beyond(one, group)),
         )
 
-    def _writer(self, name: str) -> int | None:
-        """Return the layer that computes a tensor; None for an input of the network."""
-        if name not in self._network.producers:
-            return None
-        place = self._owner[self._network.producers[name].index]
-        if place not in self.views:
-            return place
-        read = self._layers[place].graph.inputs
-        return self._writer(read[0]) if read else None
+    def _computed_by(self, writer: int | None) -> int | None:
+        """Return the layer that computes what a layer writes: in front of views; None for an input of the network."""
+        while writer is not None and writer in self.views:
+            read = self._flows[writer].read
+            writer = read[0].writer if read else None
+        return writer
 
-    def _is_read_beyond(self, name: str, group: frozenset[int]) -> bool:
-        places = {self._owner[node.index] for node in self._network.readers(name)}
-        through = (result for place in places & self.views for result in self._layers[place].graph.outputs)
-        beyond = name in self._network.outputs or not places <= self.views | group
+    def _is_read_beyond(self, tensor: WrittenTensor, group: frozenset[int]) -> bool:
+        places = frozenset(tensor.readers)
+        through = (result for place in places & self.views for result in self._flows[place].written)
+        beyond = tensor.is_output or not places <= self.views | group
         return beyond or any(self._is_read_beyond(result, group) for result in through)

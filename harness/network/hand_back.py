@@ -6,56 +6,23 @@ nothing here runs code, and no size is believed before it is compared with what 
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
+from harness.network.documents import count_of, decode_document, encode, list_of, text_of, texts_of
 from harness.network.expansion import MAX_NODES
 from harness.network.inference import MAX_TENSOR_BYTES
 from harness.network.network import ITEM_BYTES, Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
 
-_LENGTH_BYTES = 8
-_MARKS = (b",", b"[", b"{")
 _SPARE_PARTS = 60 * MAX_NODES
 _PARTS_PER_BYTE = 4
 """A node and what it alone reads take up to 60 values; a file has a node for at least every 15 of its bytes."""
 
 
-def encode(document: dict[str, Any], parts: Sequence[bytes] = ()) -> bytes:
-    """Return a document and the parts that follow it; `decode_document` reads it."""
-    header = json.dumps(document, separators=(",", ":")).encode()
-    body = b"".join((header, *parts))
-    return b"".join(number.to_bytes(_LENGTH_BYTES, "big") for number in (len(body), len(header))) + body
-
-
-def is_whole(content: bytes | bytearray) -> bool:
-    """Return whether an answer has arrived in full."""
-    start = 2 * _LENGTH_BYTES
-    return len(content) >= start and len(content) - start == int.from_bytes(content[:_LENGTH_BYTES], "big")
-
-
 def most_parts(size_bytes: int) -> int:
     """Return how many values the document of a file of this size may have."""
     return _SPARE_PARTS + _PARTS_PER_BYTE * size_bytes
-
-
-def decode_document(content: bytes, most: int | None = None) -> tuple[dict[str, Any], memoryview]:
-    """Return the document, of at most so many values, and what follows it; raises ValueError.
-
-    The values are counted before they are parsed: a value of two bytes takes sixty in memory.
-    """
-    start = 2 * _LENGTH_BYTES
-    end = start + int.from_bytes(content[_LENGTH_BYTES:start], "big")
-    if not is_whole(content) or end > len(content):
-        raise ValueError("cut short")
-    header = content[start:end]
-    if most is not None and sum(map(header.count, _MARKS)) > most:
-        raise ValueError("more values than a network has")
-    document = json.loads(header)
-    if not isinstance(document, dict):
-        raise ValueError("no document")
-    return document, memoryview(content)[end:]
 
 
 def encode_network(network: Network, note: str = "") -> bytes:
@@ -106,25 +73,25 @@ def decode_network(content: bytes) -> tuple[Network, str]:
     try:
         nodes = tuple(_node(index, row, parts) for index, row in enumerate(document["nodes"]))
         network = Network(
-            name=_text(document["name"]),
-            opset=_count(document["opset"]),
-            inputs=_texts(document["inputs"]),
-            outputs=_texts(document["outputs"]),
+            name=text_of(document["name"]),
+            opset=count_of(document["opset"]),
+            inputs=texts_of(document["inputs"]),
+            outputs=texts_of(document["outputs"]),
             nodes=nodes,
-            types={_text(name): _type(dtype, shape) for name, dtype, shape in document["types"]},
+            types={text_of(name): _type(dtype, shape) for name, dtype, shape in document["types"]},
             constants=dict(_constants(document["constants"], parts)),
-            free=tuple(FreeNode(*_texts(row, 3)) for row in document["free"]),
-            symbols=frozenset(_texts(document["symbols"])),
-            sha256=_text(document["sha256"]),
-            domains={_text(domain): _count(version) for domain, version in document["domains"]},
-            unmeasured=tuple(UnmeasuredNode(*_texts(row, 2)) for row in document["unmeasured"]),
-            stored_bytes=_count(document["stored"]),
+            free=tuple(FreeNode(*texts_of(row, 3)) for row in document["free"]),
+            symbols=frozenset(texts_of(document["symbols"])),
+            sha256=text_of(document["sha256"]),
+            domains={text_of(domain): count_of(version) for domain, version in document["domains"]},
+            unmeasured=tuple(UnmeasuredNode(*texts_of(row, 2)) for row in document["unmeasured"]),
+            stored_bytes=count_of(document["stored"]),
         )
     except (KeyError, TypeError, DecodeError) as error:
         raise ValueError(str(error)) from error
     _check(network)
     parts.check_end()
-    return network, _text(document.get("note"))
+    return network, text_of(document.get("note"))
 
 
 class _Parts:
@@ -150,8 +117,8 @@ def _node(index: int, row: Any, parts: _Parts) -> Node:
 
     name, op, inputs, outputs, domain, size = row
     proto = NodeProto()
-    proto.ParseFromString(parts.take(_count(size)))
-    return Node(index, _text(name), _text(op), _texts(inputs), _texts(outputs), proto, _text(domain))
+    proto.ParseFromString(parts.take(count_of(size)))
+    return Node(index, text_of(name), text_of(op), texts_of(inputs), texts_of(outputs), proto, text_of(domain))
 
 
 def _constants(rows: Any, parts: _Parts) -> Iterator[tuple[str, Constant]]:
@@ -161,14 +128,14 @@ def _constants(rows: Any, parts: _Parts) -> Iterator[tuple[str, Constant]]:
         kind = _type(dtype, shape)
         value = None
         if size is not None:
-            if _count(size) != kind.bytes:
+            if count_of(size) != kind.bytes:
                 raise ValueError("a constant has another size than its type")
             value = numpy.frombuffer(parts.take(size), kind.dtype).reshape(kind.shape)
-        yield _text(name), Constant(kind, value)
+        yield text_of(name), Constant(kind, value)
 
 
 def _type(dtype: Any, shape: Any) -> TensorType:
-    kind = TensorType(_text(dtype), tuple(_count(size) for size in _list(shape)))
+    kind = TensorType(text_of(dtype), tuple(count_of(size) for size in list_of(shape)))
     if kind.dtype not in ITEM_BYTES or kind.bytes > MAX_TENSOR_BYTES:
         raise ValueError("a type cannot be")
     return kind
@@ -181,28 +148,3 @@ def _check(network: Network) -> None:
         raise ValueError("a tensor has no type")
     if not re.fullmatch("[0-9a-f]{64}", network.sha256):
         raise ValueError("the hash is none")
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError("not a list")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("not a text")
-    return value
-
-
-def _texts(value: Any, count: int | None = None) -> tuple[str, ...]:
-    found = tuple(_text(each) for each in _list(value))
-    if count is not None and len(found) != count:
-        raise ValueError("another number of texts")
-    return found
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError("not a count")
-    return value

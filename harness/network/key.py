@@ -28,7 +28,7 @@ class LayerKey:
 
     text: str
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """Sixteen hexadecimal digits that stand for the text in tables."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]

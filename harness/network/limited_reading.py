@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,10 @@ from harness.network import limited_process
 from harness.network.batch import Rebatched, leading_dims, rebatch
 from harness.network.batch_check import TOO_LARGE, check_rows
 from harness.network.control_flow import all_nodes
-from harness.network.hand_back import decode_document, decode_network, encode, encode_network, is_whole, most_parts
+from harness.network.documents import decode_document, encode, is_whole
+from harness.network.fusion_rules import FusionRule
+from harness.network.hand_back import decode_network, encode_network, most_parts
+from harness.network.keyed_network import KeyedNetwork, encode_keyed, keyed, keyed_of
 from harness.network.limited_process import Answer
 from harness.network.limits import READING, Limits, too_much_memory
 from harness.network.network import Network
@@ -60,6 +64,26 @@ def network_of(answer: bytes, source: Source) -> tuple[Network, str]:
         return decode_network(answer)
     except (ValueError, RecursionError) as error:
         raise _damaged(source) from error
+
+
+def read_keyed(
+    source: Source, dims: Mapping[str, int], rules: Sequence[FusionRule], batch: int | None = None
+) -> tuple[KeyedNetwork, str, bytes]:
+    """Return what `keyed` makes of the network of a file, and the text that `read_network` returns.
+
+    The bytes are what `encode_keyed` made; they are empty if the network also depends on other files, or if rows were
+    not compared. Raises as `read_network` does.
+    """
+    wanted = {"want": "keys", "dims": dict(dims), "batch": batch, "rules": [asdict(rule) for rule in rules]}
+    answer = _in_child(source, wanted)
+    document = _checked(answer, source)
+    try:
+        found, reason = keyed_of(document)
+        if not re.fullmatch("[0-9a-f]{64}", found.sha256):
+            raise ValueError("the hash is none")
+    except (ValueError, RecursionError) as error:
+        raise _damaged(source) from error
+    return found, reason, b"" if reason or document.get("external") else answer
 
 
 def has_external_data(path: Path) -> bool:
@@ -125,15 +149,18 @@ def _read(source: Source, wanted: Mapping[str, Any]) -> bytes:
     from onnx import TensorProto
 
     file = read_model(source) if isinstance(source, Path) else parse_model(source[0], source[0], source[1])
-    if wanted["want"] == "network":
-        limited_process.allow_for_nodes(sum(1 for _ in all_nodes(file.model.graph.node)))
-        network, batch = prepared(file, wanted["dims"], wanted["batch"]), wanted["batch"]
-        found = rebatch(network, batch) if batch else None
-        if found is None or found.network is network:
-            return encode_network(network)
-        return encode_network(found.network, _compared(source, network, found))
     external = any(tensor.data_location == TensorProto.EXTERNAL for tensor in file.model.graph.initializer)
-    return encode({"external": external})
+    if wanted["want"] == "external data":
+        return encode({"external": external})
+    limited_process.allow_for_nodes(sum(1 for _ in all_nodes(file.model.graph.node)))
+    network, batch, reason = prepared(file, wanted["dims"], wanted["batch"]), wanted["batch"], ""
+    found = rebatch(network, batch) if batch else None
+    if found is not None and found.network is not network:
+        network, reason = found.network, _compared(source, network, found)
+    if wanted["want"] == "network":
+        return encode_network(network, reason)
+    rules = [FusionRule(**rule) for rule in wanted["rules"]]
+    return encode_keyed(keyed(network, rules), reason, external=external)
 
 
 def _compared(source: Source, network: Network, found: Rebatched) -> str:

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Union
 
 from harness.errors import InvalidNetwork, NetworkError, UsageError
 from harness.network import zoo
-from harness.network.batch import rebatch
-from harness.network.batch_check import check_rows
-from harness.network.limited_reading import prepared, read_network
 from harness.network.network import Network
-from harness.network.read import ModelFile, check_model, read_model
 from harness.text import printable
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from harness.network.read import ModelFile
 
 BUILTIN_PREFIX = "builtin:"
 _LIGHT_NAMES = "bvlc_alexnet densenet121 inception_v1 inception_v2 resnet50 shufflenet squeezenet vgg19 zfnet512"
@@ -87,16 +85,28 @@ def load_network(
     with those of the network in the file. Raises UnsupportedNetwork for a network that has no such batch.
     """
     reference = _reference(model)
+    with naming(reference):
+        network, reason = _network(reference, dims or {}, batch)
+    note_unchecked(reference, batch, reason, note)
+    return replace(network, file=shown(reference))
+
+
+@contextlib.contextmanager
+def naming(reference: ModelReference) -> Iterator[None]:
+    """Name the file in the errors about it."""
     file = shown(reference)
     try:
-        network, reason = _network(reference, dims or {}, batch)
+        yield
     except NetworkError as error:
         if error.what.startswith(file):
             raise
         raise type(error)(f"{file}: {error.what}", why=error.why, next_step=error.next_step) from error
+
+
+def note_unchecked(reference: ModelReference, batch: int | None, reason: str, note: Callable[[str], None]) -> None:
+    """Pass a line to `note` if there is a reason why the rows of another batch were not compared."""
     if reason:
-        note(f"not checked: {file}: rows with a batch of {batch} were not compared: {reason}")
-    return replace(network, file=file)
+        note(f"not checked: {shown(reference)}: rows with a batch of {batch} were not compared: {reason}")
 
 
 def is_builtin(reference: ModelReference) -> bool:
@@ -107,6 +117,15 @@ def is_builtin(reference: ModelReference) -> bool:
 def shown(reference: ModelReference) -> str:
     """Return the name by which messages refer to a network: its path, `builtin:NAME`, or its name in memory."""
     return printable(reference.name if isinstance(reference, ModelContent) else reference, 200)
+
+
+def stem_of(reference: ModelReference) -> str:
+    """Return the name that results carry."""
+    if isinstance(reference, ModelContent):
+        return reference.name
+    if is_builtin(reference):
+        return reference.removeprefix(BUILTIN_PREFIX)
+    return printable(Path(reference).stem, 200)
 
 
 @contextlib.contextmanager
@@ -125,6 +144,10 @@ def model_path(reference: ModelReference) -> Iterator[Path]:
 
 
 def _network(reference: ModelReference, dims: Mapping[str, int], batch: int | None) -> tuple[Network, str]:
+    from harness.network.batch import rebatch  # not loaded for networks that are in the cache
+    from harness.network.batch_check import check_rows
+    from harness.network.limited_reading import prepared, read_network
+
     if isinstance(reference, ModelContent):
         return read_network((reference.name, reference.content), dims, batch)
     if not is_builtin(reference):
@@ -135,6 +158,8 @@ def _network(reference: ModelReference, dims: Mapping[str, int], batch: int | No
 
 
 def _builtin(reference: str) -> ModelFile:
+    from harness.network.read import check_model, read_model
+
     name = reference.removeprefix(BUILTIN_PREFIX)
     if name in LIGHT_FILES:
         import onnx.backend.test

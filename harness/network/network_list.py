@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from harness import errors
 from harness.errors import CoverageError, HarnessError, NetworkError, NetworksRefused, UsageError
-from harness.network.model_references import Models, load_network, model_references, shown
-from harness.network.network import Network
+from harness.network.model_references import ModelReference, Models, load_network, model_references, shown
+from harness.network.network import Network, UnmeasuredNode
+from harness.parallel import results
 from harness.text import printable
 
+_NEXT = "Estimate the files in several commands, to find the one that ends it"
 _NAMED = 3
 """The most files that the summary of refusals names."""
 
@@ -45,12 +48,46 @@ class RefusedNetwork:
         return printable(str(self.error()))
 
 
+class ListedNetwork(Protocol):
+    """What a list needs of a network, whole or as keys of layers."""
+
+    @property
+    def name(self) -> str:
+        """The name that results carry."""
+        ...
+
+    @property
+    def file(self) -> str:
+        """The reference that it was read from, as messages show it."""
+        ...
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The names of its symbolic dimensions."""
+        ...
+
+    @property
+    def unmeasured(self) -> tuple[UnmeasuredNode, ...]:
+        """The nodes whose sizes depend on the data."""
+        ...
+
+
+AnyNetwork = TypeVar("AnyNetwork", bound=ListedNetwork)
+Load = Callable[[ModelReference, Callable[[str], None]], AnyNetwork]
+"""Reads one network, and passes lines about it to a function."""
+Progress = Callable[[int, int], None]
+"""Receives how many networks of how many were read."""
+
+
 @dataclass(frozen=True)
-class NetworkList:
+class NetworksRead(Generic[AnyNetwork]):
     """The networks of a list that can be used, and the refused ones."""
 
-    networks: tuple[Network, ...]
+    networks: tuple[AnyNetwork, ...]
     refused: tuple[RefusedNetwork, ...] = ()
+
+
+NetworkList = NetworksRead[Network]
 
 
 def read_networks(
@@ -67,19 +104,51 @@ def read_networks(
     of a single network; NetworksRefused if none is left, or with `strict` if any is refused; UsageError for a dimension
     in `dims` that no network has.
     """
-    networks: list[Network] = []
+
+    def load(reference: ModelReference, note: Callable[[str], None]) -> Network:
+        return load_network(reference, dims, batch, note)
+
+    return read_each(models, load, dims, strict=strict, note=note)
+
+
+def read_each(
+    models: Models,
+    load: Load[AnyNetwork],
+    dims: Mapping[str, int] | None = None,
+    *,
+    strict: bool = False,
+    note: Callable[[str], None] = lambda _: None,
+    jobs: int = 1,
+    progress: Progress = lambda _done, _count: None,
+) -> NetworksRead[AnyNetwork]:
+    """Read all networks of a list by a function, in `jobs` processes; notes and errors are those of `read_networks`."""
+    references = model_references(models)
+    networks: list[AnyNetwork] = []
     refused: list[RefusedNetwork] = []
-    for reference in model_references(models):
-        try:
-            networks.append(load_network(reference, dims, batch, note))
-            _note_unmeasured(networks[-1], note)
-        except NetworkError as error:
-            refused.append(RefusedNetwork.of(shown(reference), error))
+    attempts = results(lambda at: _attempt(references[at], load), len(references), jobs, next_step=_NEXT)
+    for done, (found, lines) in enumerate(attempts, start=1):
+        progress(done, len(references))
+        for line in lines:
+            note(line)
+        if isinstance(found, RefusedNetwork):
+            refused.append(found)
+        else:
+            networks.append(found)
+            _note_unmeasured(found, note)
     check_refused(refused, len(networks), strict=strict)
     note_refused(refused, note)
     if not refused:  # the dimension may belong to a network that was refused
         _check_dims(networks, dims or {})
-    return NetworkList(tuple(networks), tuple(refused))
+    return NetworksRead(tuple(networks), tuple(refused))
+
+
+def _attempt(reference: ModelReference, load: Load[AnyNetwork]) -> tuple[AnyNetwork | RefusedNetwork, list[str]]:
+    """Return a network or its refusal, and the lines about it."""
+    lines: list[str] = []
+    try:
+        return load(reference, lines.append), lines
+    except NetworkError as error:
+        return RefusedNetwork.of(shown(reference), error), lines
 
 
 def load_networks(models: Models, dims: Mapping[str, int] | None = None) -> list[Network]:
@@ -107,7 +176,7 @@ def note_refused(refused: Sequence[RefusedNetwork], note: Callable[[str], None])
         note(f"refused: {one}")
 
 
-def _note_unmeasured(network: Network, note: Callable[[str], None]) -> None:
+def _note_unmeasured(network: ListedNetwork, note: Callable[[str], None]) -> None:
     """Pass a line to `note` if a part of the network is not measured."""
     if not network.unmeasured:
         return
@@ -137,7 +206,7 @@ def _count(refused: int, left: int) -> str:
     return f"{refused} of {refused + left} networks {'is' if refused == 1 else 'are'}"
 
 
-def _check_dims(networks: Sequence[Network], dims: Mapping[str, int]) -> None:
+def _check_dims(networks: Sequence[ListedNetwork], dims: Mapping[str, int]) -> None:
     known = {name for network in networks for name in network.symbols}
     unknown = sorted(set(dims) - known)
     if unknown:

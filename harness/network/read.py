@@ -6,10 +6,11 @@ import hashlib
 import math
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
 from harness.files import read_file
@@ -27,6 +28,9 @@ ML_DOMAIN = "ai.onnx.ml"
 RUNTIME_DOMAINS = frozenset({"com.microsoft", "com.microsoft.nchwc"})
 """Domains of ONNX Runtime: quantised operators, and those of files that it has optimised."""
 _DISK_BLOCK = 512
+_LARGE_BYTES = 1 << 16
+_IR_WITHOUT_INPUTS = 4
+"""From this version of the format on, initializers need not be inputs."""
 _EXPORT_AGAIN = "Copy or export the file again"
 
 
@@ -98,7 +102,7 @@ def check_model(name: str, model: ModelProto, content: bytes) -> ModelFile:
         model = inliner.inline_local_functions(model) if model.functions else model
         _check_operators(name, model)
         what = f"{name} is not valid ONNX"
-        onnx.checker.check_model(_without_external_data(model))
+        onnx.checker.check_model(_without_weights(model))
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         why = next((line for line in str(error).splitlines() if line.strip()), "the ONNX checker rejects it")
         raise InvalidNetwork(what, why=why[:300]) from error
@@ -178,22 +182,63 @@ def _tensor_bytes(tensor: TensorProto) -> int:
     return elements * int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
-def _without_external_data(model: ModelProto) -> ModelProto:
-    """Return a copy in which external tensors are inputs, so that the checker opens no file."""
-    import onnx
+def _without_weights(model: ModelProto) -> ModelProto:
+    """Return a copy in which weights are inputs, so that the checker opens no file and copies no gigabytes.
+
+    Weights are external tensors, and large ones of which the checker would find nothing else than their type.
+    """
     from onnx import TensorProto, helper
 
-    external = [tensor for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL]
-    if not external:
+    initializers, inputs = model.graph.initializer, {value.name for value in model.graph.input}
+    names = Counter(tensor.name for tensor in initializers)
+
+    def is_weight(tensor: TensorProto) -> bool:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            return True
+        is_declared = model.ir_version >= _IR_WITHOUT_INPUTS or tensor.name in inputs
+        return is_declared and bool(tensor.name) and names[tensor.name] == 1 and _is_large(tensor)
+
+    weights = [is_weight(tensor) for tensor in initializers]
+    if not any(weights):
         return model
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    del copy.graph.initializer[:]
-    kept = (each for each in model.graph.initializer if each.data_location != TensorProto.EXTERNAL)
-    copy.graph.initializer.extend(kept)
-    inputs = {value.name for value in copy.graph.input}
-    absent = (each for each in external if each.name not in inputs)
-    copy.graph.input.extend(helper.make_tensor_value_info(each.name, each.data_type, each.dims) for each in absent)
+    copy, graph = _copied(model, "graph"), _copied(model.graph, "initializer")
+    for tensor, is_left_out in zip(initializers, weights, strict=True):
+        if not is_left_out:
+            graph.initializer.append(tensor)
+        elif tensor.name not in inputs:
+            graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    copy.graph.CopyFrom(graph)
+    return copy
+
+
+def _is_large(tensor: TensorProto) -> bool:
+    """Return whether a tensor is large and its values are exactly as many bytes as its type takes."""
+    if tensor.ByteSize() < _LARGE_BYTES or not tensor.HasField("raw_data"):
+        return False
+    others = (tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data, tensor.uint64_data)
+    if any(others) or tensor.string_data or tensor.external_data or tensor.HasField("segment"):
+        return False
+    try:
+        return min(tensor.dims, default=0) > 0 and len(tensor.raw_data) == _tensor_bytes(tensor)
+    except (KeyError, ValueError, TypeError):
+        return False
+
+
+_Copied = TypeVar("_Copied", bound="Message")
+
+
+def _copied(message: _Copied, left_out: str) -> _Copied:
+    """Return a copy without one field, which may be large."""
+    copy: _Copied = type(message)()
+    for field, value in message.ListFields():
+        if field.name == left_out:
+            continue
+        if field.is_repeated:
+            getattr(copy, field.name).extend(value)
+        elif field.type == field.TYPE_MESSAGE:
+            getattr(copy, field.name).CopyFrom(value)
+        else:
+            setattr(copy, field.name, value)
     return copy
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from harness.network.chain_borders import Chained
 from harness.network.disjoint_sets import DisjointSets
+from harness.network.layer_flows import layer_flows
 from harness.network.layers import Layer
 from harness.network.network import Network
 from harness.network.runtime_graph.reported import RuntimeGraph
@@ -106,7 +107,7 @@ def plan_chains(
     owner = {node.index: place for place, layer in enumerate(layers) for node in layer.graph.nodes}
     chains = _in_places(graph.chains, owner, views)
     groups = _groups(layers, chains, views)
-    chained = Chained(network, layers, views)
+    chained = Chained(layer_flows(network, layers), views)
     described = _ordered(chained, groups)
 
     def windows(*joined: Sequence[_Group]) -> list[_Window]:

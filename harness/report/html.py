@@ -66,7 +66,7 @@ def render(
         refused=[display(str(one), 600) for one in source.refused],
         changes=[display(name) for name in validation.fingerprint_changes] if validation else [],
         pictures=networks.pictures(pairs),
-        sections=list(map(section, estimates, source.edges(table) or [None] * len(estimates))),
+        sections=list(map(section, estimates, source.edges or [None] * len(estimates))),
         truth=truth_section(validation.oracle) if validation and validation.oracle else None,
         method=table.method,
         machine=display(validation.machine.text if validation and validation.machine else table.machine, 400),

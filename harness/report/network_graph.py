@@ -13,26 +13,17 @@ from harness.report.units import Unit, unit_for
 if TYPE_CHECKING:
     from bokeh import plotting
 
-    from harness.network.layers import Layer
+    from harness.network.keyed_network import KeyedLayer
 
 MOST_LAYERS = 1500
 """Larger networks have no graph: nobody could read it, and the layout takes long."""
 _PIXELS_A_ROW = 34
 
 
-def connections(layers: Sequence[Layer]) -> tuple[tuple[int, int], ...]:
+def connections(layers: Sequence[KeyedLayer]) -> tuple[tuple[int, int], ...]:
     """Return which layers read results of which, as pairs of numbers, each once."""
-    writer = {tensor: at for at, layer in enumerate(layers) for tensor in layer.graph.outputs}
-    return tuple(
-        sorted(
-            {
-                (writer[tensor], at)
-                for at, layer in enumerate(layers)
-                for tensor in layer.graph.inputs
-                if tensor in writer and writer[tensor] != at
-            }
-        )
-    )
+    pairs = {(tensor.writer, at) for at, layer in enumerate(layers) for tensor in layer.flow.read}
+    return tuple(sorted((writer, at) for writer, at in pairs if writer is not None and writer != at))
 
 
 def graph_figure(bars: Sequence[LayerBar], edges: Sequence[tuple[int, int]]) -> str:

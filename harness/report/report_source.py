@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.network.layers import cut
 from harness.report.network_graph import connections
 from harness.report.units import display
 
 if TYPE_CHECKING:
-    from harness.lut.table import Lut
     from harness.lut.table_samples import TableSamples
-    from harness.network.network import Network
+    from harness.network.keyed_network import KeyedNetwork
     from harness.network.network_list import RefusedNetwork
 
 
@@ -28,11 +26,12 @@ class ReportSource:
     command: Sequence[str] = ()
     refused: Sequence[RefusedNetwork] = ()
     samples: TableSamples | None = None
-    networks: Sequence[Network] = ()
+    networks: Sequence[KeyedNetwork] = ()
 
-    def edges(self, table: Lut) -> list[tuple[tuple[int, int], ...] | None]:
-        """Return, for each network, which of its layers read results of which."""
-        return [connections(cut(network, table.rules)) for network in self.networks]
+    @property
+    def edges(self) -> list[tuple[tuple[int, int], ...] | None]:
+        """Which layers of each network read results of which."""
+        return [connections(network.layers) for network in self.networks]
 
     @property
     def command_line(self) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.array_types import Floats
-from harness.estimation.network_estimate import COVERAGE_CLASSES, LookedUp, Predicted
+from harness.estimation.network_estimate import COVERAGE_CLASSES, LookedUp
 from harness.lut.error_correlations import unpack
 from harness.lut.table import Entry, Lut
 from harness.predictor.features.layer_features import LayerFeatures
@@ -64,18 +64,19 @@ class ErrorSources:
             coverage[layer.estimate.source] += 1
             if isinstance(known, Entry):
                 remainder_s += known.remainder_s
-                counts[self._of_entry(self._table.index[known.place])] += 1.0
-                if "@" not in known.context and known.key in self._table.displaced:
+                counts[self._of_entry(self._table.index_of(known))] += 1.0
+                if "@" not in known.context and self._table.is_displaced(known.key):
                     counts[_DISPLACED] += known.remainder_s
-            elif isinstance(known, Predicted):
-                prediction = self._predictions.setdefault(known.layer, known.prediction)
-                remainder_s += prediction.latency_s
-                counts[self._of_prediction(known.layer)] += 1.0
             elif known is not None:
                 remainder_s += known.latency_s
                 spread_s2 += known.spread_s**2
                 for entry, weight in known.weights.items():
                     counts[self._of_entry(entry)] += weight
+            elif layer.predicted is not None:
+                predicted = layer.predicted
+                prediction = self._predictions.setdefault(predicted.layer, predicted.prediction)
+                remainder_s += prediction.latency_s
+                counts[self._of_prediction(predicted.layer)] += 1.0
         held = tuple(coverage[name] for name in COVERAGE_CLASSES)
         return Terms(remainder_s, spread_s2, held, tuple(sorted(counts.items())))
 

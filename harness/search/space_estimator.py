@@ -20,6 +20,7 @@ from harness.latency.overhead import row_of
 from harness.lut.table import Lut
 from harness.lut.table_choice import open_table
 from harness.measure.summary import Z_95
+from harness.network.keyed_network import keyed
 from harness.probe.overhead_terms import OverheadTerms
 from harness.search.block_codes import Choices
 from harness.search.covering import Candidate
@@ -175,7 +176,7 @@ def _tables(space: SearchSpace, table: Lut, is_warm: bool | None) -> SpaceTables
 
     def terms_of(candidate: Candidate) -> tuple[Terms, ...]:
         layers: dict[int, list[LookedUp]] = defaultdict(list)
-        for layer in look_up(space.network_of(candidate), table, is_warm):
+        for layer in look_up(keyed(space.network_of(candidate), table.rules), table, is_warm):
             layers[space.position_of[layer.estimate.name]].append(layer)
         return tuple(sources.terms(layers[at]) for at in range(len(space.sizes)))
 

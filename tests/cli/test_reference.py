@@ -30,8 +30,9 @@ def test_page_is_what_the_help_texts_say(generator: ModuleType) -> None:
 
 def test_every_command_is_documented(generator: ModuleType) -> None:
     """Each command and subcommand of the program has a section on the page."""
-    from harness.cli.app import app
+    from harness.cli.app import program
 
+    app = program()
     commands = {(info.name,) for info in app.registered_commands}
     for group in app.registered_groups:
         assert group.typer_instance is not None

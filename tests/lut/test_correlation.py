@@ -153,7 +153,8 @@ def test_the_variance_of_a_sum_is_that_of_its_terms(entries: int, seed: int, dat
     wanted = float(vector @ covariance @ vector)
     # Terms may cancel: single precision is that of the largest of them.
     largest = float(vector @ np.diag(stderr**2) @ vector) * entries
-    assert variance(half_of(correlation), stderr, counts) == pytest.approx(wanted, rel=1e-6, abs=1e-6 * largest + 1e-30)
+    found = variance(half_of(correlation), len(stderr), dict(enumerate(stderr)), counts)
+    assert found == pytest.approx(wanted, rel=1e-6, abs=1e-6 * largest + 1e-30)
 
 
 def test_variances_by_hand() -> None:
@@ -161,6 +162,6 @@ def test_variances_by_hand() -> None:
     stderr = np.array([3.0, 4.0])
     for correlation, wanted in ((1.0, 49.0), (0.0, 25.0), (-1.0, 1.0)):
         matrix = np.array([[1.0, correlation], [correlation, 1.0]])
-        assert variance(half_of(matrix), stderr, {0: 1, 1: 1}) == pytest.approx(wanted)
-    assert variance(half_of(np.eye(2)), stderr, {0: 5}) == pytest.approx(15.0**2)
-    assert variance(half_of(np.eye(2)), stderr, {}) == 0.0
+        assert variance(half_of(matrix), 2, dict(enumerate(stderr)), {0: 1, 1: 1}) == pytest.approx(wanted)
+    assert variance(half_of(np.eye(2)), 2, dict(enumerate(stderr)), {0: 5}) == pytest.approx(15.0**2)
+    assert variance(half_of(np.eye(2)), 2, dict(enumerate(stderr)), {}) == 0.0

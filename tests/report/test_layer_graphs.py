@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.network.fusion_rules import DEFAULT_RULES
-from harness.network.layers import cut
+from harness.network.keyed_network import keyed
 from harness.network.model_references import load_network
 from harness.report.graph_layout import graph_layout
 from harness.report.layer_blocks import blocks_of
@@ -62,7 +62,7 @@ def test_data_flows_to_the_right_and_no_layer_hides_another(graph: tuple[int, li
 
 def test_readers_of_a_real_network_are_connected() -> None:
     """In ResNet-50's graph every layer but the first reads another, and residual additions read two."""
-    layers = cut(load_network("builtin:resnet50"), DEFAULT_RULES)
+    layers = keyed(load_network("builtin:resnet50"), DEFAULT_RULES).layers
     edges = connections(layers)
     readers = [end for _, end in edges]
     assert set(readers) == set(range(1, len(layers)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from fuzz_inputs import is_accepted, read_in_bounds
 from fuzz import journal, networks, revealed, tables
 from fuzz.outcome import Outcome
 from harness.errors import LutCorrupt
-from harness.lut.entry_rows import MAX_ENTRIES
+from harness.lut.error_correlations import MAX_CORRELATED
 from harness.lut.table_files import read_lut
 
 SSH = '[devices.a]\ntransport = "ssh"\nhost = "h"\nuser = "u"\nidentity = '
@@ -185,10 +186,12 @@ def test_table_of_too_many_entries_is_refused(tmp_path: Path) -> None:
     """A table whose correlations would not fit into memory is refused before they are unpacked."""
     parts = tables._unpacked(tables.seeds()[1])
     header = parts[tables.ENTRIES].decode().splitlines()[0]
-    signatures = [f"layer {number}" for number in range(MAX_ENTRIES + 1)]
+    signatures = [f"layer {number}" for number in range(MAX_CORRELATED + 1)]
     keys = [hashlib.sha256(signature.encode()).hexdigest()[:16] for signature in signatures]
     middle = "chip,Conv,1e-05,1e-07,10,1,cold,,0123abcd,1,p,"
-    rows = [f"{key},{middle},{signature}" for key, signature in zip(keys, signatures, strict=True)]
+    rows = [f"{key},{middle},{signature},1e-05,1e-07" for key, signature in zip(keys, signatures, strict=True)]
+    manifest = json.loads(parts[tables.MANIFEST])
+    parts[tables.MANIFEST] = json.dumps({**manifest, "entries": len(rows)}).encode()
     parts[tables.ENTRIES] = "\n".join([header, *rows]).encode()
     parts = tables._signed(parts)
     folder = tmp_path / f"2026-01-02-{hashlib.sha256(parts[tables.MANIFEST]).hexdigest()[:8]}"

@@ -19,7 +19,7 @@ from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from fuzz import tables
 from harness.errors import LutCorrupt
-from harness.lut.entry_rows import MAX_ENTRIES
+from harness.lut.error_correlations import MAX_CORRELATED
 from harness.lut.table_files import CORRELATION, ENTRIES, MANIFEST, MAX_RULES, PREDICTOR, read_lut
 from harness.network.fusion_rules import FusionRule, structure_of
 from harness.network.layers import cut
@@ -204,15 +204,15 @@ def test_a_table_of_the_most_entries_takes_bounded_memory(tmp_path: Path) -> Non
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
-    for number in range(MAX_ENTRIES):
+    for number in range(MAX_CORRELATED):
         row[signature] = f"layer {number}"
         row[0] = hashlib.sha256(row[signature].encode()).hexdigest()[:16]
         writer.writerow(row)
-    pairs = MAX_ENTRIES * (MAX_ENTRIES - 1) // 2
+    pairs = MAX_CORRELATED * (MAX_CORRELATED - 1) // 2
     pieces = zlib.compressobj(1)
     quarter = np.full(pairs // 9, 0.25, "<f4").tobytes()
     parts[CORRELATION] = b"".join([*(pieces.compress(quarter) for _ in range(9)), pieces.flush()])
     table = read_lut(_published({**parts, ENTRIES: text.getvalue().encode()}, tmp_path))
     spread = table.entries[0].remainder_stderr_s
-    wanted = spread**2 * (MAX_ENTRIES + 2 * pairs * 0.25)
-    assert table.variance(dict.fromkeys(range(MAX_ENTRIES), 1)) == pytest.approx(wanted)
+    wanted = spread**2 * (MAX_CORRELATED + 2 * pairs * 0.25)
+    assert table.variance(dict.fromkeys(range(MAX_CORRELATED), 1)) == pytest.approx(wanted)

@@ -22,12 +22,13 @@ from harness.npu.npu_options import Options
 from harness.npu.sweep.axis import SweepAxis
 from harness.npu.sweep.grid import Grid, SweepMachine, in_one_line
 from harness.npu.sweep.machine_parameters import ParameterValue
-from harness.npu.sweep.parallel import results
 from harness.npu.value_check import Note
+from harness.parallel import results
 
 Cost = Literal["area", "energy"]
 """What a machine costs beside its time: mm2, or the energy of a run."""
 
+_NEXT = "Use --jobs 1, which names the limit"
 SLOWER = 0.005
 """A larger machine is slower than a smaller one if it takes this fraction more."""
 
@@ -190,7 +191,7 @@ def _measure(work: _Work, jobs: int, progress: Note) -> tuple[SweepPoint, ...]:
     Raises InputError if none of them can run it.
     """
     points: list[SweepPoint] = []
-    for point in results(work.point, len(work.candidates), jobs):
+    for point in results(work.point, len(work.candidates), jobs, next_step=_NEXT):
         points.append(point)
         progress(f"{len(points)} of {len(work.candidates)} machines done")
     if all(point.cycles is None for point in points):
@@ -202,7 +203,7 @@ def _measure(work: _Work, jobs: int, progress: Note) -> tuple[SweepPoint, ...]:
         smaller, larger, _ = pairs[number]
         return work.of_smaller(smaller, larger)
 
-    for (smaller, larger, key), found in zip(pairs, results(again, len(pairs), jobs), strict=True):
+    for (smaller, larger, key), found in zip(pairs, results(again, len(pairs), jobs, next_step=_NEXT), strict=True):
         if found is not None:
             points[larger] = _compared(points[smaller], points[larger], key, found)
     return tuple(points)

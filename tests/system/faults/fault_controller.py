@@ -92,7 +92,9 @@ def _profile(order: dict[str, Any]) -> None:
 
 
 def _serve() -> None:
-    import harness.cli.app
+    from harness.cli.app import program
+
+    program()
     import harness.measure.profiling  # noqa: F401
 
     for line in sys.stdin:

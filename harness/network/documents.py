@@ -1,0 +1,73 @@
+"""JSON documents that another process sends, followed by parts of bytes, and the values in them.
+
+The process may have been taken over by the file that it read: no size and no type is believed before it is compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+_LENGTH_BYTES = 8
+_MARKS = (b",", b"[", b"{")
+
+
+def encode(document: dict[str, Any], parts: Sequence[bytes] = ()) -> bytes:
+    """Return a document and the parts that follow it; `decode_document` reads it."""
+    header = json.dumps(document, separators=(",", ":")).encode()
+    body = b"".join((header, *parts))
+    return b"".join(number.to_bytes(_LENGTH_BYTES, "big") for number in (len(body), len(header))) + body
+
+
+def is_whole(content: bytes | bytearray) -> bool:
+    """Return whether an answer has arrived in full."""
+    start = 2 * _LENGTH_BYTES
+    return len(content) >= start and len(content) - start == int.from_bytes(content[:_LENGTH_BYTES], "big")
+
+
+def decode_document(content: bytes, most: int | None = None) -> tuple[dict[str, Any], memoryview]:
+    """Return the document, of at most so many values, and what follows it; raises ValueError.
+
+    The values are counted before they are parsed: a value of two bytes takes sixty in memory.
+    """
+    start = 2 * _LENGTH_BYTES
+    end = start + int.from_bytes(content[_LENGTH_BYTES:start], "big")
+    if not is_whole(content) or end > len(content):
+        raise ValueError("cut short")
+    header = content[start:end]
+    if most is not None and sum(map(header.count, _MARKS)) > most:
+        raise ValueError("more values than a network has")
+    document = json.loads(header)
+    if not isinstance(document, dict):
+        raise ValueError("no document")
+    return document, memoryview(content)[end:]
+
+
+def list_of(value: Any) -> list[Any]:
+    """Return a list; raises ValueError for anything else."""
+    if not isinstance(value, list):
+        raise ValueError("not a list")
+    return value
+
+
+def text_of(value: Any) -> str:
+    """Return a text; raises ValueError for anything else."""
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    return value
+
+
+def texts_of(value: Any, count: int | None = None) -> tuple[str, ...]:
+    """Return a list of texts, of this length if one is given; raises ValueError for anything else."""
+    found = tuple(text_of(each) for each in list_of(value))
+    if count is not None and len(found) != count:
+        raise ValueError("another number of texts")
+    return found
+
+
+def count_of(value: Any) -> int:
+    """Return an integer from 0; raises ValueError for anything else."""
+    if type(value) is not int or value < 0:
+        raise ValueError("not a count")
+    return value

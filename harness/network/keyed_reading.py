@@ -1,0 +1,153 @@
+"""Networks as keys of layers: from the cache where their content was read before, else read in a limited process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from harness import cache
+from harness.network.documents import decode_document
+from harness.network.fusion_rules import FusionRule
+from harness.network.keyed_network import FORMAT, KeyedNetwork, encode_keyed, keyed, keyed_of
+from harness.network.model_references import (
+    Model,
+    ModelContent,
+    ModelReference,
+    Models,
+    is_builtin,
+    load_network,
+    model_references,
+    naming,
+    note_unchecked,
+    shown,
+    stem_of,
+)
+from harness.network.network_list import NetworksRead, Progress, read_each
+from harness.version import VERSION
+
+_BLOCK_BYTES = 1 << 18
+_MAX_FILE_BYTES = 1 << 31
+"""No reader accepts a larger file."""
+_FEWEST_SHARED = 4
+"""The fewest networks for which further processes start."""
+
+
+class KeyedReader:
+    """Reads networks as keys of layers, cut by the rules of a table."""
+
+    def __init__(self, rules: Sequence[FusionRule]) -> None:
+        """`rules` are those of a table."""
+        self._rules = tuple(rules)
+        self._version = ""
+
+    def load(
+        self,
+        model: Model,
+        dims: Mapping[str, int] | None = None,
+        batch: int | None = None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> KeyedNetwork:
+        """Return what `keyed` makes of `load_network`; raises its errors.
+
+        A network is stored in the cache under the hash of its file, of the code that reads it, and of all that it is
+        read with. Errors are not stored, nor are networks whose weights lie in other files: these are checked each
+        time.
+        """
+        (reference,) = model_references(model)
+        content = _content_of(reference)
+        key = self._key(content, dims or {}, batch) if content else ""
+        found = _decoded(cache.get(key)) if key else None
+        if found is None:
+            found, answer = self._read(reference, dims or {}, batch, note)
+            if key and answer and content in (found.sha256, reference):
+                cache.put(key, answer)
+        return replace(found, name=stem_of(reference), file=shown(reference))
+
+    def _read(
+        self, reference: ModelReference, dims: Mapping[str, int], batch: int | None, note: Callable[[str], None]
+    ) -> tuple[KeyedNetwork, bytes]:
+        """Return a network, and the bytes to store for it; these are empty if its file alone does not determine it."""
+        if is_builtin(reference):
+            lines: list[str] = []
+            found = keyed(load_network(reference, dims, batch, lines.append), self._rules)
+            for line in lines:
+                note(line)
+            return found, b"" if lines else encode_keyed(found)
+        from harness.network.limited_reading import read_keyed  # not loaded for networks that are in the cache
+
+        source = (reference.name, reference.content) if isinstance(reference, ModelContent) else Path(reference)
+        with naming(reference):
+            found, reason, answer = read_keyed(source, dims, self._rules, batch)
+        note_unchecked(reference, batch, reason, note)
+        return found, answer
+
+    def _key(self, content: str, dims: Mapping[str, int], batch: int | None) -> str:
+        read_with = json.dumps([sorted(dims.items()), batch])
+        self._version = self._version or cache.key_of(
+            FORMAT,
+            VERSION,
+            cache.code_version("harness.network", "onnx", "onnxruntime"),
+            json.dumps([asdict(rule) for rule in self._rules], sort_keys=True),
+        )
+        return cache.key_of(self._version, content, read_with)
+
+
+def read_keyed_networks(
+    models: Models,
+    rules: Sequence[FusionRule],
+    dims: Mapping[str, int] | None = None,
+    *,
+    batch: int | None = None,
+    strict: bool = False,
+    note: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _done, _count: None,
+) -> NetworksRead[KeyedNetwork]:
+    """Read a list of networks, in one process for each core if it is long; see `read_networks`."""
+    reader = KeyedReader(rules)
+
+    def load(reference: ModelReference, note: Callable[[str], None]) -> KeyedNetwork:
+        return reader.load(reference, dims, batch, note)
+
+    references = model_references(models)
+    jobs = _cores() if len(references) >= _FEWEST_SHARED and threading.active_count() == 1 else 1
+    return read_each(references, load, dims, strict=strict, note=note, jobs=jobs, progress=progress)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _content_of(reference: ModelReference) -> str:
+    """Return the name of a built-in network or the hash of a file; empty for one that cannot be read."""
+    if isinstance(reference, ModelContent):
+        return hashlib.sha256(reference.content).hexdigest()
+    if is_builtin(reference):
+        return reference
+    digest, left = hashlib.sha256(), _MAX_FILE_BYTES
+    try:
+        handle = os.open(reference, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                return ""
+            block = memoryview(bytearray(_BLOCK_BYTES))
+            while left > 0 and (count := file.readinto(block)):
+                digest.update(block[:count])
+                left -= count
+    except (OSError, ValueError):  # the reader says what is wrong
+        return ""
+    return digest.hexdigest() if left > 0 else ""
+
+
+def _decoded(content: bytes | None) -> KeyedNetwork | None:
+    if content is None:
+        return None
+    try:
+        return keyed_of(decode_document(content)[0])[0]
+    except (ValueError, RecursionError):
+        return None

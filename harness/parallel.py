@@ -1,0 +1,61 @@
+"""Work on many items in this process or in several forks of it, which share what it holds."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from harness.errors import UnsupportedNetwork
+
+_T = TypeVar("_T")
+_LOOK_EVERY_S = 0.5
+
+_work: Callable[[int], Any] | None = None
+"""What a process of a pool does. It is inherited by the fork, because it holds networks and tables."""
+
+
+def results(work: Callable[[int], _T], count: int, jobs: int, *, next_step: str) -> Iterator[_T]:
+    """Yield `work` of 0, 1, … in order, done by `jobs` processes; its errors are raised here.
+
+    Raises UnsupportedNetwork, with this next step, if a process ends early.
+    """
+    jobs = min(jobs, count)
+    if jobs <= 1:
+        yield from map(work, range(count))
+        return
+    import multiprocessing  # with what follows, a tenth of the start of a command
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(work, os.getpid()))
+    try:
+        yield from pool.map(_one, range(count))
+    except BrokenProcessPool as error:
+        why = "It may have taken more memory or processor time than a process may"
+        raise UnsupportedNetwork("One of several processes ended early", why=why, next_step=next_step) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start(work: Callable[[int], Any], parent: int) -> None:
+    global _work
+    _work = work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent cancels what has not started
+    # A thread would wait better, but a process with two threads cannot fork safely, as the work may.
+    signal.signal(signal.SIGALRM, lambda _signal, _frame: _end_without(parent))
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_EVERY_S, _LOOK_EVERY_S)
+
+
+def _end_without(parent: int) -> None:
+    """End this process if the parent has ended, which may have been killed."""
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _one(number: int) -> Any:
+    if _work is None:
+        raise RuntimeError("a process of the pool was not started by _start")
+    return _work(number)

@@ -1,0 +1,203 @@
+"""Networks as keys of layers: from the cache exactly what reading the file gives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from nullbench import build_network
+from onnx import TensorProto, helper, numpy_helper
+
+from harness import cache
+from harness.errors import InvalidNetwork, NetworkError, NetworksRefused, UnresolvedDimension
+from harness.network import keyed_reading
+from harness.network.documents import decode_document
+from harness.network.fusion_rules import DEFAULT_RULES, UNSIGNED_PAIRS, FusionRule
+from harness.network.keyed_network import KeyedNetwork, encode_keyed, keyed, keyed_of
+from harness.network.keyed_reading import KeyedReader, read_keyed_networks
+from harness.network.model_references import BUILTIN_NAMES, load_network, model_path
+
+LIGHT = [name for name in BUILTIN_NAMES if name not in ("vgg19", "zfnet512", "alexnet")]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of this test's own."""
+    folder = tmp_path / "own cache"
+    monkeypatch.setenv(cache.VARIABLE, str(folder))
+    return folder / "results"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that were read, as messages show them."""
+    found: list[str] = []
+    read = KeyedReader._read
+
+    def counted(self: KeyedReader, *arguments: object) -> object:
+        found.append(str(arguments[0]))
+        return read(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(KeyedReader, "_read", counted)
+    return found
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_a_cached_network_is_the_one_that_was_read(name: str, reads: list[str], tmp_path: Path) -> None:
+    """For every built-in network, and for its file, the cache returns what cutting the network gives."""
+    wanted = keyed(load_network(f"builtin:{name}"), DEFAULT_RULES)
+    with model_path(f"builtin:{name}") as path:
+        file = str(path.rename(tmp_path / f"{name}.onnx"))
+        path.touch()
+    for reference in (f"builtin:{name}", file):
+        first = KeyedReader(DEFAULT_RULES).load(reference)
+        again = KeyedReader(DEFAULT_RULES).load(reference)
+        assert first == again
+        assert (first.layers, first.free, first.weight_bytes) == (wanted.layers, wanted.free, wanted.weight_bytes)
+    assert len(reads) == 2
+
+
+def test_the_cache_depends_on_content_not_on_the_path(reads: list[str], tmp_path: Path) -> None:
+    """A copy under another name is not read again and carries its own name; a changed file of equal size is read."""
+    path = build_network(tmp_path / "one.onnx")
+    reader = KeyedReader(DEFAULT_RULES)
+    first = reader.load(str(path))
+    copy = tmp_path / "two.onnx"
+    copy.write_bytes(path.read_bytes())
+    second = reader.load(str(copy))
+    assert (second.name, second.file, second.layers) == ("two", str(copy), first.layers)
+    assert len(reads) == 1
+    before = path.stat()
+    model = onnx.load(path)
+    model.graph.node[0].name = "CONV0"
+    onnx.save(model, path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert reader.load(str(path)).layers[0].name == "CONV0"
+    assert len(reads) == 2
+
+
+def test_rules_dimensions_and_batch_are_part_of_the_key(reads: list[str], tmp_path: Path) -> None:
+    """Each way to read a file has an answer of its own."""
+    path = str(build_network(tmp_path / "net.onnx"))
+    ways = [(DEFAULT_RULES, None), ((), None), ((FusionRule(UNSIGNED_PAIRS),), None), (DEFAULT_RULES, 2)]
+    for _ in range(2):
+        found = [KeyedReader(rules).load(path, {}, batch) for rules, batch in ways]
+        assert len(found[0].layers) < len(found[1].layers)
+        assert found[3].input_bytes == 2 * found[0].input_bytes
+    assert len(reads) >= len(ways)
+    symbolic = _symbolic(tmp_path / "symbolic.onnx")
+    sizes = [KeyedReader(()).load(symbolic, {"n": size}).input_bytes for size in (1, 3, 1, 3)]
+    assert sizes == [32, 96, 32, 96]
+    with pytest.raises(UnresolvedDimension):
+        KeyedReader(()).load(symbolic)
+
+
+def _symbolic(path: Path) -> str:
+    kinds = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", kinds[:1], kinds[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return str(path)
+
+
+def _external(path: Path) -> Path:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 64]) for name in "xy")
+    weights = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path, save_as_external_data=True, location="weights", size_threshold=0)
+    return path
+
+
+def test_external_data_is_checked_each_time(tmp_path: Path) -> None:
+    """A network whose weights lie in another file is refused as soon as that file is cut or replaced by a link."""
+    path = _external(tmp_path / "net.onnx")
+    reader = KeyedReader(DEFAULT_RULES)
+    assert reader.load(str(path)) == reader.load(str(path))
+    whole = (tmp_path / "weights").read_bytes()
+    (tmp_path / "weights").write_bytes(whole[:-1])
+    with pytest.raises(InvalidNetwork, match="External data"):
+        reader.load(str(path))
+    (tmp_path / "elsewhere").write_bytes(whole)
+    (tmp_path / "weights").unlink()
+    (tmp_path / "weights").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidNetwork, match="External data"):
+        reader.load(str(path))
+
+
+HOSTILE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "cut short": lambda content: content[:-40],
+    "no protobuf": lambda _: b"\xff" * 1000,
+    "pages of zeros": lambda _: bytes(5000),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_errors_are_those_without_a_cache(case: str, tmp_path: Path, folder: Path) -> None:
+    """A hostile file gives the same error each time, with and without the cache, and leaves nothing in it."""
+    path = build_network(tmp_path / "net.onnx")
+    path.write_bytes(HOSTILE[case](path.read_bytes()))
+    errors = set()
+    for load in (KeyedReader(DEFAULT_RULES).load, KeyedReader(DEFAULT_RULES).load, load_network):
+        with pytest.raises(NetworkError) as raised:
+            load(str(path))
+        errors.add((type(raised.value), raised.value.what, raised.value.why))
+    assert len(errors) == 1
+    assert not folder.exists() or not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("change", ["digest", "values", "places"])
+def test_answers_that_no_network_has_are_ignored(change: str, reads: list[str], tmp_path: Path, folder: Path) -> None:
+    """What the cache holds is checked like the answer of a process that a file may have taken over."""
+    path = str(build_network(tmp_path / "net.onnx"))
+    wanted = KeyedReader(DEFAULT_RULES).load(path)
+    (stored,) = folder.iterdir()
+    held = cache.get(stored.name)
+    assert held is not None
+    changed = {"digest": held[:-1], "values": held.replace(b'"layers":[', b'"layers":[1,'), "places": b""}[change]
+    cache.put(stored.name, changed)
+    assert KeyedReader(DEFAULT_RULES).load(path) == wanted
+    assert len(reads) == 2
+
+
+def test_a_flow_to_a_layer_that_does_not_exist_is_refused() -> None:
+    """Places beyond the last layer would be looked up later, far from the file."""
+    network = keyed(load_network("builtin:dscnn"), DEFAULT_RULES)
+    document, _ = decode_document(encode_keyed(network))
+    assert keyed_of(document) == (_bare(network), "")
+    document["layers"][1][5][0][1] = len(network.layers)
+    with pytest.raises(ValueError, match="no place of a layer"):
+        keyed_of(document)
+
+
+def _bare(network: KeyedNetwork) -> KeyedNetwork:
+    from dataclasses import replace
+
+    return replace(network, file="")
+
+
+def test_many_files_are_read_in_order_by_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several processes give the networks of one process in the order of the files, and name a refused file."""
+    paths = [str(build_network(tmp_path / f"net{at}.onnx", (8, *[16 + at] * 3, 32))) for at in range(6)]
+    monkeypatch.setattr(keyed_reading, "_cores", lambda: 1)
+    one = read_keyed_networks(paths, DEFAULT_RULES)
+    monkeypatch.setenv(cache.VARIABLE, "")
+    monkeypatch.setattr(keyed_reading, "_cores", lambda: 3)
+    seen: list[tuple[int, int]] = []
+    many = read_keyed_networks(paths, DEFAULT_RULES, progress=lambda done, count: seen.append((done, count)))
+    assert many == one
+    assert seen == [(at, 6) for at in range(1, 7)]
+    (tmp_path / "net3.onnx").write_bytes(b"\xff" * 100)
+    notes: list[str] = []
+    rest = read_keyed_networks(paths, DEFAULT_RULES, note=notes.append)
+    assert [network.file for network in rest.networks] == [*paths[:3], *paths[4:]]
+    assert [one.file for one in rest.refused] == [paths[3]]
+    assert paths[3] in notes[0]
+    Path(paths[0]).write_bytes(b"")
+    with pytest.raises(NetworksRefused, match="2 of 6 networks are refused"):
+        read_keyed_networks(paths, DEFAULT_RULES, strict=True)
