@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 3
 SECONDS ?= 60
 
-.PHONY: demo test test-long lint benchmark accuracy reliability docs fuzz lock sbom clean
+.PHONY: demo test test-long lint benchmark accuracy reliability docs published fuzz lock sbom clean
 
 # pip installs nothing whose hash is not in the lock file, and nothing that the lock file does not name.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -52,6 +52,9 @@ sbom: $(STAMP)  ## write reports/sbom.cdx.json, the packages of the lock file as
 
 docs: $(STAMP)  ## write docs/cli.md from the help texts
 	$(BIN)/python docs/generate_cli.py
+
+published: $(STAMP)  ## measure the table of npu01 that the package holds, and write its report, reports/npu01.html
+	$(BIN)/python -m benchmarks.published
 
 benchmark: $(STAMP)  ## measure the figures of docs/performance.md and docs/emulator.md
 	$(BIN)/python -m benchmarks.performance.controller_cost
