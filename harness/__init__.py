@@ -1,6 +1,6 @@
 """Measure how long each layer of a neural network takes on a device, and predict whole networks from it.
 
-docs/python.md documents every name that this package exports. Each is imported when it is first used, so that the
+docs/api.md documents every name that this package exports. Each is imported when it is first used, so that the
 command line starts quickly.
 """
 
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from harness.fleet.profile_outcome import ProfileOutcome
     from harness.imports.importing import Sampling, TableImport, import_lut
     from harness.lut.build import build_lut
-    from harness.lut.table import Lut
+    from harness.lut.table import Entry, Lut
+    from harness.lut.table_choice import open_lut
     from harness.measure.machine_noise import MachineNoise
     from harness.measure.policy import RepeatPolicy
     from harness.measure.profiling import ProfileResult
     from harness.measure.progress import Progress
     from harness.measure.request import ProfileRequest, SpaceRequest
     from harness.network.network_list import RefusedNetwork
+    from harness.notebook import BarPlot, LatencyBar
+    from harness.npu.emulation import CompilerOptions, Emulation, emulate
     from harness.probe.auxiliary import AuxiliaryKind
     from harness.search.blocks import super_network
     from harness.search.search_space import SearchSpace
@@ -37,9 +40,14 @@ if TYPE_CHECKING:
 __version__ = version.VERSION
 __all__ = [
     "AuxiliaryKind",
+    "BarPlot",
     "CandidateEstimates",
+    "CompilerOptions",
     "Device",
+    "Emulation",
+    "Entry",
     "HarnessError",
+    "LatencyBar",
     "LayerEstimate",
     "Lut",
     "MachineNoise",
@@ -62,12 +70,14 @@ __all__ = [
     "Workspace",
     "__version__",
     "build_lut",
+    "emulate",
     "errors",
     "estimate",
     "estimate_space",
     "find_workspace",
     "import_lut",
     "load_inventory",
+    "open_lut",
     "profile",
     "profile_request",
     "super_network",
@@ -82,13 +92,16 @@ _MODULES = {
     "fleet.profile_outcome": ("ProfileOutcome",),
     "imports.importing": ("Sampling", "TableImport", "import_lut"),
     "lut.build": ("build_lut",),
-    "lut.table": ("Lut",),
+    "lut.table": ("Entry", "Lut"),
+    "lut.table_choice": ("open_lut",),
     "measure.policy": ("RepeatPolicy",),
     "measure.machine_noise": ("MachineNoise",),
     "measure.profiling": ("ProfileResult",),
     "measure.progress": ("Progress",),
     "measure.request": ("ProfileRequest", "SpaceRequest"),
     "network.network_list": ("RefusedNetwork",),
+    "notebook": ("BarPlot", "LatencyBar"),
+    "npu.emulation": ("CompilerOptions", "Emulation", "emulate"),
     "probe.auxiliary": ("AuxiliaryKind",),
     "search.blocks": ("super_network",),
     "search.search_space": ("SearchSpace",),
