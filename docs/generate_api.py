@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, get_origin
+from typing import Any
+
+from pydantic import BaseModel
 
 import harness
 
@@ -44,6 +46,8 @@ def _class(name: str, kind: type) -> str:
     if dataclasses.is_dataclass(kind):
         fields = "\n".join(map(_field, dataclasses.fields(kind)))
         parts.append(_code(fields))
+    elif issubclass(kind, BaseModel):
+        parts.append(_code("\n".join(f"{field}: {_unannotated(of)}" for field, of in kind.__annotations__.items())))
     elif issubclass(kind, enum.Enum):
         parts.append(_code("\n".join(f"{one.name} = {one.value!r}" for one in kind)))
     elif kind.__init__ is not object.__init__ and not issubclass(kind, Exception | tuple):
@@ -81,10 +85,8 @@ def _field(each: dataclasses.Field[Any]) -> str:
 
 def _unannotated(annotation: Any) -> str:
     """Return a field's type without what checks its values."""
-    if get_origin(annotation) is Annotated:
-        return inspect.formatannotation(annotation.__origin__)
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return re.sub(r"^Annotated\[(.*?), (?:Field|\w+\().*\]$", r"\1", text)
+    inner = re.sub(r"Annotated\[([\w.]+), [^\[\]]*\]", r"\1", str(annotation))
+    return re.sub(r"^Annotated\[(.*?), (?:Field|AfterValidator)\(.*\)\]$", r"\1", inner)
 
 
 def _signature(function: Any, bound: bool = False) -> str:
