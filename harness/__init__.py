@@ -12,6 +12,9 @@ from harness import version
 
 if TYPE_CHECKING:
     from harness import errors
+    from harness.benchmarking.figures import LatencyFigures
+    from harness.benchmarking.measurement import benchmark
+    from harness.benchmarking.results import Benchmark, BenchmarkedNetwork
     from harness.device.inventory import Device, load_inventory
     from harness.errors import HarnessError
     from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate, NetworkEstimates, estimate
@@ -41,6 +44,8 @@ __version__ = version.VERSION
 __all__ = [
     "AuxiliaryKind",
     "BarPlot",
+    "Benchmark",
+    "BenchmarkedNetwork",
     "CandidateEstimates",
     "CompilerOptions",
     "Device",
@@ -48,6 +53,7 @@ __all__ = [
     "Entry",
     "HarnessError",
     "LatencyBar",
+    "LatencyFigures",
     "LayerEstimate",
     "Lut",
     "MachineNoise",
@@ -69,6 +75,7 @@ __all__ = [
     "Validation",
     "Workspace",
     "__version__",
+    "benchmark",
     "build_lut",
     "emulate",
     "errors",
@@ -85,6 +92,9 @@ __all__ = [
 ]
 
 _MODULES = {
+    "benchmarking.figures": ("LatencyFigures",),
+    "benchmarking.measurement": ("benchmark",),
+    "benchmarking.results": ("Benchmark", "BenchmarkedNetwork"),
     "device.inventory": ("Device", "load_inventory"),
     "errors": ("HarnessError",),
     "estimation.network_estimate": ("LayerEstimate", "NetworkEstimate", "NetworkEstimates", "estimate"),
