@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from harness.search.search_space import SearchSpace
     from harness.search.space_estimator import CandidateEstimates, SpaceEstimator, estimate_space
     from harness.space.exploration import SpaceProfile
+    from harness.validation.layer_trace import DeviceTrace, NetworkTrace, TracedLayer, trace
     from harness.validation.network_validation import NetworkValidation, Validation, validate
     from harness.workspace import Workspace, find_workspace
 
@@ -49,6 +50,7 @@ __all__ = [
     "CandidateEstimates",
     "CompilerOptions",
     "Device",
+    "DeviceTrace",
     "Emulation",
     "Entry",
     "HarnessError",
@@ -59,6 +61,7 @@ __all__ = [
     "MachineNoise",
     "NetworkEstimate",
     "NetworkEstimates",
+    "NetworkTrace",
     "NetworkValidation",
     "ProfileOutcome",
     "ProfileRequest",
@@ -72,6 +75,7 @@ __all__ = [
     "SpaceProfile",
     "SpaceRequest",
     "TableImport",
+    "TracedLayer",
     "Validation",
     "Workspace",
     "__version__",
@@ -88,6 +92,7 @@ __all__ = [
     "profile",
     "profile_request",
     "super_network",
+    "trace",
     "validate",
 ]
 
@@ -117,6 +122,7 @@ _MODULES = {
     "search.search_space": ("SearchSpace",),
     "search.space_estimator": ("CandidateEstimates", "SpaceEstimator", "estimate_space"),
     "space.exploration": ("SpaceProfile",),
+    "validation.layer_trace": ("DeviceTrace", "NetworkTrace", "TracedLayer", "trace"),
     "validation.network_validation": ("NetworkValidation", "Validation", "validate"),
     "workspace": ("Workspace", "find_workspace"),
 }

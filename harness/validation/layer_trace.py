@@ -1,7 +1,7 @@
 """`harness.trace`: the layers of a network as devices execute them, as one trace with the table's estimates.
 
 A runtime's own profile and the emulated NPU's report are answers of the same kind (`Truth`), so every device is a
-process of the trace, and nodes of one name stand below each other. The file is in the Trace Event Format, which
+process of the trace, and a layer has the same name in each. The file is in the Trace Event Format, which
 Perfetto and chrome://tracing open.
 """
 
@@ -22,6 +22,7 @@ from harness.lut.table_choice import open_lut
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.device_requests import load_request
 from harness.measure.progress import Observer, ignore
+from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import Model, load_network
 from harness.network.network import Network
@@ -37,14 +38,14 @@ _US = 1e6
 
 @dataclass(frozen=True)
 class TracedLayer:
-    """A layer as the device executed it, with the nodes of the network that it computes.
+    """A layer as the device executed it, with the names of the network's layers whose nodes it computes.
 
-    `estimates` are those of the table's layers with these nodes, none without a table. A layer of the table that
-    several executed layers share is listed with the first of them.
+    `estimates` are those of these layers, none without a table. A layer of the network that several executed layers
+    share has its estimate with the first of them.
     """
 
     name: str
-    nodes: tuple[str, ...]
+    layers: tuple[str, ...]
     operators: tuple[str, ...]
     latency_s: float
     estimates: tuple[LayerEstimate, ...] = ()
@@ -131,33 +132,26 @@ def _ask(device: Device, network: Network, patience: Patience) -> _Answer:
 
 
 def _joined(device: str, network: Network, answer: _Answer, table: Lut | None) -> DeviceTrace:
-    """Join executed layers with those of the table by the nodes that both have."""
-    nodes = {node.index: node for node in network.nodes}
+    """Join executed layers with the layers of the network, cut by the table's rules, through the nodes of both.
+
+    Without a table, the default rules cut the network, so that layers of two devices have the same names.
+    """
+    cut_layers = cut(network, DEFAULT_RULES if table is None else table.rules)
+    estimated = () if table is None else estimate_network(network, table).layers
+    owner = {node.index: at for at, layer in enumerate(cut_layers) for node in layer.graph.nodes}
     emitted = answer.probe.model.names.nodes
-    estimated: tuple[LayerEstimate, ...] = ()
-    owner: dict[int, int] = {}
-    if table is not None:
-        estimated = estimate_network(network, table).layers
-        owner = {node.index: at for at, layer in enumerate(cut(network, table.rules)) for node in layer.graph.nodes}
     shown: set[int] = set()
     layers = []
     for layer in answer.truth.layers:
         unknown = next((name for name in layer.nodes if name not in emitted), None)
         if unknown is not None:
             raise ProtocolError(f"{device} reports a node {unknown[:40]!r} that was not sent")
-        indices = [emitted[name] for name in layer.nodes]
-        here = [at for at in dict.fromkeys(owner[one] for one in indices if one in owner) if at not in shown]
-        shown.update(here)
-        named = [nodes[one] for one in indices if one in nodes]
-        layers.append(
-            TracedLayer(
-                layer.name,
-                tuple(one.name for one in named),
-                tuple(one.op for one in named),
-                layer.latency_s,
-                tuple(estimated[at] for at in here),
-            )
-        )
+        touched = tuple(dict.fromkeys(owner[emitted[name]] for name in layer.nodes if emitted[name] in owner))
+        here = tuple(estimated[at] for at in touched if at not in shown) if estimated else ()
+        shown.update(touched)
+        names = tuple(cut_layers[at].name for at in touched)
+        operators = tuple(cut_layers[at].op for at in touched)
+        layers.append(TracedLayer(layer.name, names, operators, layer.latency_s, here))
     return DeviceTrace(device, answer.clock, tuple(layers), None if table is None else table.name, estimated)
 
 
@@ -186,16 +180,15 @@ def _track(
 
 
 def _label(layer: TracedLayer) -> str:
-    """Return the node that both runtimes and the table name the layer by: the first that it computes."""
-    return layer.nodes[0] if layer.nodes else layer.name
+    """Return the name that all devices and the table share: that of the layer, which is its first node's."""
+    return " + ".join(layer.layers) or layer.name
 
 
 def _arguments(layer: TracedLayer) -> dict[str, Any]:
     """Return what the trace shows of a selected layer."""
     found: dict[str, Any] = {
         "executed_as": layer.name,
-        "nodes": " ".join(layer.nodes),
-        "op_name": "+".join(layer.operators),
+        "op_name": " + ".join(layer.operators),
         "latency_us": layer.latency_s * _US,
     }
     if layer.estimates:
