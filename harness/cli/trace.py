@@ -30,7 +30,7 @@ def trace(
 ) -> None:
     """Write the layers of a network as devices execute them to one Chrome trace, beside the estimates of their tables.
 
-    Each device is a process of the trace, and a layer has the name of its first node in each. ONNX Runtime and OpenVINO
+    Each device is a process of the trace, and a layer has the same name in each. ONNX Runtime and OpenVINO
     report their own profile, the emulated NPU its exact times. A selected layer shows its estimate and its entry. Open
     the file in https://ui.perfetto.dev.
 

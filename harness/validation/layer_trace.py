@@ -22,8 +22,8 @@ from harness.lut.table_choice import open_lut
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.device_requests import load_request
 from harness.measure.progress import Observer, ignore
-from harness.network.fusion_rules import DEFAULT_RULES
-from harness.network.layers import cut
+from harness.network.fusion_rules import DEFAULT_RULES, FusionRule
+from harness.network.layers import Layer, cut
 from harness.network.model_references import Model, load_network
 from harness.network.network import Network
 from harness.probe.probe import Probe, network_probe
@@ -132,13 +132,13 @@ def _ask(device: Device, network: Network, patience: Patience) -> _Answer:
 
 
 def _joined(device: str, network: Network, answer: _Answer, table: Lut | None) -> DeviceTrace:
-    """Join executed layers with the layers of the network, cut by the table's rules, through the nodes of both.
+    """Join executed layers with the layers of the network and those of the table, through the nodes of both.
 
-    Without a table, the default rules cut the network, so that layers of two devices have the same names.
+    The default rules cut the network for all devices, whatever they fuse, so that layers have the same names.
     """
-    cut_layers = cut(network, DEFAULT_RULES if table is None else table.rules)
+    named, owners = _cut(network, DEFAULT_RULES)
     estimated = () if table is None else estimate_network(network, table).layers
-    owner = {node.index: at for at, layer in enumerate(cut_layers) for node in layer.graph.nodes}
+    entries = {} if table is None else _cut(network, table.rules)[1]
     emitted = answer.probe.model.names.nodes
     shown: set[int] = set()
     layers = []
@@ -146,13 +146,19 @@ def _joined(device: str, network: Network, answer: _Answer, table: Lut | None) -
         unknown = next((name for name in layer.nodes if name not in emitted), None)
         if unknown is not None:
             raise ProtocolError(f"{device} reports a node {unknown[:40]!r} that was not sent")
-        touched = tuple(dict.fromkeys(owner[emitted[name]] for name in layer.nodes if emitted[name] in owner))
-        here = tuple(estimated[at] for at in touched if at not in shown) if estimated else ()
-        shown.update(touched)
-        names = tuple(cut_layers[at].name for at in touched)
-        operators = tuple(cut_layers[at].op for at in touched)
-        layers.append(TracedLayer(layer.name, names, operators, layer.latency_s, here))
+        nodes = [emitted[name] for name in layer.nodes]
+        touched = dict.fromkeys(owners[node] for node in nodes if node in owners)
+        here = dict.fromkeys(entries[node] for node in nodes if node in entries and entries[node] not in shown)
+        shown.update(here)
+        names, operators = tuple(named[at].name for at in touched), tuple(named[at].op for at in touched)
+        layers.append(TracedLayer(layer.name, names, operators, layer.latency_s, tuple(estimated[at] for at in here)))
     return DeviceTrace(device, answer.clock, tuple(layers), None if table is None else table.name, estimated)
+
+
+def _cut(network: Network, rules: Sequence[FusionRule]) -> tuple[tuple[Layer, ...], dict[int, int]]:
+    """Return the layers that the rules make, and the place of the layer of each node."""
+    layers = cut(network, rules)
+    return layers, {node.index: at for at, layer in enumerate(layers) for node in layer.graph.nodes}
 
 
 def _events(trace: DeviceTrace, process: int) -> Iterator[Event]:

@@ -10,26 +10,28 @@ from typing import Any
 
 import pytest
 from command_line import Harness
-from nullbench import DEVICE, Bench
+from nullbench import DEVICE, Bench, build_network
 
 import harness
 from harness.errors import UsageError
 
 EXECUTED, ESTIMATED = 1, 2
+WIDTHS = (8, 16, 24, 32, 40, 48)
 
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The trace of SqueezeNet that the command writes, with a table for the emulated NPU and none for the processor."""
+    """The trace of a network that the command writes, with a table for the emulated NPU and none for the processor."""
     folder = tmp_path_factory.mktemp("trace")
+    model = build_network(folder / "net.onnx", widths=WIDTHS)
     policy = harness.RepeatPolicy(runs=2)
-    harness.profile("builtin:squeezenet", device="npu01", workspace=folder, policy=policy)
+    harness.profile(model, device="npu01", workspace=folder, policy=policy)
     harness.build_lut("npu01", workspace=folder)
     command = replace(Harness.in_folder(folder / "command"), workspace=folder)
     path = folder / "trace.json"
-    command("trace", "builtin:squeezenet", "--device", "cpu01,npu01", "-o", path).assert_ok()
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    command("trace", model, "--device", "cpu01,npu01", "-o", path).assert_ok()
+    emulated = harness.emulate(model, preset="edge", values=False)
+    return {**json.loads(path.read_text()), "emulated_us": emulated.latency_s * 1e6}
 
 
 def slices(trace: dict[str, Any], process: int, track: int) -> list[dict[str, Any]]:
@@ -56,16 +58,15 @@ def test_slices_of_a_track_follow_each_other(traced: dict[str, Any]) -> None:
     """No slice of a track overlaps the next one, so a viewer nests none in another."""
     for process, track in ((1, EXECUTED), (2, EXECUTED), (2, ESTIMATED)):
         found = slices(traced, process, track)
-        assert len(found) > 20
+        assert len(found) >= len(WIDTHS)
         for before, after in itertools.pairwise(found):
             assert after["ts"] >= before["ts"] + before["dur"] - 1e-5
 
 
 def test_layers_of_both_devices_have_the_same_names(traced: dict[str, Any]) -> None:
-    """Nearly every layer of the emulated NPU stands under its name in ONNX Runtime's profile as well."""
+    """Every layer of the emulated NPU stands under its name in ONNX Runtime's profile, which fuses otherwise."""
     cpu, npu = ({one["name"] for one in slices(traced, process, EXECUTED)} for process in (1, 2))
-    assert len(cpu & npu) >= 0.9 * len(npu)
-    assert {one["name"] for one in slices(traced, 2, ESTIMATED)} >= npu & cpu
+    assert {"conv0", "pool", "classifier"} <= npu <= cpu
 
 
 def test_layers_carry_estimate_and_entry(traced: dict[str, Any]) -> None:
@@ -84,8 +85,7 @@ def test_layers_carry_estimate_and_entry(traced: dict[str, Any]) -> None:
 def test_executed_layers_add_up_to_the_time_of_the_emulator(traced: dict[str, Any]) -> None:
     """The layers of the emulated NPU add up to the makespan of the program that `emulate` times."""
     sum_us = sum(one["dur"] for one in slices(traced, 2, EXECUTED))
-    alone = harness.emulate("builtin:squeezenet", preset="edge", values=False)
-    assert sum_us == pytest.approx(alone.latency_s * 1e6, rel=1e-6)
+    assert sum_us == pytest.approx(traced["emulated_us"], rel=1e-6)
 
 
 def test_a_device_without_a_profile_is_refused(bench: Bench) -> None:
@@ -96,6 +96,7 @@ def test_a_device_without_a_profile_is_refused(bench: Bench) -> None:
 
 def test_a_trace_needs_no_table(tmp_path: Path) -> None:
     """A network without a table is traced from Python, too, and its trace can be written as JSON."""
-    found = harness.trace("builtin:squeezenet", devices=["npu01"], workspace=tmp_path)
+    model = build_network(tmp_path / "net.onnx")
+    found = harness.trace(model, devices=["npu01"], workspace=tmp_path)
     assert found.devices[0].lut is None and found.devices[0].estimated == ()
-    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["otherData"]["network"] == "squeezenet"
+    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["otherData"]["network"] == "net"
