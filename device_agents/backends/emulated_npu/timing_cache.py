@@ -50,9 +50,10 @@ class TimingCache:
             if hashlib.sha256(content).hexdigest().encode() != digest:
                 raise ValueError("the file is damaged")
             timed = from_json(content)
-            os.utime(path)
         except (OSError, ValueError):
             return None
+        with contextlib.suppress(OSError):  # a disk that is read only
+            os.utime(path)
         return timed
 
     def put(self, model: bytes, timed: TimedModel) -> None:
