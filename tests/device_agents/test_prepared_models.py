@@ -148,6 +148,14 @@ def test_fewer_processes_than_cores_find_what_they_can(
     assert set(time_models(contents, EDGE, 3)) == set(contents[: len(contents) * allowed])
 
 
+def test_a_relative_folder_for_caches_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions have working folders of their own and share the cache in the user's home."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder in ("", "caches"):
+        monkeypatch.setenv("XDG_CACHE_HOME", folder)
+        assert timing_cache.cache_folder() == str(tmp_path / ".cache" / "harness" / "npu-timings")
+
+
 def test_a_folder_that_cannot_be_written_holds_nothing(tmp_path: Path) -> None:
     """Without a usable folder, nothing is kept and nothing fails."""
     (tmp_path / "file").touch()
