@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import math
 import os
 import stat
 import threading
@@ -13,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from device_agents import fingerprint
 from harness import cache
 from harness.network.documents import decode_document
 from harness.network.fusion_rules import FusionRule
@@ -126,9 +124,13 @@ def _jobs(references: Sequence[ModelReference]) -> int:
     """Return how many processes read: one for each core, or as many as may read the largest files at the same time."""
     if len(references) < _FEWEST_SHARED or threading.active_count() > 1:
         return 1
-    available_bytes = fingerprint.state().get("memory_available_bytes", math.inf)
     largest = sorted((READING.limits(_size(one)).memory_bytes for one in references), reverse=True)[: _cores()]
-    return max(1, sum(1 for taken_bytes in itertools.accumulate(largest) if taken_bytes <= available_bytes))
+    return max(1, sum(1 for taken_bytes in itertools.accumulate(largest) if taken_bytes <= _room_bytes()))
+
+
+def _room_bytes() -> int:
+    """Return half of the memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def _size(reference: ModelReference) -> int:

@@ -12,7 +12,6 @@ import pytest
 from nullbench import build_network
 from onnx import TensorProto, helper, numpy_helper
 
-from device_agents import fingerprint
 from harness import cache
 from harness.errors import InvalidNetwork, NetworkError, NetworksRefused, UnresolvedDimension
 from harness.network import keyed_reading
@@ -183,9 +182,9 @@ def _bare(network: KeyedNetwork) -> KeyedNetwork:
     return replace(network, file="")
 
 
-@pytest.mark.parametrize(("available", "jobs"), [(None, 3), (4.0, 3), (2.9, 2), (0.1, 1)])
+@pytest.mark.parametrize(("room", "jobs"), [(4.0, 3), (2.9, 2), (0.1, 1)])
 def test_files_that_are_read_at_once_fit_into_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, available: float | None, jobs: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: float, jobs: int
 ) -> None:
     """No more processes read than may take what they are allowed to at the same time; at least one reads."""
     used: list[int] = []
@@ -196,8 +195,7 @@ def test_files_that_are_read_at_once_fit_into_the_memory(
     )
     paths = [str(build_network(tmp_path / f"{at}.onnx")) for at in range(4)]
     each = max(READING.limits(Path(path).stat().st_size).memory_bytes for path in paths)
-    state = {} if available is None else {"memory_available_bytes": available * each}
-    monkeypatch.setattr(fingerprint, "state", lambda: state)
+    monkeypatch.setattr(keyed_reading, "_room_bytes", lambda: room * each)
     assert len(read_keyed_networks(paths, DEFAULT_RULES).networks) == 4
     assert used == [jobs]
 
