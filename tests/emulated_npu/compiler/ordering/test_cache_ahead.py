@@ -103,7 +103,7 @@ def _through_cache(items: list[Item]) -> list[Command]:
 
 
 def test_a_network_with_many_weights_behind_much_computation_is_faster_with_the_same_values() -> None:
-    """A long convolution in front of large products leaves DDR idle: weights wait in the cache if the options allow it."""
+    """A long convolution in front of large products leaves DDR idle: weights wait in the cache if options allow it."""
     rng = np.random.default_rng(3)
     inputs = {"x": rng.standard_normal((1, 32, 32, 32)).astype(np.float32)}
     weights = {
