@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from networks_on_npu import NO_MEMORY, small_machine
 from random_networks import machines_for, random_networks
+from small_models import model, node, values
 
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
@@ -76,3 +79,18 @@ def test_networks_are_hardly_ever_slower_on_a_larger_machine(drawn_from: int) ->
     assert len(changes) >= 100
     assert 100 * len(slower) <= len(changes), slower
     assert max(changes)[0] <= 0.05
+
+
+def test_second_factors_that_fit_one_by_one_fit_a_larger_buffer() -> None:
+    """As many second factors of a product are fetched together as SB has room for, not more."""
+    bounds = {name: np.array([number]) for name, number in {"from": 0, "to": 1, "axis": 2, "step": 1}.items()}
+    nodes = [
+        node("Max", "x x", "a"),
+        node("Transpose", "x", "b", perm=[0, 1, 3, 2]),
+        node("MatMul", "a b", "c"),
+        node("Slice", "c from to axis step", "d"),
+        node("Mul", "d d", "y"),
+    ]
+    network = model(nodes, {"x": values((1, 6, 1, 25), 99)}, bounds).SerializeToString()
+    times = [_time_ps(network, small_machine(2688, sb_bytes, 1344, (8, 2), llc=NO_MEMORY)) for sb_bytes in (320, 640)]
+    assert times[1] <= times[0]
