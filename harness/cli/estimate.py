@@ -68,6 +68,7 @@ def estimate(  # one parameter for each argument and group of options
         raise UsageError("There is nothing to estimate", next_step=step)
     from harness.device.overrides import Variant
     from harness.estimation import network_estimate as networks
+    from harness.lut.published_tables import is_published
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
     from harness.network.network_list import refusals_error
@@ -100,6 +101,7 @@ def estimate(  # one parameter for each argument and group of options
             clock=table.clock,
             method=table.method,
             machine=table.machine,
+            published=is_published(table),
             networks=[_json(network) for network in found],
             refused_networks=[asdict(one) for one in found.refused_networks],
             warnings=warnings,
@@ -107,6 +109,11 @@ def estimate(  # one parameter for each argument and group of options
     else:
         _show(found, layers)
         print(f"table: {printable(table.name)}  method: {table.method}  clock: {clock_name(table.clock)}")
+    if is_published(table):
+        note(
+            f"The workspace has no table of {table.device}: the published one is used."
+            f" To measure your networks: harness profile --device {table.device} MODEL.onnx …"
+        )
     if table.is_imported:
         tool = table.fingerprint.get("tool", "another tool")
         note(f"{table.name} holds latencies that {tool} measured, not harness")
