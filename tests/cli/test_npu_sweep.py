@@ -221,7 +221,7 @@ def test_larger_and_slower_is_explained(npu: Npu, network: Path) -> None:
 
 def test_front_by_energy(npu: Npu, network: Path) -> None:
     """The energies of a sweep are those of single runs, and --cost energy puts the front in their order."""
-    command = ("sweep", network, "--set", "nb_bytes=64K,1M", "--set", "mfu.rows=8,32", "--cost", "energy")
+    command = ("sweep", network, *DIRECT, "--set", "nb_bytes=64K,1M", "--set", "mfu.rows=8,32", "--cost", "energy")
     found, text = npu(*command, "--json").data, npu(*command).stdout
     assert found["cost"] == "energy"
     marked = [point for point in found["points"] if point["pareto"]]

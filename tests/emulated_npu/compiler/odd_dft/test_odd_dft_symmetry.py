@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 from odd_dft_networks import by_dft, commands_of, convolution, setup_commands_of
@@ -35,8 +36,9 @@ class Case:
 CASES = [Case(9, 3, (1, 1)), Case(9, 3, (2, 3)), Case(15, 5, (2, 2)), Case(7, 4, (3, 2))]
 
 
+@cache
 def _compiled(case: Case) -> Compiled:
-    """Draw maps of whole blocks."""
+    """Compile a convolution on maps of whole blocks."""
     size = [count * case.valid + case.kernel - 1 for count in case.counts]
     return by_dft(convolution((1, CHANNELS, *size), (OUTPUTS, CHANNELS, case.kernel, case.kernel)), case.length)
 
