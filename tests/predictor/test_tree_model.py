@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesRegressor
 from threadpoolctl import threadpool_limits
 
-from harness.host_runtime import open_session, session_options
 from harness.predictor.roofline.feature_matrix import FeatureMatrix
 from harness.predictor.tree_model import model_of
 from harness.predictor.trees import VOTES, Corrector, Tree, VotingTrees, grow_boosted, grow_voting, no_trees
@@ -38,7 +38,7 @@ def run(
     model: onnx.ModelProto, operator: list[float], columns: FeatureMatrix
 ) -> list[np.ndarray[tuple[int], np.dtype[np.float64]]]:
     """Return correction and spread by ONNX Runtime."""
-    session = open_session(model.SerializeToString(), session_options(threads=1))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
     features = np.hstack([np.array(operator, np.float32)[:, None], columns])
     return [output[:, 0] for output in session.run(["log_ratio", "spread"], {"features": features})]
 
