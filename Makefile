@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 3
 SECONDS ?= 60
 
-.PHONY: demo test test-long lint benchmark accuracy reliability docs published fuzz lock sbom clean
+.PHONY: demo test test-long lint ruff types imports dependencies benchmark accuracy reliability docs published fuzz lock sbom clean
 
 # pip installs nothing whose hash is not in the lock file, and nothing that the lock file does not name.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -29,17 +29,26 @@ test test-long: export OPENBLAS_NUM_THREADS = 1
 test test-long: export PYTHONDONTWRITEBYTECODE =
 
 # A test process that dies ends the suite with an error; replaced, it would leave the others waiting for ever.
-test: $(STAMP)  ## run the test suite; under ten minutes on two cores
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
+# Files begin in the order of tests/conftest.py: xdist's own begins with those of many tests, not with those that take long.
+test: $(STAMP)  ## run the test suite
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 test-long: $(STAMP)  ## run the tests that take minutes
 	$(BIN)/python -m pytest -m long
 
-lint: $(STAMP)  ## check style, types, import contracts and dependencies
+lint: types ruff imports dependencies  ## check style, types, import contracts and dependencies; -j 2 checks side by side
+
+ruff: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(STAMP)
 	$(BIN)/mypy
+
+imports: $(STAMP)
 	$(BIN)/lint-imports
+
+dependencies: $(STAMP)
 	$(BIN)/deptry harness device_agents
 
 lock: $(STAMP)  ## write the lock files, with all hashes of the versions in constraints.txt

@@ -22,6 +22,17 @@ settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
 
+FIRST = ("system", "cli", "fleet", "nightly")
+"""Folders of long files, which must not be the last ones to begin."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put folders of long files first; other files keep the order that they were shuffled into."""
+    here = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in FIRST)
+
+
 @pytest.fixture(scope="session")
 def runtime_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """New runtime folders; `mktemp` would list those of all tests before for each."""

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
+import onnxruntime  # noqa: F401
 import pytest
 from command_line import Outcome
 
+import harness.npu
 from harness.cli.app import main
+
+# Commands on files run in forks of this process; each fork would load what the commands need.
+for _found in pkgutil.iter_modules(harness.npu.__path__, "harness.npu."):
+    importlib.import_module(_found.name)
 
 
 class Npu:

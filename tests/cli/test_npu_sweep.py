@@ -10,6 +10,9 @@ import pytest
 from bokeh_figures import Figure
 from npu_command import Npu
 
+DIRECT = ("--conv-algorithm", "direct")
+"""For tests in which the algorithm plays no part: searching the blocks of a DFT takes most of a compilation."""
+
 
 def test_points_are_what_runs_take(npu: Npu, network: Path, tmp_path: Path) -> None:
     """Every point is the run of the same network on a machine whose file has that value."""
@@ -28,7 +31,7 @@ def test_points_are_what_runs_take(npu: Npu, network: Path, tmp_path: Path) -> N
 def test_knee_is_marked(npu: Npu, network: Path, tmp_path: Path) -> None:
     """The knee is the same in JSON, table, CSV and plot: more bandwidth stops paying once the multipliers are busy."""
     page, table = tmp_path / "p.html", tmp_path / "p.csv"
-    command = ("sweep", network, "--set", "ddr.bytes_per_s=125M:32G:x4", "--plot", page, "--csv", table)
+    command = ("sweep", network, *DIRECT, "--set", "ddr.bytes_per_s=125M:32G:x4", "--plot", page, "--csv", table)
     found, text = npu(*command, "--json").data, npu(*command).stdout
     (knee,) = found["knees"]
     assert knee["key"] == "ddr.bytes_per_s" and 125e6 < knee["value"] < 32e9
@@ -53,7 +56,7 @@ def test_grid_of_machines_and_values(npu: Npu, network: Path, tmp_path: Path) ->
     """Presets and parameters make a grid, with one line per combination of all but the first parameter."""
     page = tmp_path / "p.html"
     sets = ("--set", "mfu.rows=16,32", "--set", "vfu.lanes=32,64")
-    command = ("sweep", network, "--preset", "edge", "--preset", "nvdla-256", *sets, "--plot", page)
+    command = ("sweep", network, *DIRECT, "--preset", "edge", "--preset", "nvdla-256", *sets, "--plot", page)
     found = npu(*command, "--json").data
     got = [(point["machine"], *point["settings"].values()) for point in found["points"]]
     assert sorted(got) == [(m, r, v) for m in ("edge", "nvdla-256") for r in (16, 32) for v in (32, 64)]
@@ -172,7 +175,7 @@ def test_networks_that_no_machine_can_run(npu: Npu, tmp_path: Path) -> None:
 
 def test_processes_change_nothing(npu: Npu, network: Path) -> None:
     """Several processes find the points of one, in the same order, machines that cannot be included."""
-    command = ("sweep", network, "--set", "nb_bytes=1K,64K,1M", "--set", "mfu.rows=8,32", "--json")
+    command = ("sweep", network, *DIRECT, "--set", "nb_bytes=1K,64K,1M", "--set", "mfu.rows=8,32", "--json")
     one, three = npu(*command).data["points"], npu(*command, "--jobs", "3").data["points"]
     for points in (one, three):
         for point in points:
@@ -188,7 +191,7 @@ def test_errors_of_processes_are_those_of_one(npu: Npu, tmp_path: Path) -> None:
 
 def test_front_and_knees_in_few_sentences(npu: Npu, network: Path) -> None:
     """Lines with one knee share a sentence, and the front lists the same machines as JSON, the smallest first."""
-    command = ("sweep", network, "--set", "mfu.rows=1,8,32", "--set", "io_queue_depth=8,16,32")
+    command = ("sweep", network, *DIRECT, "--set", "mfu.rows=1,8,32", "--set", "io_queue_depth=8,16,32")
     points, text = npu(*command, "--json").data["points"], npu(*command).stdout
     front = sorted({point["area_mm2"] for point in points if point["pareto"]})
     assert front and text.count("Pareto") >= len(front) + 1
@@ -218,7 +221,7 @@ def test_larger_and_slower_is_explained(npu: Npu, network: Path) -> None:
 
 def test_front_by_energy(npu: Npu, network: Path) -> None:
     """The energies of a sweep are those of single runs, and --cost energy puts the front in their order."""
-    command = ("sweep", network, "--set", "nb_bytes=64K,1M", "--set", "mfu.rows=8,32", "--cost", "energy")
+    command = ("sweep", network, *DIRECT, "--set", "nb_bytes=64K,1M", "--set", "mfu.rows=8,32", "--cost", "energy")
     found, text = npu(*command, "--json").data, npu(*command).stdout
     assert found["cost"] == "energy"
     marked = [point for point in found["points"] if point["pareto"]]

@@ -63,10 +63,10 @@ def test_unknown_operator_is_named(npu: Npu, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", npu_inputs.FAULTY_PROGRAMS)
 def test_faulty_program_is_refused(npu: Npu, tmp_path: Path, case: str) -> None:
-    """A program that does something forbidden ends with exit 3, not as a bug, and the error names the instruction."""
+    """A forbidden program ends with exit 3, not as a bug; the error names the instruction and has a next step."""
     source, mentions = npu_inputs.FAULTY_PROGRAMS[case]
     path = npu_inputs.save(npu_inputs.program(source), tmp_path / "p")
-    npu.refuses(3, "run", path, "--cycle-budget", 100_000, mentions=mentions)
+    npu.refuses(3, "run", path, "--cycle-budget", 100_000, mentions=(*mentions, "next: "))
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,8 @@ def test_small_files_cannot_ask_for_large_runs(npu: Npu, tmp_path: Path) -> None
     assert not (tmp_path / "t").exists()
 
 
-def test_errors_of_program_files_have_a_next_step(npu: Npu, tmp_path: Path) -> None:
-    """Every error of a program file has a next step."""
-    for source, _ in npu_inputs.FAULTY_PROGRAMS.values():
-        path = npu_inputs.save(npu_inputs.program(source), tmp_path / "p")
-        npu.refuses(3, "run", path, "--cycle-budget", 100_000, mentions=("next: ",))
+def test_empty_and_endless_programs_are_refused(npu: Npu, tmp_path: Path) -> None:
+    """A program without instructions is refused, and one beyond its budget with the budget and the option for more."""
     npu.refuses(3, "run", npu_inputs.save(npu_inputs.program(b""), tmp_path / "p"), mentions=("no instructions",))
     path = npu_inputs.save(npu_inputs.program(_loop(100)), tmp_path / "p")
     npu.refuses(3, "run", path, "--cycle-budget", 1_000, mentions=("1000 cycles", "--cycle-budget"))
@@ -123,7 +120,7 @@ def test_program_for_another_machine_is_refused(npu: Npu, tmp_path: Path) -> Non
     npu.refuses(3, "run", path, mentions=("SB", "sb_bytes"))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 @given(place=st.integers(0, 10_000), bit=st.integers(0, 7), cut=st.booleans())
 def test_damaged_program_file_is_refused(npu: Npu, tmp_path: Path, place: int, bit: int, cut: bool) -> None:
     """A program file with one bit changed, or cut short, is refused wherever that is."""
@@ -134,9 +131,7 @@ def test_damaged_program_file_is_refused(npu: Npu, tmp_path: Path, place: int, b
     npu.refuses(3, "run", path, mentions=())
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
-)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 @given(changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=3))
 def test_mutated_program_is_a_program_or_refused(
     npu: Npu, network: Path, tmp_path: Path, changes: list[tuple[int, int]]

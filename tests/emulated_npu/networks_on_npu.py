@@ -230,6 +230,7 @@ def softmax_by_runtime(network: NetworkCase, softmax: NodeProto, logits: Array) 
 
 def _by_runtime(content: bytes, weights: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     beside = {name: array for name, array in weights.items() if array.size > _SMALL_ELEMENTS}
     arrays = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in beside.values()]

@@ -65,6 +65,7 @@ def by_runtime(proto: ModelProto, inputs: Mapping[str, Array], optimised: bool =
 def _session(proto: ModelProto, optimised: bool, precision: str) -> onnxruntime.InferenceSession:
     """Return a session; without precision, processors without VNNI saturate uint8 times int8 at 16 bits."""
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.x64quantprecision", precision)
     level = onnxruntime.GraphOptimizationLevel

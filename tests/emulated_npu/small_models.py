@@ -46,6 +46,7 @@ def model(
 def by_runtime(proto: ModelProto, inputs: Mapping[str, Array]) -> list[Array]:
     """Return the outputs of ONNX Runtime without graph optimisations."""
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # more would start and wait busily, which takes longer than a small model
     options.log_severity_level = 3
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])

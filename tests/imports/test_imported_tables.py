@@ -121,6 +121,7 @@ def test_a_profile_of_a_runtime_becomes_the_layers_of_its_network(harness: Harne
     folder = harness.workspace
     network = small_network(folder)
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_profiling, options.profile_file_prefix = True, str(folder / "raw")
     session = onnxruntime.InferenceSession(network, options, providers=["CPUExecutionProvider"])

@@ -43,6 +43,7 @@ def network_in(name: str, number_format: str) -> ModelProto:
 def executed(model: ModelProto | AssembledModel) -> GraphProto:
     """Return the graph that ONNX Runtime executes for a model."""
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     content = model.SerializeToString() if isinstance(model, ModelProto) else model.content
     if isinstance(model, AssembledModel):

@@ -13,6 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx_models import model_of, run_plain
 
 from harness.errors import UnsupportedNetwork, UsageError
+from harness.host_runtime import open_session, session_options
 from harness.network import batch_check
 from harness.network.assemble import assemble_network
 from harness.network.batch import rebatch
@@ -147,11 +148,9 @@ def saved(model: ModelProto, folder: Path) -> str:
 
 def run_network(network: Network, feeds: Sequence[np.ndarray[Any, Any]]) -> list[Any]:
     """Return the outputs of a network as a device would run it."""
-    import onnxruntime
-
     model = assemble_network(network)
     assert not model.weights, "weights are sent as they are"
-    session = onnxruntime.InferenceSession(model.content, providers=["CPUExecutionProvider"])
+    session = open_session(model.content, session_options(threads=1))
     return session.run(None, dict(zip((spec.name for spec in model.inputs), feeds, strict=True)))
 
 

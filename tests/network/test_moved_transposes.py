@@ -119,6 +119,7 @@ def run(network: Network, model: ModelProto) -> np.ndarray:
     graph = helper.make_graph(nodes, "written", model.graph.input, model.graph.output, weights)
     written = helper.make_model(graph, opset_imports=model.opset_import, ir_version=8)
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(written.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -49,6 +49,7 @@ def pair(zero_points: tuple[int, int] = (3, 3), readers: int = 1, zero_type: str
 def run(model: AssembledModel) -> list[np.ndarray]:
     """Return the outputs of a model that is executed as it is written."""
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     weights = {spec.name: onnxruntime.OrtValue.ortvalue_from_numpy(arrays.make(spec.wire())) for spec in model.weights}
     options.add_external_initializers(list(weights), list(weights.values()))

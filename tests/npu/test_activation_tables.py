@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from harness.errors import HarnessError, InputError, UsageError
+from harness.host_runtime import open_session, session_options
 from harness.npu.activation_tables import in_standard_operators, read_tables, with_tables
 from harness.npu.core_run import run_on_one_core
 from harness.npu.loading import load
@@ -59,7 +59,7 @@ def test_standard_operators_compute_the_same_function(values: list[float]) -> No
     proto = helper.make_model(helper.make_graph([made], "one", [x], [y]), opset_imports=imports, ir_version=8)
     in_standard_operators(proto)
     given_x = np.linspace(0, breakpoints[-1], 64, dtype=np.float32)
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(proto.SerializeToString(), session_options(threads=1))
     (found,) = session.run(None, {"x": given_x})
     np.testing.assert_allclose(found, np.interp(given_x, breakpoints, values), rtol=0, atol=2e-3)
 

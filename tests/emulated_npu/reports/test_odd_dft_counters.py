@@ -30,7 +30,7 @@ def test_multiplications_and_bins_of_a_block(row: dict[str, Any]) -> None:
     """
     kernel, length = row["kernel"], row["block"]
     network = convolution((1, 1, length, length), (1, 1, kernel, kernel))
-    (counters,) = dft_counters(by_dft(network, length))
+    (counters,) = dft_counters(by_dft(network, length, chains="layers"))
     direct = sum(macs(command) for command in commands_of(compile_model(network.model, EDGE, DIRECT)))
     assert counters.blocks == 1
     assert direct / counters.multiplications == pytest.approx(row["four"], rel=ANCHOR["relative_tolerance"])
@@ -48,7 +48,7 @@ def test_multiplications_and_bins_of_a_block(row: dict[str, Any]) -> None:
 )
 def test_counters_of_commands(shape: tuple[int, ...], weights: tuple[int, ...], group: int, length: int) -> None:
     """Commands fetch (L L + 1) / 2 bins, store (N + 1) L complex numbers and multiply 4 bins C M T times."""
-    compiled = by_dft(convolution(shape, weights, group=group), length)
+    compiled = by_dft(convolution(shape, weights, group=group), length, chains="layers")
     (counters,) = dft_counters(compiled)
     valid = [length - size + 1 for size in weights[2:]]
     outputs = [size - kernel + 1 for size, kernel in zip(shape[2:], weights[2:], strict=True)]
@@ -62,7 +62,7 @@ def test_counters_of_commands(shape: tuple[int, ...], weights: tuple[int, ...], 
 
 def test_one_kernel_dft_however_many_blocks() -> None:
     """The setup is the same for one block and for sixteen, and a run computes no kernel DFT."""
-    few, many = (by_dft(convolution((1, 3, size, size), (4, 3, 5, 5)), 15) for size in (15, 59))
+    few, many = (by_dft(convolution((1, 3, size, size), (4, 3, 5, 5)), 15, chains="layers") for size in (15, 59))
     (one,), (more,) = dft_counters(few), dft_counters(many)
     assert (one.blocks, more.blocks) == (1, 25)
     assert one.kernel_transforms == more.kernel_transforms == 12

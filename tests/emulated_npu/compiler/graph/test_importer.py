@@ -63,6 +63,7 @@ def assert_as_runtime(name: str) -> None:
     network = assembled(name)
     inputs, weights = arrays(network.inputs), arrays(network.weights)
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 3
     pairs = [(key, onnxruntime.OrtValue.ortvalue_from_numpy(array)) for key, array in weights.items()]
     options.add_external_initializers([key for key, _ in pairs], [array for _, array in pairs])

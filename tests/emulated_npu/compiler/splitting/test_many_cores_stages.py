@@ -261,14 +261,20 @@ def test_one_buffer_for_features_and_weights() -> None:
     checked_run(network, compiled_for(network, with_cores(machine, 2), in_turn(import_model(network.model), 2)))
 
 
+@cache
+def _by_dft() -> tuple[NetworkCase, Compiled]:
+    """Return two convolutions, and their program for one of several cores with both by DFT."""
+    network = _convolutions(2)
+    machine = with_cores(small_machine(nb_bytes=64 << 10, sb_bytes=64 << 10), 6)
+    return network, compile_graph(import_model(network.model), machine, Options(conv_algorithm="odd-dft"))
+
+
 @pytest.mark.parametrize("ends", [(), (1,), (4,), (3, 6, 9)], ids=str)
 def test_spectra_of_kernels_are_made_where_they_are_used(ends: tuple[int, ...]) -> None:
     """With convolutions by DFT, each group has a setup for the kernels of its own layers, or none."""
-    network = _convolutions(2)
-    machine = with_cores(small_machine(nb_bytes=64 << 10, sb_bytes=64 << 10), 6)
-    written = compile_graph(import_model(network.model), machine, Options(conv_algorithm="odd-dft"))
+    network, written = _by_dft()
     assert written.program.setup.code
-    compiled = compile_system(written.graph, machine, in_turn(written.graph, *ends), DIRECT)
+    compiled = compile_system(written.graph, written.machine, in_turn(written.graph, *ends), DIRECT)
     checked_run(network, compiled, tolerance=1e-4)
     made = [set(core.program.setup.layers) for core in compiled.cores]
     assert set().union(*made) == set(written.program.setup.layers)
