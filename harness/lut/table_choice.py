@@ -53,10 +53,8 @@ def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
 
     Tables of comparison methods do not count, and imported ones only if there is none that was measured.
     """
-    folder = root / device
-    tables = [path for path in folder.iterdir() if (path / MANIFEST).is_file()] if folder.is_dir() else []
-    tables = [path for path in tables if not path.name.startswith(".")]
-    made = {path: _made(path) for path in tables}
+    tables = table_folders(root, device)
+    made = {path: made_of(path) for path in tables}
     tables = [path for path in tables if (known := made[path].fingerprint) is None or variant.is_of(known)]
     usable = [path for path in tables if made[path].method not in COMPARISON_METHODS]
     if not usable:
@@ -74,18 +72,27 @@ def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
     return max(measured or usable, key=lambda path: (path.name[:10], made[path].created, path.name))
 
 
-class _Made(NamedTuple):
-    """Time, method and fingerprint in a table's manifest."""
+def table_folders(root: Path, device: str = "*") -> list[Path]:
+    """Return the folders of a device's tables, or of all tables, sorted by name."""
+    devices = (path for path in root.iterdir() if device in ("*", path.name)) if root.is_dir() else ()
+    folders = (path for held in devices if held.is_dir() for path in held.iterdir())
+    return sorted(path for path in folders if not path.name.startswith(".") and (path / MANIFEST).is_file())
+
+
+class Made(NamedTuple):
+    """Time, method, fingerprint and number of entries in a table's manifest."""
 
     created: str
     method: str
     fingerprint: Mapping[str, str] | None
+    entries: int = 0
 
 
-def _made(folder: Path) -> _Made:
+def made_of(folder: Path) -> Made:
     """Return what a table's manifest says, nothing of one that cannot be read, which `read_lut` reports."""
     try:
         manifest = json.loads(read_part(folder / MANIFEST))
-        return _Made(str(manifest["created"]), str(manifest["method"]), dict(manifest["fingerprint"]))
+        fingerprint, entries = dict(manifest["fingerprint"]), int(manifest["entries"])
+        return Made(str(manifest["created"]), str(manifest["method"]), fingerprint, entries)
     except (ValueError, KeyError, TypeError, RecursionError):
-        return _Made("", "", None)
+        return Made("", "", None)
