@@ -36,7 +36,12 @@ class Files:
 
 @spread
 def estimate(  # one parameter for each argument and group of options
-    models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL.onnx …]", help=arguments.MODELS_HELP)] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL.onnx …]", help=arguments.MODELS_HELP, autocompletion=arguments.complete_model
+        ),
+    ] = None,
     *,
     choice: arguments.TableChoice,
     layers: Annotated[bool, typer.Option("--layers", help="Show every layer, with its work; also in JSON.")] = False,

@@ -80,7 +80,7 @@ def _error_of(outcome: ProfileOutcome) -> HarnessError | None:
 def _observers(requests: Sequence[ProfileRequest]) -> Iterator[Callable[[ProfileRequest], Observer]]:
     """Observers of requests: a progress bar for one, plain lines for several."""
     if len(requests) == 1:
-        with show_progress(requests[0].device) as only:
+        with show_progress(f"profile {requests[0].device}") as only:
             yield lambda _: only
     else:
         lines = {request.device: show_lines(request.device) for request in requests}

@@ -68,7 +68,7 @@ def validate(
     from harness.network.network_list import refusals_error
     from harness.validation import network_validation as validation
 
-    with show_progress(device) as observe, stop_on_interrupt() as stop:
+    with show_progress(f"validate {device}") as observe, stop_on_interrupt() as stop:
         result = validation.validate(
             models,
             device=device,

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a campaign; `remaining_s` is None until the first round of the first batch is done.
+    """The state of a command that measures; `remaining_s` is None while nothing is known of the time left.
 
-    `note` is a line to show once beside the progress, such as the refusal of a network; it is mostly empty.
+    The command is in step `batch` of `batches`, counted from 0, each of which is a `unit`; a campaign has batches of
+    probes. It runs in `processes` of the device's worker, and is in the one with number `process`. `note` is a line to
+    show once beside the progress, such as the refusal of a network; it is mostly empty.
     """
 
     stage: str
@@ -21,6 +23,9 @@ class Progress:
     device_s: float = 0.0
     remaining_s: float | None = None
     note: str = ""
+    unit: str = "batch"
+    process: int = 0
+    processes: int = 1
 
 
 Observer = Callable[[Progress], None]

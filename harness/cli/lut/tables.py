@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 SHOWN_ENTRIES = 20
 
-TableFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a table, or its name DEVICE/TABLE.")]
+TableFolder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", help="Folder of a table, or its name DEVICE/TABLE.", autocompletion=arguments.complete_table
+    ),
+]
 
 
 def build(
@@ -78,7 +83,12 @@ def build(
 @spread
 def show(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Folder of a table, or its name DEVICE/TABLE.")
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]",
+            help="Folder of a table, or its name DEVICE/TABLE.",
+            autocompletion=arguments.complete_table,
+        ),
     ] = None,
     device: arguments.OptionalDevice = None,
     *,

@@ -1,0 +1,99 @@
+"""The time that a campaign still takes, from what its batches have taken to load and to visit so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass
+class CampaignForecast:
+    """What a campaign has measured of itself; batches that it has not met are like the mean of the others.
+
+    `loads` are the numbers of loads of the batches, and `passes` the rounds that each batch has after each pass over
+    it. `rounds` are those done, by batch.
+    """
+
+    loads: Sequence[int]
+    passes: Sequence[Sequence[int]]
+    rounds: list[int]
+    _load_s: dict[int, float] = field(default_factory=dict)
+    _round_s: dict[int, float] = field(default_factory=dict)
+    _kept: dict[int, bool] = field(default_factory=dict)
+    _expected: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    def loaded(self, batch: int, seconds: float) -> None:
+        """Note how long it took to load a batch."""
+        if not self._kept.get(batch):
+            self._load_s[batch] = seconds
+
+    def visited(self, batch: int, rounds: int, seconds: float) -> None:
+        """Note how long it took to bring a batch to so many rounds."""
+        self._round_s[batch] = seconds / max(1, rounds - self.rounds[batch])
+        self.rounds[batch] = rounds
+
+    def ended(self, batch: int, expected: int, share: float, *, kept: bool) -> None:
+        """Note the rounds that a batch will need, the share of its loads in those beyond the passes, and if it stays.
+
+        A batch that stays loaded is not loaded for the next pass.
+        """
+        self._expected[batch], self._kept[batch] = (expected, share), kept
+
+    @property
+    def remaining_s(self) -> float | None:
+        """The seconds that the campaign still takes; None before the first visit."""
+        if not self._round_s:
+            return None
+        return sum(self._batch_s(batch) for batch in range(len(self.loads)))
+
+    def _batch_s(self, batch: int) -> float:
+        done, own = self.rounds[batch], [rounds for rounds in self.passes[batch] if rounds > self.rounds[batch]]
+        last = max((done, *own))
+        expected, share = self._expected.get(batch) or self._typical(last)
+        further = max(0, expected - last)
+        loadings = len(own) + bool(further)
+        if self._kept.get(batch, self._mostly_kept):
+            loadings = min(loadings, int(batch not in self._load_s))
+        size = self.loads[batch]
+        load_s = self._load_s.get(batch, self._mean(self._load_s) * size)
+        round_s = self._round_s.get(batch, self._mean(self._round_s) * size)
+        return loadings * load_s + (last - done + share * further) * round_s
+
+    def _typical(self, last: int) -> tuple[int, float]:
+        """Return what a batch needs that was not visited yet: the mean of the others."""
+        if not self._expected:
+            return last, 1.0
+        rounds, shares = zip(*self._expected.values(), strict=True)
+        return max(last, round(sum(rounds) / len(rounds))), sum(shares) / len(shares)
+
+    @property
+    def _mostly_kept(self) -> bool:
+        return 2 * sum(self._kept.values()) > len(self._kept)
+
+    def _mean(self, seconds: dict[int, float]) -> float:
+        """Return the seconds per load."""
+        return sum(seconds.values()) / max(1, sum(self.loads[batch] for batch in seconds))
+
+
+@dataclass
+class ProcessForecast:
+    """The time that several processes take which run nearly the same campaign.
+
+    `loads` are the numbers of loads that the processes measure: a process that has not begun takes as long as the one
+    before, by its number of loads.
+    """
+
+    loads: Sequence[int]
+    _began_s: float = 0.0
+    _number: int = 0
+
+    def begin(self, number: int, now_s: float) -> None:
+        """Note that a process begins."""
+        self._number, self._began_s = number, now_s
+
+    def remaining_s(self, own_s: float | None, now_s: float) -> float | None:
+        """Return the seconds left of all processes, if the present one has `own_s` left."""
+        if own_s is None:
+            return None
+        whole_s, later = now_s - self._began_s + own_s, sum(self.loads[self._number + 1 :])
+        return own_s + whole_s * later / max(1, self.loads[self._number])
