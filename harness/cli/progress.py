@@ -17,7 +17,8 @@ from harness.errors import Interrupted
 from harness.measure.progress import Observer, Progress
 from harness.text import printable
 
-_LINE_EVERY_S = 5.0
+LINE_EVERY_S = 5.0
+"""Seconds between two lines in a file or pipe."""
 _LOOK_EVERY_S = 0.1
 _DRAWN_PER_S = 4.0
 
@@ -68,10 +69,10 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def show_progress(label: str) -> Iterator[Observer]:
-    """Yield an observer that shows one line on stderr, with the time left."""
+def show_progress(label: str, *, quiet_s: float = 0.0) -> Iterator[Observer]:
+    """Yield an observer that shows one line on stderr, with the time left; in a file or pipe after `quiet_s`."""
     if not sys.stderr.isatty():
-        yield show_lines(label)
+        yield show_lines(label, quiet_s)
         return
     line = ProgressLine(label)
     with _drawn(line):
@@ -92,13 +93,19 @@ def show_count(label: str, unit: str = "") -> Iterator[Callable[[int, int], None
         yield lambda _done, _count: None
         return
     line = ProgressLine(label)
-    with _drawn(line):
-        yield lambda done, count: line.count(done, count, unit) if count > 1 else None
+    with _drawn(line, by_thread=False) as draw:  # the work may fork, which it cannot beside a thread
+
+        def show(done: int, count: int) -> None:
+            if count > 1:
+                line.count(done, count, unit)
+                draw()
+
+        yield show
 
 
 @contextlib.contextmanager
-def _drawn(line: ProgressLine) -> Iterator[None]:
-    """Keep the line at the bottom of the terminal, never longer than it is wide."""
+def _drawn(line: ProgressLine, *, by_thread: bool = True) -> Iterator[Callable[[], None]]:
+    """Keep the line at the bottom of the terminal, never longer than it is wide; yield a function that draws it."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -106,21 +113,24 @@ def _drawn(line: ProgressLine) -> Iterator[None]:
     def drawn() -> Text:
         return Text(printable(line.text), no_wrap=True, overflow="ellipsis")
 
-    with Live(get_renderable=drawn, console=Console(stderr=True), transient=True, refresh_per_second=_DRAWN_PER_S):
-        yield
+    console, rate = Console(stderr=True), _DRAWN_PER_S
+    with Live(
+        get_renderable=drawn, console=console, transient=True, refresh_per_second=rate, auto_refresh=by_thread
+    ) as live:
+        yield live.refresh
 
 
-def show_lines(label: str) -> Observer:
-    """Return an observer that writes a line to stderr every few seconds."""
-    return _PlainLines(label)
+def show_lines(label: str, quiet_s: float = 0.0) -> Observer:
+    """Return an observer that writes a line to stderr every few seconds, the first after `quiet_s`."""
+    return _PlainLines(label, quiet_s)
 
 
 class _PlainLines:
-    """Writes the first line at once, then one every few seconds."""
+    """Writes the first line after a while, then one every few seconds."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, quiet_s: float) -> None:
         self._line = ProgressLine(label)
-        self._shown_s = -math.inf
+        self._due_s = time.monotonic() + quiet_s
 
     def __call__(self, progress: Progress) -> None:
         if progress.note:
@@ -128,6 +138,6 @@ class _PlainLines:
             return
         self._line.see(progress)
         now_s = time.monotonic()
-        if now_s - self._shown_s >= _LINE_EVERY_S:
-            self._shown_s = now_s
+        if now_s >= self._due_s:
+            self._due_s = now_s + LINE_EVERY_S
             note(self._line.text)

@@ -14,9 +14,10 @@ from harness.measure.device_run import DeviceRun
 from harness.measure.forecast import CampaignForecast
 from harness.measure.journal_records import Campaign, Slot
 from harness.measure.loaded_probes import LoadedProbes
+from harness.measure.pace import pace_of
 from harness.measure.policy import FEWEST_ROUNDS, RepeatPolicy, unsettled, visit_order
 from harness.measure.preparation import prepare
-from harness.measure.progress import Progress
+from harness.measure.progress import Progress, ignore
 from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Batch, probe_of
 from harness.probe.probe import Probe
@@ -64,7 +65,9 @@ class CampaignRun:
         self._rounds = [self._whole_rounds(batch) for batch in range(len(self.plan.batches))]
         batches = self.plan.batches
         targets = [[rounds for at, rounds in enumerate(self.policy.passes) if self._is_due(one, at)] for one in batches]
-        self._forecast = CampaignForecast([len(one.loads) for one in batches], targets, list(self._rounds))
+        pace = None if self.on.observe is ignore else pace_of(journal, self.on.device, self.campaign.purpose)
+        sizes = [len(one.loads) for one in batches]
+        self._forecast = CampaignForecast(sizes, targets, list(self._rounds), pace and pace.per_probe_s)
         time_is_up = False
         try:
             self._measure()

@@ -11,12 +11,13 @@ class CampaignForecast:
     """What a campaign has measured of itself; batches that it has not met are like the mean of the others.
 
     `loads` are the numbers of loads of the batches, and `passes` the rounds that each batch has after each pass over
-    it. `rounds` are those done, by batch.
+    it. `rounds` are those done, by batch. `prior_s` is the time of each load in earlier campaigns, None if there is none.
     """
 
     loads: Sequence[int]
     passes: Sequence[Sequence[int]]
     rounds: list[int]
+    prior_s: float | None = None
     _load_s: dict[int, float] = field(default_factory=dict)
     _round_s: dict[int, float] = field(default_factory=dict)
     _kept: dict[int, bool] = field(default_factory=dict)
@@ -41,9 +42,10 @@ class CampaignForecast:
 
     @property
     def remaining_s(self) -> float | None:
-        """The seconds that the campaign still takes; None before the first visit."""
+        """The seconds that the campaign still takes; before the first visit as earlier ones took, or None."""
         if not self._round_s:
-            return None
+            left = sum(size for size, done in zip(self.loads, self.rounds, strict=True) if not done)
+            return None if self.prior_s is None else self.prior_s * left
         return sum(self._batch_s(batch) for batch in range(len(self.loads)))
 
     def _batch_s(self, batch: int) -> float:
@@ -80,10 +82,11 @@ class ProcessForecast:
     """The time that several processes take which run nearly the same campaign.
 
     `loads` are the numbers of loads that the processes measure: a process that has not begun takes as long as the one
-    before, by its number of loads.
+    before, by its number of loads. `after_s` is the time of what follows the last process.
     """
 
     loads: Sequence[int]
+    after_s: float = 0.0
     _began_s: float = 0.0
     _number: int = 0
 
@@ -96,4 +99,17 @@ class ProcessForecast:
         if own_s is None:
             return None
         whole_s, later = now_s - self._began_s + own_s, sum(self.loads[self._number + 1 :])
-        return own_s + whole_s * later / max(1, self.loads[self._number])
+        return own_s + whole_s * later / max(1, self.loads[self._number]) + self.after_s
+
+
+@dataclass(frozen=True)
+class ClosingForecast:
+    """The time behind a campaign: its second golden probe, and further processes if it takes `least_s` or longer."""
+
+    golden_s: float
+    further_s: float
+    least_s: float
+
+    def later_s(self, campaign_s: float) -> float:
+        """Return the time behind a campaign of this length."""
+        return self.golden_s + (self.further_s if campaign_s >= self.least_s else 0.0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,38 @@ Observer = Callable[[Progress], None]
 def notes_of(observe: Observer) -> Callable[[str], None]:
     """Return a function that passes a line to an observer while networks are read."""
     return lambda text: observe(Progress("reading networks", 0, 0, note=text))
+
+
+def followed_by(observe: Observer, later_s: Callable[[float], float]) -> Observer:
+    """Return an observer whose progress has as time left also that of what follows.
+
+    `later_s` receives how long all before will have taken, and returns the time of what follows.
+    """
+    started_s = time.monotonic()
+
+    def show(progress: Progress) -> None:
+        left_s = progress.remaining_s
+        if left_s is not None:
+            left_s += later_s(time.monotonic() - started_s + left_s)
+        observe(replace(progress, remaining_s=left_s))
+
+    return show
+
+
+def without_forecast(observe: Observer, stage: str) -> Observer:
+    """Return an observer of one of several campaigns of unknown number, which is in a stage and knows no time left."""
+    return lambda progress: observe(replace(progress, stage=f"{stage}, {progress.stage}", remaining_s=None))
+
+
+def steps_of(observe: Observer, stage: str) -> Callable[[int, int], None]:
+    """Return a function that receives how many of a stage's steps are done, which take equally long."""
+    started_s = time.monotonic()
+
+    def show(done: int, count: int) -> None:
+        left_s = (time.monotonic() - started_s) * (count - done) / done if done else None
+        observe(Progress(stage, min(done, count - 1), count, remaining_s=left_s, unit="step"))
+
+    return show
 
 
 def ignore(_: Progress) -> None:

@@ -28,6 +28,8 @@ from harness.network.model_references import ModelReference, is_builtin, model_p
 from harness.network.network import Network
 
 SECONDS = 1.5
+EXPECTED_S = SECONDS + 1.0
+"""Time of one comparison, with the start of its process and the loading of the file."""
 TOLERANCE = 0.08
 """Differences of time that equal graphs show, because their weights have other values and lie elsewhere in memory."""
 _TIMEOUT_S = 600.0

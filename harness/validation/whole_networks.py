@@ -86,7 +86,7 @@ class ProcessPlan:
     The first process runs all of `plan`, the others its whole networks. With `layers` each also asks for the runtime's
     profile. A device with its own clock is always asked, once, because it runs nothing for that and repeats exactly.
     With `strict`, the device must accept all whole networks. Each process waits up to `busy_s` for a device that is in
-    use.
+    use. `after_s` is the expected time of what follows the last process.
     """
 
     plan: ProbePlan
@@ -95,6 +95,7 @@ class ProcessPlan:
     layers: bool = False
     strict: bool = False
     busy_s: float = 0.0
+    after_s: float = 0.0
     variant: Variant = NO_VARIANT
 
 
@@ -112,7 +113,7 @@ class _ProcessObserver:
         first, later = (
             sum(len(batch.loads) for batch in plan.batches) for plan in (wanted.plan, _networks_only(wanted.plan))
         )
-        return cls(observe, ProcessForecast([first, *(later for _ in range(wanted.processes - 1))]))
+        return cls(observe, ProcessForecast([first, *(later for _ in range(wanted.processes - 1))], wanted.after_s))
 
     def begin(self, number: int) -> None:
         """Note that a process begins."""

@@ -14,6 +14,7 @@ from harness.cli.layer_table import LayerRow, LayerView, show_layers, work_field
 from harness.cli.lut.overhead_output import OVERHEAD_UNITS, overhead_json, show_overhead
 from harness.cli.option_groups import spread
 from harness.cli.output import note, percent, print_json, print_table
+from harness.cli.progress import LINE_EVERY_S, show_progress
 from harness.errors import LutNotFound
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
 from harness.settings import DEFAULT_DEVICE
@@ -59,7 +60,10 @@ def build(
     from harness.lut.build import build_lut
 
     workspace = find_workspace(directory)
-    table = build_lut(device, workspace=workspace, method=method, batch=batch, threads=threads, note=note)
+    with show_progress(f"lut build {device}", quiet_s=LINE_EVERY_S) as observe:
+        table = build_lut(
+            device, workspace=workspace, method=method, batch=batch, threads=threads, note=note, observe=observe
+        )
     if json:
         print_json(
             lut=str(table.path),
