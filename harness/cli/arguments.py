@@ -31,7 +31,9 @@ def complete_table(incomplete: str) -> list[str]:
     from harness.workspace import find_workspace
 
     folders = table_folders(find_workspace(None).lut)
-    names = dict.fromkeys((*(one.parent.name for one in folders), *(f"{one.parent.name}/{one.name}" for one in folders)))
+    names = dict.fromkeys(
+        (*(one.parent.name for one in folders), *(f"{one.parent.name}/{one.name}" for one in folders))
+    )
     return [name for name in names if name.startswith(incomplete)]
 
 
@@ -56,6 +58,7 @@ def complete_preset(incomplete: str) -> list[str]:
     return [name for name in preset_names() if name.startswith(incomplete)]
 
 
+_DEFAULT = f"(default {DEFAULT_DEVICE}, or that of harness.toml)"
 MODELS_HELP = "ONNX files, or builtin:NAME (builtin:resnet50, builtin:mobilenetv2, …)."
 
 Model = Annotated[
@@ -83,16 +86,14 @@ OptionalModels = Annotated[
         autocompletion=complete_model,
     ),
 ]
-Models = Annotated[
-    list[str], typer.Argument(metavar="MODEL.onnx …", help=MODELS_HELP, autocompletion=complete_model)
-]
+Models = Annotated[list[str], typer.Argument(metavar="MODEL.onnx …", help=MODELS_HELP, autocompletion=complete_model)]
 DeviceName = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--device",
         "-d",
         metavar="NAME",
-        help="Name of the device; `harness devices list` lists them.",
+        help=f"Name of the device; `harness devices list` lists them {_DEFAULT}.",
         autocompletion=complete_device,
     ),
 ]
@@ -102,7 +103,7 @@ DeviceNames = Annotated[
         "--device",
         "-d",
         metavar="NAME[,NAME…]",
-        help=f"Names of devices (default {DEFAULT_DEVICE}).",
+        help=f"Names of devices {_DEFAULT}.",
         autocompletion=complete_device,
     ),
 ]
@@ -119,7 +120,7 @@ OptionalDevice = Annotated[
         "--device",
         "-d",
         metavar="NAME",
-        help=f"Device whose newest table is used (default {DEFAULT_DEVICE}).",
+        help=f"Device whose newest table is used {_DEFAULT}.",
         autocompletion=complete_device,
     ),
 ]

@@ -60,9 +60,7 @@ def lay_out(
     if width is None or sum(widths) + _GAP * (len(widths) - 1) <= width:
         return [_line([[one] for one in row], columns, widths, 0) for row in (header, *rows)]
     heads = [_head_lines(one.head, one) for one in columns]
-    widths = [
-        max(one.width, *(cell_len(line) for line in head), 1) for one, head in zip(columns, heads, strict=True)
-    ]
+    widths = [max(one.width, *(cell_len(line) for line in head), 1) for one, head in zip(columns, heads, strict=True)]
     _shrink(widths, columns, width - _GAP * (len(widths) - 1))
     heads = [[middle_cut(line, size) for line in head] for head, size in zip(heads, widths, strict=True)]
     tall = max(map(len, heads))

@@ -105,7 +105,7 @@ def _table(side: str, workspace: Workspace) -> Lut:
     from harness.lut.table_choice import open_table
 
     folder = Path(side)
-    if folder.is_dir() or (workspace.lut / side).is_dir() and "/" in side:
+    if folder.is_dir() or ((workspace.lut / side).is_dir() and "/" in side):
         return open_table(None, folder, workspace)
     if "/" in side:
         step = "`harness lut list` lists the tables"
@@ -115,13 +115,22 @@ def _table(side: str, workspace: Workspace) -> Lut:
 
 def _show(found: TableComparison, top: int, wide: bool) -> None:
     if found.networks:
-        rows = [(one.name, *_latencies(one.a_s, one.b_s), _ratio(one.ratio), _WORDS[one.faster]) for one in found.networks]
+        rows = [
+            (one.name, *_latencies(one.a_s, one.b_s), _ratio(one.ratio), _WORDS[one.faster]) for one in found.networks
+        ]
         print_table(("network", "A ms", "B ms", "B / A", "faster"), rows)
         print()
     if found.operators:
         operators = [
-            (one.op, str(one.layers), microseconds(one.a_s), microseconds(one.b_s), _ratio(one.ratio))
-            + (str(one.a_faster), str(one.b_faster))
+            (
+                one.op,
+                str(one.layers),
+                microseconds(one.a_s),
+                microseconds(one.b_s),
+                _ratio(one.ratio),
+                str(one.a_faster),
+                str(one.b_faster),
+            )
             for one in found.operators
         ]
         head = ("operators", "layers", "A µs", "B µs", "B / A", "A faster", "B faster")

@@ -38,9 +38,7 @@ class Files:
 def estimate(  # one parameter for each argument and group of options
     models: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MODEL.onnx …]", help=arguments.MODELS_HELP, autocompletion=arguments.complete_model
-        ),
+        typer.Argument(metavar="[MODEL.onnx …]", help=arguments.MODELS_HELP, autocompletion=arguments.complete_model),
     ] = None,
     *,
     choice: arguments.TableChoice,

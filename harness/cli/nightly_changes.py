@@ -12,7 +12,7 @@ from harness.cli import arguments
 from harness.cli.invocation import command_line
 from harness.cli.output import check_folder, note, percent, print_json, print_table
 from harness.errors import UsageError
-from harness.settings import DEFAULT_DEVICE, SLOWDOWN_THRESHOLD
+from harness.settings import SLOWDOWN_THRESHOLD
 from harness.text import milliseconds, printable
 from harness.workspace import find_workspace
 
@@ -76,7 +76,7 @@ def accept(
     subjects: Annotated[
         list[str], typer.Argument(metavar="NAME …", help="Layers or networks, as the report names them.")
     ],
-    device: arguments.DeviceName = DEFAULT_DEVICE,
+    device: arguments.DeviceName = None,
     reason: Annotated[
         str, typer.Option("--because", metavar="TEXT", help="The reason, which later reports show.")
     ] = "intended",
@@ -93,7 +93,8 @@ def accept(
 
     if not reason.strip():
         raise UsageError("The reason is empty", next_step='Write --because "compiler 2.1"')
-    found = accept_changes(find_workspace(directory), device, subjects, printable(reason, 200))
+    workspace = find_workspace(directory)
+    found = accept_changes(workspace, device or workspace.default_device, subjects, printable(reason, 200))
     if json:
         print_json(accepted=[asdict(one) for one in found])
         return
@@ -107,7 +108,7 @@ def try_slower(
         list[str],
         typer.Option("--slow", metavar="NAME:FACTOR", help="Layer or network and its factor; may be repeated."),
     ],
-    device: arguments.DeviceName = DEFAULT_DEVICE,
+    device: arguments.DeviceName = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
@@ -125,7 +126,8 @@ def try_slower(
     from harness.slowdowns.detection_power import LEVEL
 
     rules = ComparisonRules(_KEPT, SLOWDOWN_THRESHOLD, LEVEL)
-    found = rehearse(find_workspace(directory), device, factors, rules)
+    workspace = find_workspace(directory)
+    found = rehearse(workspace, device or workspace.default_device, factors, rules)
     if json:
         print_json(compared=json_data(found))
         return

@@ -14,7 +14,6 @@ from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
 from harness.errors import MachineNoisy
-from harness.settings import DEFAULT_DEVICE
 from harness.text import clock_name, milliseconds, printable
 from harness.workspace import find_workspace
 
@@ -42,7 +41,7 @@ class Extent:
 @spread
 def validate(
     models: arguments.Models,
-    device: arguments.DeviceName = DEFAULT_DEVICE,
+    device: arguments.DeviceName = None,
     lut: arguments.LutFolder = None,
     *,
     extent: Extent,
@@ -61,6 +60,7 @@ def validate(
     """
     workspace, dims = find_workspace(directory), reading.dims
     wait_s = arguments.parse_wait(wait) or 0.0
+    device = device or workspace.default_device
 
     from harness.estimation.network_estimate import estimate_network
     from harness.lut.table_choice import open_table

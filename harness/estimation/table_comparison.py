@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import reason_of, ConfigurationError
+from harness.errors import ConfigurationError, reason_of
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.files import read_file
 from harness.lut.diff import EntryChange, common_layers, is_relevant
@@ -157,9 +157,7 @@ def _hashes(table: Lut) -> set[str]:
     return {name for entry in table.entries for name in entry.networks.split()}
 
 
-def _known_networks(
-    hashes: set[str], table: Lut, workspace: Workspace
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _known_networks(hashes: set[str], table: Lut, workspace: Workspace) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the built-in networks and files of the workspace that have these hashes, and the hashes left over."""
     found: dict[str, str] = {}
     for path in sorted(workspace.root.glob("**/*.onnx")) if hashes else ():

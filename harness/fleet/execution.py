@@ -26,7 +26,12 @@ from harness.errors import (
     Interrupted,
 )
 from harness.fleet.connections import ConnectGate, pause
-from harness.fleet.further_processes import FURTHER_PROCESSES, LEAST_CAMPAIGN_S, measure_further_processes, note_busy_machine
+from harness.fleet.further_processes import (
+    FURTHER_PROCESSES,
+    LEAST_CAMPAIGN_S,
+    measure_further_processes,
+    note_busy_machine,
+)
 from harness.fleet.health import check_golden, check_golden_again, check_in_service, configured_band, note_failure
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import FleetStore, now

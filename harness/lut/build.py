@@ -28,9 +28,9 @@ from harness.lut.table_files import publish
 from harness.measure.campaign_noise import judge_campaign, reference_s, repeatability_of
 from harness.measure.journal import Journal
 from harness.measure.journal_records import PENDING, Campaign
+from harness.measure.progress import Observer, Progress, ignore, steps_of
 from harness.measure.summary import Measurement, summarise
 from harness.network.fusion_rules import FusionRule
-from harness.measure.progress import Observer, Progress, ignore, steps_of
 from harness.probe.batches import Visits
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import LayerProbes
@@ -53,9 +53,9 @@ def build_lut(
 
     Only campaigns with this `batch` and these `threads` count, by default those that set neither. For a layer measured
     several times, the newest campaign counts. Each campaign's own overhead is subtracted from its layers; the table
-    holds the newest one's overhead. `note` receives a line for each campaign left out, `observe` the progress. Raises LutNotFound without any
-    campaign, CampaignIncomplete without a complete one, JournalError for a campaign that was altered on disk, and
-    IllConditionedDesign.
+    holds the newest one's overhead. `note` receives a line for each campaign left out, `observe` the progress. Raises
+    LutNotFound without any campaign, CampaignIncomplete without a complete one, JournalError for a campaign that was
+    altered on disk, and IllConditionedDesign.
     """
     workspace, variant = as_workspace(workspace), Variant(batch, threads)
     if not workspace.journal.exists():

@@ -1,4 +1,4 @@
-"""The work of layers, and what bounds them: arithmetic, weights or feature maps that are moved, or the start of a layer.
+"""The work of layers, and what bounds them: arithmetic, moved weights or feature maps, or the start of a layer.
 
 A table shows the rates of its device: latencies are fitted, by relative error, as a sum of time per multiply-add, per
 byte of weights, per byte of feature maps, and per layer. The largest term of a layer is what bounds it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -14,8 +15,10 @@ from harness.lut.table_choice import latest_lut, made_of, table_folders
 from harness.text import whole_number
 from harness.workspace import Workspace
 
-_TEXT_FILES = ("*", "reports/**/*", ".harness/*.sqlite*", ".github/**/*")
-"""Where a name of a table may stand: files beside the tables, reports, and the results of nights."""
+_HIDDEN = (".harness", ".github")
+"""Hidden folders whose files may name a table: the results of nights, and workflows."""
+_FOREIGN = "pyvenv.cfg"
+"""A folder with this file is a virtual environment, which names no table."""
 _CHUNK_BYTES = 1 << 20
 _DIGITS = 6
 
@@ -113,16 +116,26 @@ def _default(workspace: Workspace, device: str, variant: Variant) -> Path | None
 def _references(workspace: Workspace, tables: Sequence[ShelvedTable]) -> dict[str, list[Path]]:
     """Return by the name of a table's folder the files of the workspace that contain it."""
     found: dict[str, list[Path]] = {table.path.name: [] for table in tables}
-    for path in _files(workspace.root) if found else ():
+    for path in _files(workspace) if found else ():
         held = _names_in(path, list(found))
         for name in held:
             found[name].append(path)
     return found
 
 
-def _files(root: Path) -> Iterator[Path]:
-    known = {path for pattern in _TEXT_FILES for path in root.glob(pattern) if path.is_file()}
-    yield from sorted(known)
+def _files(workspace: Workspace) -> Iterator[Path]:
+    """Yield the files of a workspace that may name a table: not the tables themselves, and not the samples."""
+    journal = workspace.journal.name
+    for folder, names, files in os.walk(workspace.root):
+        here = Path(folder)
+        names[:] = sorted(
+            name
+            for name in names
+            if (not name.startswith(".") or name in _HIDDEN)
+            and here / name != workspace.lut
+            and not (here / name / _FOREIGN).exists()
+        )
+        yield from (here / name for name in sorted(files) if not name.startswith(journal) and (here / name).is_file())
 
 
 def _names_in(path: Path, names: Sequence[str]) -> list[str]:

@@ -12,15 +12,15 @@ from harness.errors import LutMismatch, LutNotFound
 from harness.latency.method_names import COMPARISON_METHODS
 from harness.lut.table import IMPORT, Lut
 from harness.lut.table_files import MANIFEST, read_lut, read_part
-from harness.settings import DEFAULT_DEVICE
 from harness.workspace import Workspace, find_workspace
 
 
 def open_table(
     device: str | None, folder: Path | None, workspace: Workspace | None = None, variant: Variant = NO_VARIANT
 ) -> Lut:
-    """Return the table in `folder`, which must be of `device`, or else the newest one of `device` (default cpu01).
+    """Return the table in `folder`, which must be of `device`, or else the newest one of `device`.
 
+    Without `device`, that is the workspace's default.
     Tables of comparison methods are only used by name.
 
     Without a folder, the table must have been measured with the batch and threads of `variant`; with one, with its
@@ -30,7 +30,7 @@ def open_table(
     workspace = workspace or find_workspace()
     if folder is not None:
         return _with_threads(read_lut(folder if folder.exists() else workspace.lut / folder, device), variant)
-    name = DEFAULT_DEVICE if device is None else device
+    name = workspace.default_device if device is None else device
     if not name or not (workspace.lut / name).is_dir():
         from harness.device.inventory import find_device, load_inventory
 

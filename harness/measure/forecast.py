@@ -11,7 +11,8 @@ class CampaignForecast:
     """What a campaign has measured of itself; batches that it has not met are like the mean of the others.
 
     `loads` are the numbers of loads of the batches, and `passes` the rounds that each batch has after each pass over
-    it. `rounds` are those done, by batch. `prior_s` is the time of each load in earlier campaigns, None if there is none.
+    it. `rounds` are those done, by batch. `prior_s` is the time of each load in earlier campaigns, None
+    if there is none.
     """
 
     loads: Sequence[int]

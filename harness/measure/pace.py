@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def pace_of(journal: Journal, device: str, purpose: str) -> Pace | None:
 def _span_s(journal: Journal, campaign: Campaign) -> float:
     """Return the time from the start of a campaign to its last sample, without interruptions."""
     times = [datetime.fromisoformat(campaign.created), *journal.times(campaign.id)]
-    gaps = [(after - before).total_seconds() for before, after in zip(times, times[1:], strict=False)]
+    gaps = [(after - before).total_seconds() for before, after in itertools.pairwise(times)]
     return sum(gap for gap in gaps if 0 < gap < _PAUSE_S)
 
 

@@ -35,7 +35,8 @@ def fit_predictor(
 ) -> Predictor:
     """Learn from measured layers of one device; the same examples and seed give the same predictor.
 
-    A layer measured several times counts once, with its median. `progress` receives how many steps are done. Raises UsageError below `LEAST_SAMPLES` layers.
+    A layer measured several times counts once, with its median. `progress` receives how many steps are done. Raises
+    UsageError below `LEAST_SAMPLES` layers.
     """
     repeats: dict[LayerFeatures, list[TrainingExample]] = defaultdict(list)
     for example in examples:

@@ -19,8 +19,8 @@ from harness.measure.device_requests import device_s
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal_records import Campaign
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import without_forecast
 from harness.measure.profiling import PURPOSE
+from harness.measure.progress import without_forecast
 from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.network.fusion_rules import FusionRule
 from harness.network.layers import context_of

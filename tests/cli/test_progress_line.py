@@ -55,4 +55,9 @@ def test_counted_steps_take_equally_long() -> None:
 
 def test_durations_have_a_unit_that_fits() -> None:
     """Seconds up to a minute and a half, then minutes, then hours."""
-    assert [about(one) for one in (2.0, 89.0, 120.0, 7200.0)] == ["about 2 s", "about 89 s", "about 2 min", "about 2.0 h"]
+    assert [about(one) for one in (2.0, 89.0, 120.0, 7200.0)] == [
+        "about 2 s",
+        "about 89 s",
+        "about 2 min",
+        "about 2.0 h",
+    ]

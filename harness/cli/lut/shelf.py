@@ -114,7 +114,7 @@ def _show(tables: tuple[ShelvedTable, ...]) -> None:
         for one in tables
     ]
     header = ("table", "method", "made (UTC)", "entries", "size", "measured with", "")
-    kept = [at for at in range(len(header)) if at < 5 or any(row[at] for row in rows)]  # noqa: PLR2004 - optional ones
+    kept = [at for at in range(len(header)) if at < 5 or any(row[at] for row in rows)]
     print_table([header[at] for at in kept], [[row[at] for at in kept] for row in rows], left=2)
 
 

@@ -17,7 +17,6 @@ from harness.cli.output import note, percent, print_json, print_table
 from harness.cli.progress import LINE_EVERY_S, show_progress
 from harness.errors import LutNotFound
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
-from harness.settings import DEFAULT_DEVICE
 from harness.text import clock_name, microseconds, printable
 from harness.workspace import find_workspace
 
@@ -36,7 +35,7 @@ TableFolder = Annotated[
 
 
 def build(
-    device: arguments.DeviceName = DEFAULT_DEVICE,
+    device: arguments.DeviceName = None,
     method: Annotated[
         LatencyMethod, typer.Option("--method", help="Estimator of layer latencies; docs/method.md explains them.")
     ] = DEFAULT_METHOD,
@@ -60,6 +59,7 @@ def build(
     from harness.lut.build import build_lut
 
     workspace = find_workspace(directory)
+    device = device or workspace.default_device
     with show_progress(f"lut build {device}", quiet_s=LINE_EVERY_S) as observe:
         table = build_lut(
             device, workspace=workspace, method=method, batch=batch, threads=threads, note=note, observe=observe
@@ -116,9 +116,7 @@ def show(
             fingerprint=dict(table.fingerprint),
             overhead=overhead_json(table),
             rules=[asdict(rule) for rule in table.rules],
-            entries=[
-                {**asdict(entry), **work_fields(work)} for entry, work in zip(table.entries, works, strict=True)
-            ],
+            entries=[{**asdict(entry), **work_fields(work)} for entry, work in zip(table.entries, works, strict=True)],
         )
         return
     how = f"method {table.method}  clock {clock_name(table.clock)}  visits {table.visits}"

@@ -184,9 +184,7 @@ class _Work:
         return timed.cycles, timed.timing.makespan_ps / 1e12
 
 
-def _measure(
-    work: _Work, jobs: int, progress: Callable[[int, int], None]
-) -> tuple[SweepPoint, ...]:
+def _measure(work: _Work, jobs: int, progress: Callable[[int, int], None]) -> tuple[SweepPoint, ...]:
     """Compile and time the network for all machines, and note the progress.
 
     Raises InputError if none of them can run it.
