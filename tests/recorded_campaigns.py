@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.measure import progress
 from harness.measure.forecast import CampaignForecast, ClosingForecast, ProcessForecast
 from harness.measure.reference import GOLDEN_POLICY
 
@@ -46,8 +47,11 @@ def _moments(events: list[list[Any]]) -> Iterator[Moment]:
             processes.begin(values, at_s)
         elif name == "ended" and campaign is not None:
             campaign.ended(*values[:3], kept=values[3])
-        elif name in ("loaded", "visited"):
+        elif name in ("loading", "loaded", "visited"):
             getattr(campaign, name)(*values)
+        if name == "step":
+            yield Moment(at_s, values)
+            continue
         left_s = None if campaign is None or name in ("begin", "end") else campaign.remaining_s
         if left_s is not None:
             later_s = closing.later_s(at_s - opened_s + left_s)
@@ -64,7 +68,7 @@ def _record(events: list[list[Any]]) -> None:
         events.append([round(time.monotonic() - start_s, 3), name, values])
 
     def is_reference(self: CampaignForecast) -> bool:
-        return list(self.loads) == [1] and list(map(list, self.passes)) == [list(GOLDEN_POLICY.passes)]
+        return len(self.sizes) == 1 and list(map(list, self.passes)) == [list(GOLDEN_POLICY.passes)]
 
     def wrap(kind: type, name: str, written: Callable[[Any, list[Any]], object]) -> None:
         inner = getattr(kind, name)
@@ -79,14 +83,25 @@ def _record(events: list[list[Any]]) -> None:
         setattr(kind, name, outer)
 
     def whole(self: CampaignForecast, _: list[Any]) -> object:
-        return [list(self.loads), [list(one) for one in self.passes], list(self.rounds), self.prior_s]
+        return [list(self.sizes), [list(one) for one in self.passes], list(self.rounds), self.prior_s]
 
     wrap(CampaignForecast, "__init__", whole)
-    for name in ("loaded", "visited", "ended"):
+    for name in ("loading", "loaded", "visited", "ended"):
         wrap(CampaignForecast, name, lambda _, values: values)
     wrap(ProcessForecast, "__init__", lambda self, _: [list(self.loads), self.after_s])
     wrap(ClosingForecast, "__init__", lambda self, _: list(astuple(self)))
     wrap(ProcessForecast, "begin", lambda _, values: values[0])
+    inner = progress.steps_of
+
+    def steps_of(observe: progress.Observer, stage: str) -> Callable[[int, int], None]:
+        def written(state: progress.Progress) -> None:
+            if state.remaining_s is not None:
+                note("step", round(state.remaining_s, 3))
+            observe(state)
+
+        return inner(written, stage)
+
+    progress.steps_of = steps_of  # before the modules that use it are loaded
 
 
 def main() -> None:

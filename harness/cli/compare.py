@@ -68,7 +68,7 @@ def compare(
     from harness.network.network_list import refusals_error
 
     workspace = find_workspace(directory)
-    tables = [_table(side, workspace) for side in (a, b)]
+    tables = _table(a, workspace), _table(b, workspace)
     if tables[0].clock != tables[1].clock:
         note(f"The clocks differ: A has {tables[0].clock} time, B {tables[1].clock} time")
     found = compare_tables(

@@ -19,7 +19,7 @@ from harness.measure.policy import FEWEST_ROUNDS, RepeatPolicy, unsettled, visit
 from harness.measure.preparation import prepare
 from harness.measure.progress import Progress, ignore
 from harness.measure.summary import Measurement, summarise
-from harness.probe.batches import Batch, probe_of
+from harness.probe.batches import SESSION_BYTES, Batch, probe_of
 from harness.probe.probe import Probe
 from harness.probe.probe_plan import ProbePlan
 
@@ -66,8 +66,9 @@ class CampaignRun:
         batches = self.plan.batches
         targets = [[rounds for at, rounds in enumerate(self.policy.passes) if self._is_due(one, at)] for one in batches]
         pace = None if self.on.observe is ignore else pace_of(journal, self.on.device, self.campaign.purpose)
-        sizes = [len(one.loads) for one in batches]
-        self._forecast = CampaignForecast(sizes, targets, list(self._rounds), pace and pace.per_probe_s)
+        sizes = [float(sum(map(self._touched_bytes, one.loads))) for one in batches]
+        prior_s = None if pace is None else pace.per_probe_s * sum(len(one.loads) for one in batches)
+        self._forecast = CampaignForecast(sizes, targets, list(self._rounds), prior_s)
         time_is_up = False
         try:
             self._measure()
@@ -87,6 +88,11 @@ class CampaignRun:
                 self._measure_batch(batch, rounds)
         while not self._is_spent() and (chosen := self._most_worthwhile()) is not None:
             self._measure_batch(*chosen)
+
+    def _touched_bytes(self, load: str) -> int:
+        """Return about how many bytes it takes to load and to run a probe."""
+        model = self.plan.probes[probe_of(load)].model
+        return SESSION_BYTES + model.weight_bytes + model.input_bytes + model.output_bytes
 
     def _limit_s(self) -> float:
         """The wall time of this run of the campaign, whatever device time the device reports."""
@@ -125,7 +131,13 @@ class CampaignRun:
             return
         self._report("loading", number)
         batch, started_s = self.plan.batches[number], time.monotonic()
-        prepare(self.on.session, map(self.plan.probes.__getitem__, batch.probes), self.on.observe, self.on.stop)
+
+        def compiled(progress: Progress) -> None:
+            share = progress.batch / max(1, progress.batches)
+            self._forecast.loading(number, share, time.monotonic() - started_s)
+            self._report("compiling", number)
+
+        prepare(self.on.session, map(self.plan.probes.__getitem__, batch.probes), compiled, self.on.stop)
         present = self._loaded.load((*batch.loads, self.plan.reference), self._load)
         batch = replace(batch, loads=tuple(load for load in batch.loads if load in present))
         self._forecast.loaded(number, time.monotonic() - started_s)

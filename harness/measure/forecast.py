@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class CampaignForecast:
-    """What a campaign has measured of itself; batches that it has not met are like the mean of the others.
+    """What a campaign has measured of itself; batches that it has not met take as long as the others by their size.
 
-    `loads` are the numbers of loads of the batches, and `passes` the rounds that each batch has after each pass over
-    it. `rounds` are those done, by batch. `prior_s` is the time of each load in earlier campaigns, None
-    if there is none.
+    `sizes` are the bytes that the batches touch, and `passes` the rounds that each batch has after each pass over it.
+    `rounds` are those done, by batch. `prior_s` is the time of the whole campaign if it is like earlier ones, None if
+    there were none.
     """
 
-    loads: Sequence[int]
+    sizes: Sequence[float]
     passes: Sequence[Sequence[int]]
     rounds: list[int]
     prior_s: float | None = None
@@ -23,9 +23,17 @@ class CampaignForecast:
     _round_s: dict[int, float] = field(default_factory=dict)
     _kept: dict[int, bool] = field(default_factory=dict)
     _expected: dict[int, tuple[int, float]] = field(default_factory=dict)
+    _loading: tuple[int, float] | None = None
+
+    def loading(self, batch: int, share: float, seconds: float) -> None:
+        """Note that a share of a batch is loaded after some seconds."""
+        if share > 0 and not self._kept.get(batch):
+            self._load_s[batch] = seconds / share
+            self._loading = batch, share
 
     def loaded(self, batch: int, seconds: float) -> None:
         """Note how long it took to load a batch."""
+        self._loading = None
         if not self._kept.get(batch):
             self._load_s[batch] = seconds
 
@@ -45,9 +53,9 @@ class CampaignForecast:
     def remaining_s(self) -> float | None:
         """The seconds that the campaign still takes; before the first visit as earlier ones took, or None."""
         if not self._round_s:
-            left = sum(size for size, done in zip(self.loads, self.rounds, strict=True) if not done)
-            return None if self.prior_s is None else self.prior_s * left
-        return sum(self._batch_s(batch) for batch in range(len(self.loads)))
+            left = sum(size for size, done in zip(self.sizes, self.rounds, strict=True) if not done)
+            return None if self.prior_s is None else self.prior_s * left / max(1, sum(self.sizes))
+        return sum(self._batch_s(batch) for batch in range(len(self.sizes)))
 
     def _batch_s(self, batch: int) -> float:
         done, own = self.rounds[batch], [rounds for rounds in self.passes[batch] if rounds > self.rounds[batch]]
@@ -57,9 +65,11 @@ class CampaignForecast:
         loadings = len(own) + bool(further)
         if self._kept.get(batch, self._mostly_kept):
             loadings = min(loadings, int(batch not in self._load_s))
-        size = self.loads[batch]
+        size = self.sizes[batch]
         load_s = self._load_s.get(batch, self._mean(self._load_s) * size)
         round_s = self._round_s.get(batch, self._mean(self._round_s) * size)
+        if self._loading is not None and self._loading[0] == batch:
+            load_s, loadings = (1 - self._loading[1]) * load_s, 1
         return loadings * load_s + (last - done + share * further) * round_s
 
     def _typical(self, last: int) -> tuple[int, float]:
@@ -74,8 +84,8 @@ class CampaignForecast:
         return 2 * sum(self._kept.values()) > len(self._kept)
 
     def _mean(self, seconds: dict[int, float]) -> float:
-        """Return the seconds per load."""
-        return sum(seconds.values()) / max(1, sum(self.loads[batch] for batch in seconds))
+        """Return the seconds per byte."""
+        return sum(seconds.values()) / max(1.0, sum(self.sizes[batch] for batch in seconds))
 
 
 @dataclass

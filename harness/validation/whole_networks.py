@@ -123,8 +123,8 @@ class _ProcessObserver:
 
     def __call__(self, progress: Progress) -> None:
         left_s = self.forecast.remaining_s(progress.remaining_s, time.monotonic())
-        place = {"unit": "network", "process": self._number, "processes": len(self.forecast.loads)}
-        self.observe(replace(progress, remaining_s=left_s, **place))
+        count = len(self.forecast.loads)
+        self.observe(replace(progress, remaining_s=left_s, unit="network", process=self._number, processes=count))
 
 
 def measure_processes(

@@ -126,7 +126,7 @@ def show(
     rows = [_row(entry, work, view) for entry, work in zip(table.entries, works, strict=True)]
     show_layers(rows, view, sort="latency", top=SHOWN_ENTRIES, last="; --top 0 shows all")
     unresolved = sum(not entry.resolved for entry in table.entries)
-    print(f"{len(rows)} entries, {unresolved} below resolution: too short to tell from noise")
+    print(f"{len(rows)} entries, {unresolved} below resolution: too short to distinguish from noise")
 
 
 def _row(entry: Entry, work: LayerWork | None, view: LayerView) -> LayerRow:
