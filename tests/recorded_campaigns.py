@@ -45,6 +45,8 @@ def _moments(events: list[list[Any]]) -> Iterator[Moment]:
             closing, opened_s = ClosingForecast(*values), at_s
         elif name == "begin" and processes is not None:
             processes.begin(values, at_s)
+        elif name == "opened" and processes is not None:
+            processes.opened(at_s)
         elif name == "ended" and campaign is not None:
             campaign.ended(*values[:3], kept=values[3])
         elif name in ("loading", "loaded", "visited"):
@@ -52,7 +54,7 @@ def _moments(events: list[list[Any]]) -> Iterator[Moment]:
         if name == "step":
             yield Moment(at_s, values)
             continue
-        left_s = None if campaign is None or name in ("begin", "end") else campaign.remaining_s
+        left_s = None if campaign is None or name in ("begin", "opened", "end") else campaign.remaining_s
         if left_s is not None:
             later_s = closing.later_s(at_s - opened_s + left_s)
             left_s = left_s + later_s if processes is None else processes.remaining_s(left_s, at_s)
@@ -65,6 +67,8 @@ def _record(events: list[list[Any]]) -> None:
     start_s = time.monotonic()
 
     def note(name: str, values: object) -> None:
+        if name == "opened" and any(one[1] == "opened" for one in events):  # the first one counts
+            return
         events.append([round(time.monotonic() - start_s, 3), name, values])
 
     def is_reference(self: CampaignForecast) -> bool:
@@ -88,9 +92,10 @@ def _record(events: list[list[Any]]) -> None:
     wrap(CampaignForecast, "__init__", whole)
     for name in ("loading", "loaded", "visited", "ended"):
         wrap(CampaignForecast, name, lambda _, values: values)
-    wrap(ProcessForecast, "__init__", lambda self, _: [list(self.loads), self.after_s])
+    wrap(ProcessForecast, "__init__", lambda self, _: [list(self.loads), self.after_s, self.after_openings])
     wrap(ClosingForecast, "__init__", lambda self, _: list(astuple(self)))
     wrap(ProcessForecast, "begin", lambda _, values: values[0])
+    wrap(ProcessForecast, "opened", lambda _, _values: None)
     inner = progress.steps_of
 
     def steps_of(observe: progress.Observer, stage: str) -> Callable[[int, int], None]:

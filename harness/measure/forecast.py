@@ -90,27 +90,36 @@ class CampaignForecast:
 
 @dataclass
 class ProcessForecast:
-    """The time that several processes take which run nearly the same campaign.
+    """The time that several processes take which run nearly the same campaign, and that of what follows.
 
     `loads` are the numbers of loads that the processes measure: a process that has not begun takes as long as the one
-    before, by its number of loads. `after_s` is the time of what follows the last process.
+    before, by its number of loads. What follows the last one takes `after_s`, and `after_openings` times as long as it
+    took to open a process: that shows how fast the machine starts processes and reads files.
     """
 
     loads: Sequence[int]
     after_s: float = 0.0
+    after_openings: float = 0.0
     _began_s: float = 0.0
     _number: int = 0
+    _opening_s: float | None = None
 
     def begin(self, number: int, now_s: float) -> None:
         """Note that a process begins."""
         self._number, self._began_s = number, now_s
 
+    def opened(self, now_s: float) -> None:
+        """Note that the process is open; the first one counts."""
+        if self._opening_s is None:
+            self._opening_s = now_s - self._began_s
+
     def remaining_s(self, own_s: float | None, now_s: float) -> float | None:
-        """Return the seconds left of all processes, if the present one has `own_s` left."""
+        """Return the seconds left of all processes and what follows, if the present one has `own_s` left."""
         if own_s is None:
             return None
         whole_s, later = now_s - self._began_s + own_s, sum(self.loads[self._number + 1 :])
-        return own_s + whole_s * later / max(1, self.loads[self._number]) + self.after_s
+        after_s = self.after_s + self.after_openings * (self._opening_s or 0.0)
+        return own_s + whole_s * later / max(1, self.loads[self._number]) + after_s
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -58,12 +58,13 @@ def without_forecast(observe: Observer, stage: str) -> Observer:
     return lambda progress: observe(replace(progress, stage=f"{stage}, {progress.stage}", remaining_s=None))
 
 
-def steps_of(observe: Observer, stage: str) -> Callable[[int, int], None]:
-    """Return a function that receives how many of a stage's steps are done, which take equally long."""
+def steps_of(observe: Observer, stage: str, sizes: Sequence[float] = ()) -> Callable[[int, int], None]:
+    """Return a function that receives how many of a stage's steps are done; they take as long as `sizes` or equally."""
     started_s = time.monotonic()
 
     def show(done: int, count: int) -> None:
-        left_s = (time.monotonic() - started_s) * (count - done) / done if done else None
+        own = sizes or [1.0] * count
+        left_s = (time.monotonic() - started_s) * sum(own[done:]) / sum(own[:done]) if done else None
         observe(Progress(stage, min(done, count - 1), count, remaining_s=left_s, unit="step"))
 
     return show

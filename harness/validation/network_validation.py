@@ -26,7 +26,7 @@ from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
 from harness.samples import Sample
 from harness.settings import DEFAULT_DEVICE
-from harness.validation.file_comparison import EXPECTED_S, FileComparison, compare_with_file
+from harness.validation.file_comparison import SECONDS, FileComparison, compare_with_file, openings
 from harness.validation.network_case import (
     NetworkCase,
     compile_s,
@@ -158,8 +158,9 @@ def validate(
     ]
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
-    after_s = 0.0 if table.clock == "device" else EXPECTED_S * len(cases)
-    wanted = ProcessPlan(validation_plan(cases), processes, policy, layers, strict, wait_s, after_s, variant)
+    starts = [0.0 if table.clock == "device" else openings(case.network) for case in cases]
+    after = SECONDS * sum(map(bool, starts)), sum(starts)
+    wanted = ProcessPlan(validation_plan(cases), processes, policy, layers, strict, wait_s, *after, variant)
     measured = measure_processes(table, workspace, wanted, observe, stop or threading.Event())
     by_device = _refused_by_device(cases, measured.refused)
     refused = (*read.refused, *uncovered, *by_device)
@@ -168,7 +169,8 @@ def validate(
     note_refused(by_device, note)
     first = measured.processes[0]
     by_file = {shown(reference): reference for reference in references} if table.clock != "device" else {}
-    compared, results = steps_of(observe, "comparing with the files"), []
+    sizes = [SECONDS + openings(case.network) for case in left]
+    compared, results = steps_of(observe, "comparing with the files", sizes), []
     for number, case in enumerate(left):
         compared(number, len(left))
         results.append(_with_file(_compare(case, measured.processes, table.clock), by_file, case))

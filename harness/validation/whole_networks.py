@@ -86,7 +86,7 @@ class ProcessPlan:
     The first process runs all of `plan`, the others its whole networks. With `layers` each also asks for the runtime's
     profile. A device with its own clock is always asked, once, because it runs nothing for that and repeats exactly.
     With `strict`, the device must accept all whole networks. Each process waits up to `busy_s` for a device that is in
-    use. `after_s` is the expected time of what follows the last process.
+    use. `after_s` and `after_openings` are the time of what follows: see `ProcessForecast`.
     """
 
     plan: ProbePlan
@@ -96,6 +96,7 @@ class ProcessPlan:
     strict: bool = False
     busy_s: float = 0.0
     after_s: float = 0.0
+    after_openings: float = 0.0
     variant: Variant = NO_VARIANT
 
 
@@ -113,7 +114,12 @@ class _ProcessObserver:
         first, later = (
             sum(len(batch.loads) for batch in plan.batches) for plan in (wanted.plan, _networks_only(wanted.plan))
         )
-        return cls(observe, ProcessForecast([first, *(later for _ in range(wanted.processes - 1))], wanted.after_s))
+        return cls(
+            observe,
+            ProcessForecast(
+                [first, *(later for _ in range(wanted.processes - 1))], wanted.after_s, wanted.after_openings
+            ),
+        )
 
     def begin(self, number: int) -> None:
         """Note that a process begins."""
@@ -122,6 +128,8 @@ class _ProcessObserver:
         self(Progress("starting", 0, 0))
 
     def __call__(self, progress: Progress) -> None:
+        if progress.batches:
+            self.forecast.opened(time.monotonic())
         left_s = self.forecast.remaining_s(progress.remaining_s, time.monotonic())
         count = len(self.forecast.loads)
         self.observe(replace(progress, remaining_s=left_s, unit="network", process=self._number, processes=count))

@@ -75,12 +75,14 @@ def test_earlier_campaigns_foretell_the_first_minutes() -> None:
 
 def test_further_processes_take_as_long_as_the_first() -> None:
     """Processes that have not begun take as long as the one before by their loads, and what follows is added."""
-    forecast = ProcessForecast([20, 10, 10], after_s=3.0)
+    forecast = ProcessForecast([20, 10, 10], after_s=3.0, after_openings=4.0)
     forecast.begin(0, 100.0)
+    forecast.opened(100.5)
     assert forecast.remaining_s(None, 105.0) is None
-    assert forecast.remaining_s(15.0, 105.0) == pytest.approx(15.0 + 20.0 + 3.0)
+    assert forecast.remaining_s(15.0, 105.0) == pytest.approx(15.0 + 20.0 + 3.0 + 4 * 0.5)
     forecast.begin(2, 200.0)
-    assert forecast.remaining_s(2.0, 209.0) == pytest.approx(2.0 + 3.0)
+    forecast.opened(209.0)
+    assert forecast.remaining_s(2.0, 209.0) == pytest.approx(2.0 + 3.0 + 4 * 0.5)
 
 
 def test_what_follows_a_campaign_is_part_of_its_time_left() -> None:
