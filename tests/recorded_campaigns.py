@@ -98,13 +98,13 @@ def _record(events: list[list[Any]]) -> None:
     wrap(ProcessForecast, "opened", lambda _, _values: None)
     inner = progress.steps_of
 
-    def steps_of(observe: progress.Observer, stage: str) -> Callable[[int, int], None]:
+    def steps_of(observe: progress.Observer, *stage: Any) -> Callable[[int, int], None]:
         def written(state: progress.Progress) -> None:
             if state.remaining_s is not None:
                 note("step", round(state.remaining_s, 3))
             observe(state)
 
-        return inner(written, stage)
+        return inner(written, *stage)
 
     progress.steps_of = steps_of  # before the modules that use it are loaded
 

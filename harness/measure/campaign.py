@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,13 +20,15 @@ from harness.measure.policy import FEWEST_ROUNDS, RepeatPolicy, unsettled, visit
 from harness.measure.preparation import prepare
 from harness.measure.progress import Progress, ignore
 from harness.measure.summary import Measurement, summarise
-from harness.probe.batches import SESSION_BYTES, Batch, probe_of
+from harness.probe.batches import Batch, probe_of
 from harness.probe.probe import Probe
 from harness.probe.probe_plan import ProbePlan
 
 CHECKED_PASSES = 2
 POOL_REFERENCE_EVERY = 4
 """Rounds of a pool for each visit to the reference probe."""
+_LOAD_BYTES = 300 << 10
+"""What any probe takes to load, as bytes of weights that take as long."""
 MAX_DEATHS = 3
 """Deaths of the worker while it loads a probe, after which the probe counts as refused."""
 
@@ -66,7 +69,7 @@ class CampaignRun:
         batches = self.plan.batches
         targets = [[rounds for at, rounds in enumerate(self.policy.passes) if self._is_due(one, at)] for one in batches]
         pace = None if self.on.observe is ignore else pace_of(journal, self.on.device, self.campaign.purpose)
-        sizes = [float(sum(map(self._touched_bytes, one.loads))) for one in batches]
+        sizes = [round(sum(map(self._effort, one.loads))) for one in batches]
         prior_s = None if pace is None else pace.per_probe_s * sum(len(one.loads) for one in batches)
         self._forecast = CampaignForecast(sizes, targets, list(self._rounds), prior_s)
         time_is_up = False
@@ -89,10 +92,13 @@ class CampaignRun:
         while not self._is_spent() and (chosen := self._most_worthwhile()) is not None:
             self._measure_batch(*chosen)
 
-    def _touched_bytes(self, load: str) -> int:
-        """Return about how many bytes it takes to load and to run a probe."""
+    def _effort(self, load: str) -> float:
+        """Return about how long a probe takes relative to others.
+
+        A runtime takes as long as it has bytes to read, a compiler about equally long for each probe: between both.
+        """
         model = self.plan.probes[probe_of(load)].model
-        return SESSION_BYTES + model.weight_bytes + model.input_bytes + model.output_bytes
+        return math.sqrt(_LOAD_BYTES + model.weight_bytes + model.input_bytes + model.output_bytes)
 
     def _limit_s(self) -> float:
         """The wall time of this run of the campaign, whatever device time the device reports."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 class CampaignForecast:
     """What a campaign has measured of itself; batches that it has not met take as long as the others by their size.
 
-    `sizes` are the bytes that the batches touch, and `passes` the rounds that each batch has after each pass over it.
-    `rounds` are those done, by batch. `prior_s` is the time of the whole campaign if it is like earlier ones, None if
-    there were none.
+    `sizes` are the efforts that the batches take, in any unit, and `passes` the rounds that each has after each pass
+    over it. `rounds` are those done, by batch. `prior_s` is the time of the whole campaign if it is like earlier
+    ones, None if there were none.
     """
 
     sizes: Sequence[float]
@@ -55,7 +55,15 @@ class CampaignForecast:
         if not self._round_s:
             left = sum(size for size, done in zip(self.sizes, self.rounds, strict=True) if not done)
             return None if self.prior_s is None else self.prior_s * left / max(1, sum(self.sizes))
-        return sum(self._batch_s(batch) for batch in range(len(self.sizes)))
+        left = {batch: self._batch_s(batch) for batch in range(len(self.sizes))}
+        unmet = [batch for batch in left if batch not in self._load_s]
+        met_s = sum(left.values()) - sum(left[batch] for batch in unmet)
+        unmet_s = sum(left[batch] for batch in unmet)
+        if self.prior_s is not None:
+            # The first batches are small and say little of the others, which earlier campaigns had, too.
+            share = sum(self.sizes[batch] for batch in unmet) / max(1, sum(self.sizes))
+            unmet_s = (1 - share) * unmet_s + share * self.prior_s * share
+        return met_s + unmet_s
 
     def _batch_s(self, batch: int) -> float:
         done, own = self.rounds[batch], [rounds for rounds in self.passes[batch] if rounds > self.rounds[batch]]
@@ -84,7 +92,7 @@ class CampaignForecast:
         return 2 * sum(self._kept.values()) > len(self._kept)
 
     def _mean(self, seconds: dict[int, float]) -> float:
-        """Return the seconds per byte."""
+        """Return the seconds per effort."""
         return sum(seconds.values()) / max(1.0, sum(self.sizes[batch] for batch in seconds))
 
 

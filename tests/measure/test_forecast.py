@@ -19,15 +19,18 @@ SHOWN_S = 1.0
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_forecasts_are_within_a_factor_of_two(path: Path) -> None:
-    """After the first tenth of a recorded command, its time left is within a factor of two for 90 % of the run."""
+    """After the first tenth of a recorded command, its time left is within a factor of two for 90 % of the rest.
+
+    Nothing is forecast while networks are read and cut, before the plan of the campaign is known.
+    """
     moments, end_s = replay(path)
-    assert moments and end_s > 20
+    first_s = max(0.1 * end_s, moments[0].at_s)
     good = []
-    for step in range(STEPS // 10, STEPS):
-        now_s = end_s * step / STEPS
+    for step in range(STEPS):
+        now_s = first_s + (end_s - first_s) * step / STEPS
         known = [one for one in moments if one.at_s <= now_s]
         true_s = end_s - now_s
-        shown_s = max(SHOWN_S, known[-1].left_s - (now_s - known[-1].at_s)) if known else float("inf")
+        shown_s = max(SHOWN_S, known[-1].left_s - (now_s - known[-1].at_s))
         good.append(true_s / 2 <= shown_s <= 2 * true_s or abs(shown_s - true_s) <= SHOWN_S)
     assert sum(good) >= 0.9 * len(good), f"{sum(good) / len(good):.0%}"
 
