@@ -26,10 +26,15 @@ class CampaignForecast:
     _loading: tuple[int, float] | None = None
 
     def loading(self, batch: int, share: float, seconds: float) -> None:
-        """Note that a share of a batch is loaded after some seconds."""
+        """Note that a share of a batch is prepared after some seconds; it takes no less than others by their size.
+
+        What is prepared has still to be loaded.
+        """
         if share > 0 and not self._kept.get(batch):
-            self._load_s[batch] = seconds / share
-            self._loading = batch, share
+            others = {number: took_s for number, took_s in self._load_s.items() if number != batch}
+            whole_s = max(seconds / share, self._mean(others) * self.sizes[batch], seconds, 1e-9)
+            self._load_s[batch] = whole_s
+            self._loading = batch, seconds / whole_s
 
     def loaded(self, batch: int, seconds: float) -> None:
         """Note how long it took to load a batch."""
@@ -52,16 +57,17 @@ class CampaignForecast:
     @property
     def remaining_s(self) -> float | None:
         """The seconds that the campaign still takes; before the first visit as earlier ones took, or None."""
+        whole = max(1.0, sum(self.sizes))
         if not self._round_s:
-            left = sum(size for size, done in zip(self.sizes, self.rounds, strict=True) if not done)
-            return None if self.prior_s is None else self.prior_s * left / max(1, sum(self.sizes))
-        left = {batch: self._batch_s(batch) for batch in range(len(self.sizes))}
-        unmet = [batch for batch in left if batch not in self._load_s]
-        met_s = sum(left.values()) - sum(left[batch] for batch in unmet)
-        unmet_s = sum(left[batch] for batch in unmet)
+            unbegun = sum(size for size, done in zip(self.sizes, self.rounds, strict=True) if not done)
+            return None if self.prior_s is None else self.prior_s * unbegun / whole
+        left_s = {batch: self._batch_s(batch) for batch in range(len(self.sizes))}
+        unmet = [batch for batch in left_s if batch not in self._load_s]
+        unmet_s = sum(left_s[batch] for batch in unmet)
+        met_s = sum(left_s.values()) - unmet_s
         if self.prior_s is not None:
             # The first batches are small and say little of the others, which earlier campaigns had, too.
-            share = sum(self.sizes[batch] for batch in unmet) / max(1, sum(self.sizes))
+            share = sum(self.sizes[batch] for batch in unmet) / whole
             unmet_s = (1 - share) * unmet_s + share * self.prior_s * share
         return met_s + unmet_s
 
