@@ -28,7 +28,7 @@ from harness.network.model_references import ModelReference, is_builtin, model_p
 from harness.network.network import Network
 
 SECONDS = 1.5
-_OPENINGS_PER_BYTE = 0.4 / (1 << 20)
+_OPENINGS_PER_BYTE = 0.35 / (1 << 20)
 """Measured on networks of 5 to 47 MB: to write, read and load a file takes 0.2 to 0.5 starts of a process per MB."""
 TOLERANCE = 0.08
 """Differences of time that equal graphs show, because their weights have other values and lie elsewhere in memory."""

@@ -31,13 +31,14 @@ COMMANDS = {
 }
 DOCUMENTED = {
     *COMMANDS,
+    "compare",
     "report",
     "worker",
-    *_below("npu", "assemble fit pipeline split sweep"),
-    *_below("nightly", "run install status"),
+    *_below("npu", "assemble fit pipeline presets split sweep"),
+    *_below("nightly", "accept history install run status try"),
     *_below("devices", "mark golden"),
     *_below("journal", "check"),
-    *_below("lut", "import"),
+    *_below("lut", "import list prune"),
 }
 
 
