@@ -14,7 +14,7 @@ from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
 from harness.errors import MachineNoisy
-from harness.text import clock_name, milliseconds, printable
+from harness.text import clock_name, microseconds, milliseconds, printable
 from harness.workspace import find_workspace
 
 WORST_LAYERS = 5
@@ -190,6 +190,6 @@ def _show_oracle(report: OracleReport) -> None:
     worst = []
     for network, layer in report.worst(WORST_LAYERS):
         error = "" if layer.error is None else percent(layer.error)
-        times = milliseconds(layer.true_s), milliseconds(layer.estimated_s)
+        times = microseconds(layer.true_s), microseconds(layer.estimated_s)
         worst.append((network, layer.name, layer.op, *times, error))
-    print_table(("network", "layer", "operators", "true ms", "table ms", "error"), worst, left=3)
+    print_table(("network", "layer", "operators", "true µs", "table µs", "error"), worst, left=3)
