@@ -50,8 +50,10 @@ lock: $(STAMP)  ## write the lock files, with all hashes of the versions in cons
 sbom: $(STAMP)  ## write reports/sbom.cdx.json, the packages of the lock file as CycloneDX
 	$(BIN)/python -m supply_chain.sbom reports/sbom.cdx.json
 
-docs: $(STAMP)  ## write docs/cli.md from the help texts
+docs: $(STAMP)  ## write docs/cli.md from the help texts, docs/api.md from docstrings, and the outputs of the notebook
 	$(BIN)/python docs/generate_cli.py
+	$(BIN)/python docs/generate_api.py
+	$(BIN)/python docs/run_notebook.py
 
 benchmark: $(STAMP)  ## measure the figures of docs/performance.md and docs/emulator.md
 	$(BIN)/python -m benchmarks.performance.controller_cost

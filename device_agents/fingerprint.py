@@ -7,6 +7,7 @@ import platform
 import shutil
 from typing import Dict, Optional, Union
 
+from device_agents import power
 from device_agents.sources import sources_digest
 
 Number = Union[int, float]
@@ -40,6 +41,7 @@ def state() -> Dict[str, Number]:
     if hasattr(os, "getloadavg"):
         facts["load_1min"] = os.getloadavg()[0]
     facts.update(processor_times())
+    facts.update(power.readings())
     available = _available_memory_bytes()
     if available is not None:
         facts["memory_available_bytes"] = available

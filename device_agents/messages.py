@@ -50,12 +50,18 @@ class Revealed:
 class LoadReport:
     """How a probe was loaded: the seconds that its session or compilation took, and its nodes that run on the CPU.
 
-    `compile_s` is None where the runtime is not asked; it contains neither weights nor the first runs. `on_cpu` names
-    nodes of the sent model that the device was to run, as far as the runtime keeps their names.
+    `compile_s` is None where the runtime is not asked; it contains neither weights nor the first runs. `first_run_s` is
+    the wall time of the first run. `on_cpu` names nodes of the sent model that the device was to run, as far as the
+    runtime keeps their names. The others are the resident set of the process that holds the runtime: before, after
+    loading and the first run, and the largest one meanwhile; None where the device does not report them.
     """
 
     compile_s: Optional[float] = None
     on_cpu: Tuple[str, ...] = ()
+    first_run_s: Optional[float] = None
+    before_bytes: Optional[int] = None
+    loaded_bytes: Optional[int] = None
+    peak_bytes: Optional[int] = None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from device_agents import fingerprint, wire
 from device_agents.backends import Backend, HasOracle, PreparesProbes, Refused, ReportsLoading, create
+from device_agents.memory_use import LoadMemory
 from device_agents.messages import LoadRequest, Revealed, Sample
 from device_agents.process_ending import end_with_parent
 from device_agents.shortage import disk_trouble, is_memory
@@ -100,12 +101,14 @@ class Worker:
             raise ValueError("unknown request")
 
     def _put(self, frame: wire.Frame) -> None:
+        memory = LoadMemory()
         revealed = self._load(frame)
         fields: Dict[str, Any] = {} if revealed is None else {"format": revealed.format}
         if isinstance(self._backend, ReportsLoading):
             report = self._backend.load_report(frame.fields["probe"])
             on_cpu = [name[:_LONGEST_NAME] for name in report.on_cpu[:_MOST_ON_CPU]]
-            fields.update(compile_s=report.compile_s, on_cpu=on_cpu)
+            fields.update(compile_s=report.compile_s, on_cpu=on_cpu, first_run_s=report.first_run_s)
+            fields.update(memory.fields())
         self._writer.write("put", frame.id, b"" if revealed is None else revealed.content, **fields)
 
     def _load(self, frame: wire.Frame) -> Optional[Revealed]:

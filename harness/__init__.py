@@ -1,6 +1,6 @@
 """Measure how long each layer of a neural network takes on a device, and predict whole networks from it.
 
-docs/python.md documents every name that this package exports. Each is imported when it is first used, so that the
+docs/api.md documents every name that this package exports. Each is imported when it is first used, so that the
 command line starts quickly.
 """
 
@@ -12,6 +12,9 @@ from harness import version
 
 if TYPE_CHECKING:
     from harness import errors
+    from harness.benchmarking.figures import LatencyFigures
+    from harness.benchmarking.measurement import benchmark
+    from harness.benchmarking.results import Benchmark, BenchmarkedNetwork
     from harness.device.inventory import Device, load_inventory
     from harness.errors import HarnessError
     from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate, NetworkEstimates, estimate
@@ -19,32 +22,46 @@ if TYPE_CHECKING:
     from harness.fleet.profile_outcome import ProfileOutcome
     from harness.imports.importing import Sampling, TableImport, import_lut
     from harness.lut.build import build_lut
-    from harness.lut.table import Lut
+    from harness.lut.table import Entry, Lut
+    from harness.lut.table_choice import open_lut
     from harness.measure.machine_noise import MachineNoise
     from harness.measure.policy import RepeatPolicy
     from harness.measure.profiling import ProfileResult
     from harness.measure.progress import Progress
     from harness.measure.request import ProfileRequest, SpaceRequest
     from harness.network.network_list import RefusedNetwork
+    from harness.notebook import BarPlot, LatencyBar
+    from harness.npu.emulation import CompilerOptions, Emulation, emulate
     from harness.probe.auxiliary import AuxiliaryKind
     from harness.search.blocks import super_network
     from harness.search.search_space import SearchSpace
     from harness.search.space_estimator import CandidateEstimates, SpaceEstimator, estimate_space
     from harness.space.exploration import SpaceProfile
+    from harness.validation.layer_trace import DeviceTrace, NetworkTrace, TracedLayer, trace
     from harness.validation.network_validation import NetworkValidation, Validation, validate
     from harness.workspace import Workspace, find_workspace
 
 __version__ = version.VERSION
 __all__ = [
     "AuxiliaryKind",
+    "BarPlot",
+    "Benchmark",
+    "BenchmarkedNetwork",
     "CandidateEstimates",
+    "CompilerOptions",
     "Device",
+    "DeviceTrace",
+    "Emulation",
+    "Entry",
     "HarnessError",
+    "LatencyBar",
+    "LatencyFigures",
     "LayerEstimate",
     "Lut",
     "MachineNoise",
     "NetworkEstimate",
     "NetworkEstimates",
+    "NetworkTrace",
     "NetworkValidation",
     "ProfileOutcome",
     "ProfileRequest",
@@ -58,23 +75,31 @@ __all__ = [
     "SpaceProfile",
     "SpaceRequest",
     "TableImport",
+    "TracedLayer",
     "Validation",
     "Workspace",
     "__version__",
+    "benchmark",
     "build_lut",
+    "emulate",
     "errors",
     "estimate",
     "estimate_space",
     "find_workspace",
     "import_lut",
     "load_inventory",
+    "open_lut",
     "profile",
     "profile_request",
     "super_network",
+    "trace",
     "validate",
 ]
 
 _MODULES = {
+    "benchmarking.figures": ("LatencyFigures",),
+    "benchmarking.measurement": ("benchmark",),
+    "benchmarking.results": ("Benchmark", "BenchmarkedNetwork"),
     "device.inventory": ("Device", "load_inventory"),
     "errors": ("HarnessError",),
     "estimation.network_estimate": ("LayerEstimate", "NetworkEstimate", "NetworkEstimates", "estimate"),
@@ -82,18 +107,22 @@ _MODULES = {
     "fleet.profile_outcome": ("ProfileOutcome",),
     "imports.importing": ("Sampling", "TableImport", "import_lut"),
     "lut.build": ("build_lut",),
-    "lut.table": ("Lut",),
+    "lut.table": ("Entry", "Lut"),
+    "lut.table_choice": ("open_lut",),
     "measure.policy": ("RepeatPolicy",),
     "measure.machine_noise": ("MachineNoise",),
     "measure.profiling": ("ProfileResult",),
     "measure.progress": ("Progress",),
     "measure.request": ("ProfileRequest", "SpaceRequest"),
     "network.network_list": ("RefusedNetwork",),
+    "notebook": ("BarPlot", "LatencyBar"),
+    "npu.emulation": ("CompilerOptions", "Emulation", "emulate"),
     "probe.auxiliary": ("AuxiliaryKind",),
     "search.blocks": ("super_network",),
     "search.search_space": ("SearchSpace",),
     "search.space_estimator": ("CandidateEstimates", "SpaceEstimator", "estimate_space"),
     "space.exploration": ("SpaceProfile",),
+    "validation.layer_trace": ("DeviceTrace", "NetworkTrace", "TracedLayer", "trace"),
     "validation.network_validation": ("NetworkValidation", "Validation", "validate"),
     "workspace": ("Workspace", "find_workspace"),
 }

@@ -21,8 +21,10 @@ from pathlib import Path
 
 VARIABLE = "HARNESS_CACHE_DIR"
 MAX_BYTES = 1 << 29
-"""The most that all files take together; the least recently used ones are removed."""
+"""About the most that all files take together; the least recently used ones are removed."""
 _MAX_FILE_BYTES = 1 << 28
+_LARGE_SHARE = 1024
+"""Sizes are added up after each file that takes this part of `MAX_BYTES`, and after every 16th smaller one."""
 _HASH_BYTES = 32
 _FOLDER = "results"
 """Devices keep the tokens of leases beside it."""
@@ -52,7 +54,8 @@ def get(key: str) -> bytes | None:
                 return None
             with open(handle, "rb", closefd=False) as file:
                 digest, content = file.read(_HASH_BYTES), file.read(_MAX_FILE_BYTES)
-            os.utime(handle)
+            with contextlib.suppress(OSError):  # a disk that is read only
+                os.utime(handle)
         finally:
             os.close(handle)
     except OSError:
@@ -78,7 +81,8 @@ def put(key: str, content: bytes) -> None:
             temporary.replace(folder / key)
         finally:
             temporary.unlink(missing_ok=True)
-        _bound(folder)
+        if len(content) * _LARGE_SHARE >= MAX_BYTES or key.startswith("0"):
+            _bound(folder)
     except OSError:
         return
 
@@ -93,12 +97,15 @@ def _files_of(package: str) -> Iterable[str]:
     from importlib.util import find_spec
 
     found = find_spec(package)
-    for folder in (found.submodule_search_locations or ()) if found else ():
-        # Other distributions write their version into the file of the package.
+    for place in (found.submodule_search_locations or ()) if found else ():
+        folder = Path(place)
+        # The version of another distribution is in the name of the folder beside it.
         own = package.startswith("harness")
-        for path in sorted(Path(folder).rglob("*.py")) if own else (Path(folder, "__init__.py"),):
-            status = path.stat()
-            yield f"{path} {status.st_size} {status.st_mtime_ns}"
+        files = folder.rglob("*.py") if own else (folder / "__init__.py", *folder.parent.glob(f"{package}*.dist-info"))
+        for path in sorted(files):
+            with contextlib.suppress(FileNotFoundError):  # editors leave links to nowhere beside a file
+                status = path.stat()
+                yield f"{path} {status.st_size} {status.st_mtime_ns}"
 
 
 def _folder() -> Path | None:

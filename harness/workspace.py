@@ -54,16 +54,16 @@ AnyWorkspace = Workspace | str | os.PathLike[str] | None
 
 def as_workspace(given: AnyWorkspace) -> Workspace:
     """Return the workspace in a folder, or the one around the current folder for None; raises ConfigurationError."""
-    return given if isinstance(given, Workspace) else find_workspace(None if given is None else Path(given))
+    return given if isinstance(given, Workspace) else find_workspace(given)
 
 
-def find_workspace(start: Path | None = None) -> Workspace:
+def find_workspace(start: str | os.PathLike[str] | None = None) -> Workspace:
     """Return the workspace in `start`; by default the current folder or its nearest parent with a harness.toml.
 
     Raises ConfigurationError if `start` is not a folder or the harness.toml is invalid.
     """
     try:
-        folder = (start or Path.cwd()).resolve()
+        folder = (Path.cwd() if start is None else Path(start)).resolve()
         is_folder = folder.is_dir()
     except (OSError, ValueError) as error:
         raise ConfigurationError("The workspace is not a folder", why=str(error)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -78,6 +79,17 @@ def test_links_and_folders_are_ignored(folder: Path, tmp_path: Path) -> None:
     assert cache.get(KEY) is None
 
 
+def test_a_cache_on_a_read_only_disk_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result is returned although the time of its use cannot be written."""
+    cache.put(KEY, b"content")
+    monkeypatch.setattr(os, "utime", _refused)
+    assert cache.get(KEY) == b"content"
+
+
+def _refused(*_: object, **__: object) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
+
+
 @pytest.mark.parametrize("place", ["", "/dev/null/cache", "/proc/cache"])
 def test_without_a_folder_nothing_is_stored(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty variable turns the cache off, and a folder that cannot be made is no error."""
@@ -106,6 +118,34 @@ def test_the_least_recently_used_results_are_removed(folder: Path, monkeypatch: 
         assert sum(path.stat().st_size for path in folder.iterdir()) <= 10_000
     assert cache.get(keys[0]) is not None
     assert cache.get(keys[1]) is None
+
+
+def test_small_results_are_bounded_now_and_then(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many small results stay near the limit, and few of them cost a look at all others."""
+    monkeypatch.setattr(cache, "MAX_BYTES", 200_000)
+    looks: list[Path] = []
+    bound = cache._bound
+    monkeypatch.setattr(cache, "_bound", lambda place: (looks.append(place), bound(place)))
+    for number in range(2500):
+        cache.put(cache.key_of(str(number)), bytes(100))
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 220_000
+    assert 2500 / 32 < len(looks) < 2500 / 8
+
+
+def test_the_version_of_code_changes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed file of this program counts, and so does another version of a library; links to nowhere do not."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("harness_of_test", "library_of_test"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    version = cache.code_version.__wrapped__
+    own, other = version("harness_of_test"), version("library_of_test")
+    (tmp_path / "harness_of_test" / ".#read.py").symlink_to(tmp_path / "nowhere")
+    assert version("harness_of_test") == own
+    (tmp_path / "harness_of_test" / "read.py").write_text("pass")
+    assert version("harness_of_test") != own
+    (tmp_path / "library_of_test-1.1.dist-info").mkdir()
+    assert version("library_of_test") != other
 
 
 @given(st.lists(st.text(), max_size=4), st.lists(st.text(), max_size=4))

@@ -30,6 +30,13 @@ class LoadedProbe:
     report: LoadReport
 
 
+def first_run(run: Callable[[], Any], compile_s: float) -> LoadReport:
+    """Run a loaded model for the first time and report how long that took."""
+    started = time.perf_counter()
+    run()
+    return LoadReport(compile_s, first_run_s=time.perf_counter() - started)
+
+
 class CpuRuntime:
     """Loaded probes of a runtime with a number of threads; times are thread CPU time beside wall time.
 

@@ -243,6 +243,15 @@ def parse_names(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(dict.fromkeys(text.split(",")))
 
 
+def parse_counts(flag: str, text: str | None, most: int) -> tuple[int, ...]:
+    """Return the whole numbers between commas, each once; raises UsageError."""
+    words = parse_names(text)
+    if not all(_NUMBER.match(word) and 1 <= int(word) <= most for word in words):
+        what = f"{flag} {(text or '')[:40]} is not a list of numbers from 1 to {most}"
+        raise UsageError(what, next_step=f"Write {flag} 1,2,4")
+    return tuple(map(int, words))
+
+
 def parse_budget(text: str | None, flag: str = "--budget") -> float | None:
     """Return a duration in seconds; raises UsageError."""
     if text is None:

@@ -12,15 +12,14 @@ from harness.cli import arguments
 from harness.cli.invocation import command_line
 from harness.cli.output import check_folder, note, percent, print_json, print_table
 from harness.errors import UsageError
-from harness.settings import SLOWDOWN_THRESHOLD
 from harness.text import milliseconds, printable
-from harness.workspace import find_workspace
+from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
     from harness.nightly.night_report import SetComparison
+    from harness.nightly.plan_file import NightSettings
 
 _MOST_NIGHTS = 60
-_KEPT = 14
 _LARGEST_FACTOR = 100.0
 
 
@@ -54,7 +53,7 @@ def history(
     from harness.nightly.set_history import set_histories
     from harness.report.night_history import write_history
 
-    found = set_histories(workspace, arguments.parse_names(devices), nights, SLOWDOWN_THRESHOLD)
+    found = set_histories(workspace, arguments.parse_names(devices), nights, _settings(workspace).threshold)
     path = html or workspace.reports / "nights.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_history(path, found, command_line())
@@ -125,13 +124,27 @@ def try_slower(
     from harness.nightly.set_comparison import ComparisonRules
     from harness.slowdowns.detection_power import LEVEL
 
-    rules = ComparisonRules(_KEPT, SLOWDOWN_THRESHOLD, LEVEL)
     workspace = find_workspace(directory)
-    found = rehearse(workspace, device or workspace.default_device, factors, rules)
+    settings = _settings(workspace)
+    found = rehearse(
+        workspace,
+        device or workspace.default_device,
+        factors,
+        ComparisonRules(settings.keep, settings.threshold, LEVEL),
+    )
     if json:
         print_json(compared=json_data(found))
         return
     _show(found, factors)
+
+
+def _settings(workspace: Workspace) -> NightSettings:
+    """Return the settings of the workspace's plan, the defaults without a plan."""
+    from harness.nightly.night_plan import PLAN_NAME
+    from harness.nightly.plan_file import NightSettings, read_plan_file
+
+    path = workspace.root / PLAN_NAME
+    return read_plan_file(path).nightly if path.exists() else NightSettings()
 
 
 def parse_slow(text: str) -> tuple[str, float]:

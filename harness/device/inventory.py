@@ -22,6 +22,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Mapping
@@ -180,9 +181,10 @@ MOST_DEVICES = 2000
 """The most devices of a file; 20,000 took ten seconds to read."""
 
 
-def load_inventory(path: Path | None) -> Mapping[str, Device]:
+def load_inventory(path: str | os.PathLike[str] | None) -> Mapping[str, Device]:
     """Return the built-in devices and those of devices.toml by name; a missing file adds none."""
     devices = dict(BUILT_IN)
+    path = None if path is None else Path(path)
     if path is not None and (path.exists() or path.is_symlink()):
         tables = _tables(path)
         if len(tables) > MOST_DEVICES:

@@ -85,6 +85,10 @@ class PutReply(StrictModel):
 
     format: _Word | None = None
     compile_s: _Seconds | None = None
+    first_run_s: _Seconds | None = None
+    before_bytes: _Count | None = None
+    loaded_bytes: _Count | None = None
+    peak_bytes: _Count | None = None
     on_cpu: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=200)] = Field(default_factory=list)
 
 

@@ -153,7 +153,14 @@ class AgentSession:
         reply = check(replies.PutReply, frame.fields, self._name)
         if (reply.format is None) != (not frame.payload) or (frame.payload and not request.reveal):
             raise ProtocolError(f"{self._name} revealed a graph without being asked, or an empty one")
-        self.load_reports[request.probe] = LoadReport(reply.compile_s, tuple(reply.on_cpu))
+        self.load_reports[request.probe] = LoadReport(
+            reply.compile_s,
+            tuple(reply.on_cpu),
+            reply.first_run_s,
+            reply.before_bytes,
+            reply.loaded_bytes,
+            reply.peak_bytes,
+        )
         if reply.format is None:
             return None
         check_revealed(reply.format, frame.payload, request.model, self._name)

@@ -5,30 +5,33 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Self
 
-from harness.device.overrides import Variant
 from harness.estimation.chained_layers import class_values
 from harness.latency.overhead import row_of
 from harness.lut.neighbourhoods import ClassValue
 from harness.lut.table import Entry, Lut
-from harness.lut.table_choice import open_table
+from harness.lut.table_choice import TableReference, open_lut
 from harness.measure.summary import Z_95
 from harness.network.keyed_network import KeyedLayer, KeyedNetwork, keyed
 from harness.network.keyed_reading import read_keyed_networks
 from harness.network.model_references import Models
 from harness.network.network import FreeNode, Network, UnmeasuredNode
 from harness.network.network_list import NetworksRead, RefusedNetwork
+from harness.notebook import BarPlot, LatencyBar, frame, html_table
 from harness.probe.overhead_terms import OverheadTerms
-from harness.workspace import AnyWorkspace, as_workspace
+from harness.text import milliseconds
+from harness.workspace import AnyWorkspace
 
 if TYPE_CHECKING:
+    import pandas
+
     from harness.estimation.predicted_layers import PredictedLayer
 
 PREDICTED = ("interpolated", "extrapolated")
 COVERAGE_CLASSES = ("measured", *PREDICTED, "unknown")
+LAYERS_DRAWN = 25
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,24 @@ class NetworkEstimate:
         """Layers that are neither measured nor predicted."""
         return tuple(layer for layer in self.layers if layer.source == "unknown")
 
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a frame with the fields of one layer in each row."""
+        return frame([asdict(layer) for layer in self.layers], [each.name for each in fields(LayerEstimate)])
+
+    def plot(self, most: int = LAYERS_DRAWN) -> BarPlot:
+        """Return a plot of the `most` layers that take longest, predicted ones in another colour."""
+        known = [layer for layer in self.layers if layer.latency_s is not None]
+        longest = sorted(known, key=lambda layer: -(layer.latency_s or 0.0))[:most]
+        title = f"{self.name}: {len(longest)} of {len(self.layers)} layers, by latency"
+        return BarPlot(title, tuple(map(_bar, longest)))
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (layer.name, layer.op, _ms(layer.latency_s), _ms(layer.stderr_s), layer.source) for layer in self.layers
+        ]
+        header = ("layer", "operators", "latency ms", "std. error", "source")
+        return html_table(f"{self.name}: {_ms(self.latency_s)} ms, {_interval(self)}", header, rows)
+
 
 class NetworkEstimates(tuple[NetworkEstimate, ...]):
     """The estimates of a list of networks, and the networks that were refused."""
@@ -95,26 +116,48 @@ class NetworkEstimates(tuple[NetworkEstimate, ...]):
         found.refused_networks = networks.refused
         return found
 
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a frame with one network in each row: latency, the ends of its interval, and the coverage."""
+        columns = ("name", "latency_s", "low_s", "high_s", "covered_latency_s", "overhead_s", *COVERAGE_CLASSES)
+        rows = [
+            dict(zip(columns, (*_figures(one), *(one.coverage[kind] for kind in COVERAGE_CLASSES)), strict=True))
+            for one in self
+        ]
+        return frame(rows, columns)
+
+    def plot(self) -> BarPlot:
+        """Return a plot of the latency of each network and its interval."""
+        bars = (LatencyBar(one.name, one.covered_latency_s, one.interval_s, not one.unknown) for one in self)
+        return BarPlot("Estimated latency with 95 % intervals", tuple(bars))
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (one.name, _ms(one.latency_s), _interval(one), f"{one.coverage['measured']}/{len(one.layers)}")
+            for one in self
+        ]
+        refused = [(one.file, "", f"refused: {one.what}", "") for one in self.refused_networks]
+        header = ("network", "latency ms", "95 % interval", "layers measured")
+        return html_table("Estimated latency", header, [*rows, *refused])
+
 
 def estimate(
     models: Models,
     *,
     device: str | None = None,
-    lut: str | Path | None = None,
+    lut: TableReference = None,
     workspace: AnyWorkspace = None,
     strict: bool = False,
     dims: Mapping[str, int] | None = None,
     batch: int | None = None,
     threads: int | None = None,
 ) -> NetworkEstimates:
-    """Estimate networks from the newest table of `device`, or from the table in the folder `lut`.
+    """Estimate networks from the newest table of `device`, or from the table `lut`, given as in `open_lut`.
 
     `models` is a path, `builtin:NAME`, an `onnx.ModelProto`, or a list of these. `batch` sets the leading dimension of
     all inputs; the table is the newest one for this batch and these threads. Networks that are refused are left out and
     listed in `refused_networks` of the result; with `strict`, or if none is left, the refusal is raised.
     """
-    folder = None if lut is None else Path(lut)
-    table = open_table(device, folder, as_workspace(workspace), Variant(batch, threads))
+    table = open_lut(device, lut=lut, workspace=workspace, batch=batch, threads=threads)
     return NetworkEstimates.of(read_keyed_networks(models, table.rules, dims, batch=batch, strict=strict), table)
 
 
@@ -152,6 +195,27 @@ def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEsti
         free=network.free,
         unmeasured=network.unmeasured,
     )
+
+
+def _figures(one: NetworkEstimate) -> tuple[str | float | None, ...]:
+    low_s, high_s = one.interval_s or (None, None)
+    return one.name, one.latency_s, low_s, high_s, one.covered_latency_s, one.overhead_s
+
+
+def _bar(layer: LayerEstimate) -> LatencyBar:
+    latency_s, reach_s = layer.latency_s or 0.0, Z_95 * (layer.stderr_s or 0.0)
+    interval_s = max(0.0, latency_s - reach_s), latency_s + reach_s
+    return LatencyBar(layer.name, latency_s, interval_s, layer.source not in PREDICTED)
+
+
+def _ms(seconds: float | None) -> str:
+    return "unknown" if seconds is None else milliseconds(seconds)
+
+
+def _interval(one: NetworkEstimate) -> str:
+    if one.interval_s is None:
+        return f"at least {milliseconds(one.covered_latency_s)} ms, without {len(one.unknown)} unknown layers"
+    return f"[{milliseconds(one.interval_s[0])}, {milliseconds(one.interval_s[1])}]"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ Each row also has the table's device, name, method, clock and overhead, so that 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 from harness.errors import UsageError
@@ -23,18 +22,7 @@ def export_entries(table: Lut, path: Path) -> None:
     """
     if path.suffix not in FORMATS:
         raise UsageError(f"{path} has an unknown ending", next_step=f"Choose from {', '.join(FORMATS)}")
-    import pandas
-
-    common = {
-        "device": table.device,
-        "lut": table.name,
-        "method": table.method,
-        "clock": table.clock,
-        "overhead_a_s_per_byte": table.overhead.a.value,
-        "overhead_b_s_per_byte": table.overhead.b.value,
-        "overhead_c_s": table.overhead.c.value,
-    }
-    frame = pandas.DataFrame([{**common, **asdict(entry)} for entry in table.entries])
+    frame = table.to_pandas()
     try:
         if path.suffix == ".csv":
             content = frame.map(spreadsheet_cell).to_csv(index=False).encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -21,8 +21,11 @@ from harness.measure.summary import Z_95
 from harness.network.fusion_rules import FusionRule
 from harness.network.keyed_network import KeyedNetwork
 from harness.network.network import Network
+from harness.notebook import frame, html_table
 
 if TYPE_CHECKING:
+    import pandas
+
     from harness.predictor.predictor import Predictor
 
 IMPORT: Literal["import"] = "import"
@@ -93,14 +96,14 @@ class Lut:
     method: TableMethod
     fingerprint: Mapping[str, str]
     overhead: Overhead
-    rules: tuple[FusionRule, ...]
-    entries: Sequence[Entry]
+    rules: tuple[FusionRule, ...] = field(repr=False)
+    entries: Sequence[Entry] = field(repr=False)
     additivity: float | None = None
     sum_error: float = 0.0
-    network_errors: Mapping[str, float] = field(default_factory=dict)
-    correlations: bytes = b""
-    predictor: bytes = b""
-    chains: tuple[ChainRow, ...] = ()
+    network_errors: Mapping[str, float] = field(default_factory=dict, repr=False)
+    correlations: bytes = field(default=b"", repr=False)
+    predictor: bytes = field(default=b"", repr=False)
+    chains: tuple[ChainRow, ...] = field(default=(), repr=False)
     other_overhead: Overhead | None = None
     repeatability: float = 0.0
     machine: str = ""
@@ -125,6 +128,24 @@ class Lut:
     def is_comparison(self) -> bool:
         """Whether a method made it that is for comparison only."""
         return self.method in COMPARISON_METHODS
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a frame with one entry in each row; device, name, method, clock and overhead are repeated."""
+        common = {
+            "device": self.device,
+            "lut": self.name,
+            "method": self.method,
+            "clock": self.clock,
+            "overhead_a_s_per_byte": self.overhead.a.value,
+            "overhead_b_s_per_byte": self.overhead.b.value,
+            "overhead_c_s": self.overhead.c.value,
+        }
+        columns = (*common, *(each.name for each in fields(Entry)))
+        return frame([{**common, **asdict(entry)} for entry in self.entries], columns)
+
+    def _repr_html_(self) -> str:
+        facts = (("method", self.method), ("clock", self.clock), ("entries", f"{len(self.entries)}"))
+        return html_table(self.name, ("table", ""), (*facts, ("created", self.created), ("machine", self.machine)))
 
     def overhead_by(self, model: OverheadModel) -> Overhead | None:
         """Return the fit of this model, None where the table has none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +12,31 @@ from harness.device.overrides import NO_VARIANT, Variant
 from harness.errors import LutMismatch, LutNotFound
 from harness.latency.method_names import COMPARISON_METHODS
 from harness.lut.table import IMPORT, Lut
-from harness.lut.table_files import MANIFEST, read_lut, read_part
-from harness.workspace import Workspace, find_workspace
+from harness.lut.table_files import MANIFEST, of_device, read_lut, read_part
+from harness.workspace import AnyWorkspace, Workspace, as_workspace, find_workspace
+
+TableReference = Lut | str | os.PathLike[str] | None
+"""A table that is open, its folder or name, or None for the newest one of a device."""
+
+
+def open_lut(
+    device: str | None = None,
+    *,
+    lut: TableReference = None,
+    workspace: AnyWorkspace = None,
+    batch: int | None = None,
+    threads: int | None = None,
+) -> Lut:
+    """Open the newest table of `device` (default cpu01) for this batch and these threads, or the table `lut`.
+
+    `lut` is the folder of a table, its name `<device>/<folder>` in the workspace, or an open `Lut`, which is returned.
+    Open a table once to estimate many networks. Raises LutNotFound, LutCorrupt, and LutMismatch if it belongs to
+    another device.
+    """
+    variant = Variant(batch, threads)
+    if isinstance(lut, Lut):
+        return _with_threads(of_device(lut, device, lut.name), variant)
+    return open_table(device, None if lut is None else Path(lut), as_workspace(workspace), variant)
 
 
 def open_table(

@@ -103,10 +103,14 @@ def read_lut(folder: Path, device: str | None = None) -> Lut:
     """Read and check a table; raises LutNotFound, LutCorrupt, and LutMismatch if it belongs to another device."""
     held = (CORRELATION, PREDICTOR, CHAINS)
     files = {name: read_part(folder / name) for name in (ENTRIES, *(name for name in held if (folder / name).exists()))}
-    table = _parse(folder, read_part(folder / MANIFEST), files)
+    return of_device(_parse(folder, read_part(folder / MANIFEST), files), device, str(folder))
+
+
+def of_device(table: Lut, device: str | None, name: str) -> Lut:
+    """Return the table; raises LutMismatch, which names it, if it belongs to another device than this one."""
     if device is not None and table.device != device:
         step = f"Give --device {table.device}, or the table of {device}"
-        raise LutMismatch(f"{folder} is the table of {table.device}, not of {device}", next_step=step)
+        raise LutMismatch(f"{name} is the table of {table.device}, not of {device}", next_step=step)
     return table
 
 

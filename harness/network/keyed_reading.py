@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import stat
@@ -15,6 +16,7 @@ from harness import cache
 from harness.network.documents import decode_document
 from harness.network.fusion_rules import FusionRule
 from harness.network.keyed_network import FORMAT, KeyedNetwork, encode_keyed, keyed, keyed_of
+from harness.network.limits import READING
 from harness.network.model_references import (
     Model,
     ModelContent,
@@ -115,8 +117,29 @@ def read_keyed_networks(
         return reader.load(reference, dims, batch, note)
 
     references = model_references(models)
-    jobs = _cores() if len(references) >= _FEWEST_SHARED and threading.active_count() == 1 else 1
-    return read_each(references, load, dims, strict=strict, note=note, jobs=jobs, progress=progress)
+    return read_each(references, load, dims, strict=strict, note=note, jobs=_jobs(references), progress=progress)
+
+
+def _jobs(references: Sequence[ModelReference]) -> int:
+    """Return how many processes read: one for each core, or as many as may read the largest files at the same time."""
+    if len(references) < _FEWEST_SHARED or threading.active_count() > 1:
+        return 1
+    largest = sorted((READING.limits(_size(one)).memory_bytes for one in references), reverse=True)[: _cores()]
+    return max(1, sum(1 for taken_bytes in itertools.accumulate(largest) if taken_bytes <= _room_bytes()))
+
+
+def _room_bytes() -> int:
+    """Return half of the memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _size(reference: ModelReference) -> int:
+    if isinstance(reference, ModelContent):
+        return len(reference.content)
+    try:
+        return os.stat(reference).st_size
+    except (OSError, ValueError):  # a built-in network, or the reader says what is wrong
+        return 0
 
 
 def _cores() -> int:

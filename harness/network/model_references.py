@@ -40,16 +40,16 @@ class ModelContent:
 
 ModelReference = str | ModelContent
 """A path, `builtin:NAME` or a network in memory, as requests hold it."""
-Model = Union[ModelReference, os.PathLike[str], "ModelProto"]
+Model = Union[ModelReference, bytes, os.PathLike[str], "ModelProto"]
 Models = Model | Sequence[Model]
 
 
 def model_references(models: Models) -> tuple[ModelReference, ...]:
     """Return one network, or a list of networks, as references that can be compared and sent to another process.
 
-    Raises UsageError for anything other than a path, `builtin:NAME` or an `onnx.ModelProto`.
+    Raises UsageError for anything other than a path, `builtin:NAME`, an `onnx.ModelProto` or the bytes of an ONNX file.
     """
-    if isinstance(models, Sequence) and not isinstance(models, str):
+    if isinstance(models, Sequence) and not isinstance(models, (str, bytes)):
         return tuple(map(_reference, models))
     return (_reference(models),)
 
@@ -59,8 +59,10 @@ def _reference(model: Model) -> ModelReference:
         return model
     if isinstance(model, os.PathLike):
         return os.fspath(model)
+    if isinstance(model, bytes):
+        return ModelContent("network", model)
     if not hasattr(model, "SerializeToString"):
-        step = "Give a path, builtin:NAME, an onnx.ModelProto, or a list of these"
+        step = "Give a path, builtin:NAME, an onnx.ModelProto, the bytes of an ONNX file, or a list of these"
         raise UsageError(f"{type(model).__name__} is not a network", next_step=step)
     from google.protobuf.message import EncodeError
 

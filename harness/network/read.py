@@ -191,6 +191,7 @@ def _without_weights(model: ModelProto) -> ModelProto:
 
     initializers, inputs = model.graph.initializer, {value.name for value in model.graph.input}
     names = Counter(tensor.name for tensor in initializers)
+    names.update(tensor.values.name for tensor in model.graph.sparse_initializer)
 
     def is_weight(tensor: TensorProto) -> bool:
         if tensor.data_location == TensorProto.EXTERNAL:

@@ -17,7 +17,7 @@ from harness.errors import InputError, UsageError, reason_of
 from harness.files import read_file
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.limited_process import allow_for_size
-from harness.network.model_references import BUILTIN_PREFIX
+from harness.network.model_references import BUILTIN_PREFIX, ModelReference
 from harness.network.network import Network
 from harness.network.network_list import load_networks
 from harness.npu.activation_tables import read_tables, with_tables
@@ -79,7 +79,11 @@ def load(
 
 
 def load_network(
-    reference: str, machine: MachineChoice, options: Options, dims: Mapping[str, int], tables: Sequence[str] = ()
+    reference: ModelReference,
+    machine: MachineChoice,
+    options: Options,
+    dims: Mapping[str, int],
+    tables: Sequence[str] = (),
 ) -> CompiledModel:
     """Read a network and compile it; raises as `load_model`, `compile_network` and `activation_tables`."""
     with errors_of_user():
@@ -89,7 +93,7 @@ def load_network(
     return compile_network(with_tables(load_model(reference, dims), activations), target, options)
 
 
-def load_model(reference: str, dims: Mapping[str, int]) -> NetworkModel:
+def load_model(reference: ModelReference, dims: Mapping[str, int]) -> NetworkModel:
     """Read a network; raises as `load_networks`."""
     (network,) = load_networks([reference], dims)
     allow_for_size(network.stored_bytes)

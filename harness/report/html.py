@@ -89,7 +89,7 @@ def page(template: str, **fields: Any) -> str:
     """Return a page of a template with everything that it needs inside it."""
     from jinja2 import DictLoader, Environment, StrictUndefined
 
-    from harness import __version__
+    from harness.version import VERSION
 
     environment = Environment(
         loader=DictLoader({name: _resource(name) for name in (PARTS, template)}),
@@ -106,7 +106,7 @@ def page(template: str, **fields: Any) -> str:
         policy=_policy(scripts),
         style=_trusted(_resource(STYLE)),
         scripts=[_trusted(script) for script in scripts],
-        version=__version__,
+        version=VERSION,
         **fields,
     )
 

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
     from harness.network.keyed_network import KeyedLayer
 
-MOST_LAYERS = 1500
-"""Larger networks have no graph: nobody could read it, and the layout takes long."""
+MOST_LAYERS, MOST_RANKS = 1500, 20_000
+"""Larger networks have no graph: nobody could read it, and the layout takes long.
+
+Ranks are those that all edges cross together; the layout has a vertex in each. A network whose layers read all layers
+before them has many.
+"""
 _PIXELS_A_ROW = 34
 
 
@@ -24,6 +28,15 @@ def connections(layers: Sequence[KeyedLayer]) -> tuple[tuple[int, int], ...]:
     """Return which layers read results of which, as pairs of numbers, each once."""
     pairs = {(tensor.writer, at) for at, layer in enumerate(layers) for tensor in layer.flow.read}
     return tuple(sorted((writer, at) for writer, at in pairs if writer is not None and writer != at))
+
+
+def is_drawable(count: int, edges: Sequence[tuple[int, int]]) -> bool:
+    """Return whether a network with so many layers, more than one, has few enough layers and ranks for a graph."""
+    rank = [0] * count
+    for writer, reader in sorted(edges, key=lambda edge: edge[1]):
+        rank[reader] = max(rank[reader], rank[writer] + 1)
+    crossed = sum(abs(rank[reader] - rank[writer]) for writer, reader in edges)
+    return 1 < count <= MOST_LAYERS and crossed <= MOST_RANKS
 
 
 def graph_figure(bars: Sequence[LayerBar], edges: Sequence[tuple[int, int]]) -> str:

@@ -70,7 +70,7 @@ def _figures(estimate: NetworkEstimate) -> list[CaptionedFigure]:
 
 
 def _graph(estimate: NetworkEstimate, edges: Sequence[tuple[int, int]]) -> list[CaptionedFigure]:
-    if not 1 < len(estimate.layers) <= network_graph.MOST_LAYERS:
+    if not network_graph.is_drawable(len(estimate.layers), edges):
         return []
     layers = [_bar(layer, estimate.covered_latency_s) for layer in estimate.layers]
     caption = f"Graph of {display(estimate.name)}: data flows from left to right, the colour is the latency of a layer."

@@ -60,6 +60,9 @@ def candidate_model(reference: ModelReference, candidate: Sequence[int]) -> Mode
         if resolved(one.name) != one.name
     ]
     weights = [tensor for tensor in graph.initializer if tensor.name in needed]
-    content = onnx.helper.make_graph([*reversed(kept), *results], graph.name, graph.input, graph.output, weights)
+    unused = {tensor.name for tensor in graph.initializer} - needed
+    # Some exporters list weights among the inputs; without its weight, such an input would be one of the network.
+    inputs = [value for value in graph.input if value.name not in unused]
+    content = onnx.helper.make_graph([*reversed(kept), *results], graph.name, inputs, graph.output, weights)
     model.graph.CopyFrom(content)
     return model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from harness.errors import ConfigurationError, UsageError, reason_of
 
 SPAN = 1 << 17
 """Candidates of a span."""
+_MALFORMED = (ValueError, TypeError, OverflowError, SyntaxError, tokenize.TokenError)
+"""What NumPy raises for a damaged header."""
 _RANDOM = re.compile(r"random:([0-9]{1,15})\Z")
 Rows = NDArray[np.integer[Any]]
 
@@ -123,7 +126,7 @@ def _mapped(path: Path) -> NDArray[Any]:
         raise ConfigurationError(f"{path} is not a file", next_step="Name a .npy file, or random:N")
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, EOFError, *_MALFORMED) as error:
         raise ConfigurationError(f"{path} is not a .npy file", why=reason_of(error)[:200], next_step=step) from error
     if not isinstance(found, np.ndarray):
         raise ConfigurationError(f"{path} is not a .npy file", why="It is an archive of several", next_step=step)

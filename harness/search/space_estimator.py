@@ -6,19 +6,17 @@ import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from harness.array_types import Floats
-from harness.device.overrides import Variant
 from harness.errors import UsageError
 from harness.estimation.network_estimate import COVERAGE_CLASSES, LookedUp, look_up
 from harness.latency.overhead import row_of
 from harness.lut.table import Lut
-from harness.lut.table_choice import open_table
+from harness.lut.table_choice import TableReference, open_lut
 from harness.measure.summary import Z_95
 from harness.network.keyed_network import keyed
 from harness.probe.overhead_terms import OverheadTerms
@@ -31,7 +29,7 @@ from harness.search.position_tables import PositionTable, WindowSearch
 from harness.search.search_space import SearchSpace
 from harness.search.sum_tables import SumTables
 from harness.search.weights_in_caches import WeightTables
-from harness.workspace import AnyWorkspace, as_workspace
+from harness.workspace import AnyWorkspace
 
 CHUNK = 1 << 13
 """Candidates that are computed at once: their arrays stay in a core's cache."""
@@ -161,14 +159,14 @@ def estimate_space(
     space: SearchSpace,
     *,
     device: str | None = None,
-    lut: str | Path | None = None,
+    lut: TableReference = None,
     workspace: AnyWorkspace = None,
     batch: int | None = None,
     threads: int | None = None,
 ) -> SpaceEstimator:
-    """Make the tables of a space from the newest table of `device`, or from the table in the folder `lut`."""
-    folder = None if lut is None else Path(lut)
-    return SpaceEstimator.of(space, open_table(device, folder, as_workspace(workspace), Variant(batch, threads)))
+    """Make the tables of a space from the newest table of `device`, or from the table `lut`, given as in `open_lut`."""
+    table = open_lut(device, lut=lut, workspace=workspace, batch=batch, threads=threads)
+    return SpaceEstimator.of(space, table)
 
 
 def _tables(space: SearchSpace, table: Lut, is_warm: bool | None) -> SpaceTables:

@@ -6,14 +6,14 @@ import statistics
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.device.overrides import Variant
 from harness.device.session import Truth
 from harness.errors import CoverageError, UsageError
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.lut.table import Lut
-from harness.lut.table_choice import open_table
+from harness.lut.table_choice import TableReference, open_lut
 from harness.measure.cutting import refused_by_device
 from harness.measure.machine_noise import MachineNoise, Spreads, judge, load_of
 from harness.measure.policy import RepeatPolicy
@@ -24,8 +24,10 @@ from harness.network.layers import cut
 from harness.network.model_references import ModelReference, Models, model_references, shown
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
+from harness.notebook import frame, html_table
 from harness.samples import Sample
 from harness.settings import DEFAULT_DEVICE
+from harness.text import milliseconds
 from harness.validation.file_comparison import SECONDS, FileComparison, compare_with_file, openings
 from harness.validation.network_case import (
     NetworkCase,
@@ -39,6 +41,9 @@ from harness.validation.network_case import (
 from harness.validation.oracle_comparison import OracleReport, compare_network, report_truth
 from harness.validation.whole_networks import ProcessPlan, ProcessSamples, measure_processes, whole_latency
 from harness.workspace import AnyWorkspace, as_workspace
+
+if TYPE_CHECKING:
+    import pandas
 
 VALIDATION_POLICY = RepeatPolicy(min_rounds=6, max_rounds=20)
 DEFAULT_PROCESSES = 3
@@ -105,6 +110,19 @@ class Validation:
     method: str = ""
     machine: MachineNoise | None = None
 
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a frame with one network in each row: estimated and measured latency, and the error as a fraction."""
+        names = ("name", "estimated_s", "measured_s", "measured_halfwidth_s", "error", "within_interval", "wall_s")
+        return frame([{name: getattr(one, name) for name in names} for one in self.networks], names)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (one.name, milliseconds(one.estimated_s), milliseconds(one.measured_s), f"{100 * one.error:+.1f} %")
+            for one in self.networks
+        ]
+        caption = f"{self.device}: mean absolute error {100 * self.mape:.1f} %, clock {self.clock}"
+        return html_table(caption, ("network", "estimated ms", "measured ms", "error"), rows)
+
     @property
     def is_answered(self) -> bool:
         """Whether latencies repeat well enough to say if estimates are within MOST_FLOOR."""
@@ -117,7 +135,7 @@ def validate(
     models: Models,
     *,
     device: str = DEFAULT_DEVICE,
-    lut: str | Path | None = None,
+    lut: TableReference = None,
     workspace: AnyWorkspace = None,
     policy: RepeatPolicy = VALIDATION_POLICY,
     processes: int = DEFAULT_PROCESSES,
@@ -146,7 +164,7 @@ def validate(
         raise UsageError(f"{processes} processes cannot measure anything", next_step="Give 1 or more")
     workspace = as_workspace(workspace)
     variant = Variant(batch, threads)
-    table = open_table(device, None if lut is None else Path(lut), workspace, variant)
+    table = open_lut(device, lut=lut, workspace=workspace, batch=batch, threads=threads)
     note = notes_of(observe)
     read = read_networks(references, dims, batch=batch, strict=strict, note=note)
     estimates = [(network, estimate_network(network, table)) for network in read.networks]

@@ -191,7 +191,10 @@ def test_install_prints(nightly: Run, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_history_page_rehearsal_and_acceptance(nightly: Run, place: Workspace) -> None:
-    """After two nights the page is written, a planted slow-down is found, and unknown names are refused."""
+    """After two nights the page is written, a planted slow-down is found, and unknown names are refused.
+
+    A change below the threshold of the plan counts neither in a report nor in a rehearsal.
+    """
     assert nightly("history").code == 2
     for night in ("2026-11-18", "2026-11-19"):
         assert nightly("run", "--night", night).code == 0
@@ -203,6 +206,10 @@ def test_history_page_rehearsal_and_acceptance(nightly: Run, place: Workspace) -
     (compared,) = nightly("try", "--slow", f"{name}:1.5", "--device", held["device"], "--json").data["compared"]
     changes = [one for one in compared["changes"] if one["name"] == name]
     assert [round(one["change"], 1) for one in changes] == [0.5]
+    plan = place.root / "nightly.toml"
+    plan.write_text(plan.read_text().replace("[nightly]", '[nightly]\nthreshold = "80%"'))
+    (compared,) = nightly("try", "--slow", f"{name}:1.5", "--device", held["device"], "--json").data["compared"]
+    assert not [one for one in compared["changes"] if one["name"] == name]
     for slow in ("nothing:1.5", f"{name}:0", name, f"{name}:nan"):
         assert nightly("try", "--slow", slow, "--device", held["device"]).code == 2
     assert nightly("accept", name, "--device", held["device"]).code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Callable
@@ -116,6 +117,43 @@ def test_a_full_cache_loses_what_was_used_longest_ago(
     assert 7 in left
     assert len(left) == 9
     assert cache.get(b"new") is not None
+
+
+def test_a_cache_on_a_read_only_disk_is_read(cache: TimingCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model is returned although the time of its use cannot be written."""
+
+    def refuse(_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    timed = TimedModel(1.0, (), (), (), ())
+    cache.put(b"model", timed)
+    monkeypatch.setattr(os, "utime", refuse)
+    assert cache.get(b"model") == timed
+
+
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_fewer_processes_than_cores_find_what_they_can(
+    models: list[AssembledModel], monkeypatch: pytest.MonkeyPatch, allowed: int
+) -> None:
+    """A system that allows no further process is no error: those that started do all the work."""
+    fork, started = os.fork, iter(range(allowed))
+
+    def limited() -> int:
+        if next(started, None) is None:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", limited)
+    contents = [one.content for one in models]
+    assert set(time_models(contents, EDGE, 3)) == set(contents[: len(contents) * allowed])
+
+
+def test_a_relative_folder_for_caches_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions have working folders of their own and share the cache in the user's home."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder in ("", "caches"):
+        monkeypatch.setenv("XDG_CACHE_HOME", folder)
+        assert timing_cache.cache_folder() == str(tmp_path / ".cache" / "harness" / "npu-timings")
 
 
 def test_a_folder_that_cannot_be_written_holds_nothing(tmp_path: Path) -> None:

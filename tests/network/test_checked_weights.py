@@ -30,6 +30,12 @@ def _twice(model: ModelProto) -> None:
     model.graph.initializer.append(_weights(model))
 
 
+def _sparse_too(model: ModelProto) -> None:
+    sparse = model.graph.sparse_initializer.add(dims=[EDGE, EDGE])
+    sparse.values.CopyFrom(numpy_helper.from_array(np.ones(1, np.float32), "w"))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.zeros(1, np.int64), "at"))
+
+
 CHANGES: dict[str, Callable[[ModelProto], object]] = {
     "too few bytes": lambda model: setattr(_weights(model), "raw_data", bytes(4 * EDGE * EDGE - 4)),
     "two kinds of values": lambda model: _weights(model).float_data.append(1.0),
@@ -37,6 +43,7 @@ CHANGES: dict[str, Callable[[ModelProto], object]] = {
     "no name": lambda model: setattr(_weights(model), "name", ""),
     "text as bytes": lambda model: setattr(_weights(model), "data_type", TensorProto.STRING),
     "twice": _twice,
+    "sparse as well": _sparse_too,
     "written by a node as well": lambda model: model.graph.node.append(helper.make_node("Relu", ["x"], ["w"])),
     "no input in an old format": lambda model: setattr(model, "ir_version", 3),
     "a dimension below zero": lambda model: _weights(model).dims.__setitem__(0, -EDGE),

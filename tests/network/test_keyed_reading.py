@@ -19,6 +19,7 @@ from harness.network.documents import decode_document
 from harness.network.fusion_rules import DEFAULT_RULES, UNSIGNED_PAIRS, FusionRule
 from harness.network.keyed_network import KeyedNetwork, encode_keyed, keyed, keyed_of
 from harness.network.keyed_reading import KeyedReader, read_keyed_networks
+from harness.network.limits import READING
 from harness.network.model_references import BUILTIN_NAMES, load_network, model_path
 
 LIGHT = [name for name in BUILTIN_NAMES if name not in ("vgg19", "zfnet512", "alexnet")]
@@ -179,6 +180,24 @@ def _bare(network: KeyedNetwork) -> KeyedNetwork:
     from dataclasses import replace
 
     return replace(network, file="")
+
+
+@pytest.mark.parametrize(("room", "jobs"), [(4.0, 3), (2.9, 2), (0.1, 1)])
+def test_files_that_are_read_at_once_fit_into_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: float, jobs: int
+) -> None:
+    """No more processes read than may take what they are allowed to at the same time; at least one reads."""
+    used: list[int] = []
+    read = keyed_reading.read_each
+    monkeypatch.setattr(keyed_reading, "_cores", lambda: 3)
+    monkeypatch.setattr(
+        keyed_reading, "read_each", lambda *given, **named: (used.append(named["jobs"]), read(*given, **named))[1]
+    )
+    paths = [str(build_network(tmp_path / f"{at}.onnx")) for at in range(4)]
+    each = max(READING.limits(Path(path).stat().st_size).memory_bytes for path in paths)
+    monkeypatch.setattr(keyed_reading, "_room_bytes", lambda: room * each)
+    assert len(read_keyed_networks(paths, DEFAULT_RULES).networks) == 4
+    assert used == [jobs]
 
 
 def test_many_files_are_read_in_order_by_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

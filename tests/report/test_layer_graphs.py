@@ -10,7 +10,7 @@ from harness.network.keyed_network import keyed
 from harness.network.model_references import load_network
 from harness.report.graph_layout import graph_layout
 from harness.report.layer_blocks import blocks_of
-from harness.report.network_graph import connections
+from harness.report.network_graph import MOST_LAYERS, connections, is_drawable
 
 NAMES = st.lists(st.from_regex(r"(/?[a-c]{1,2}[./]){0,4}[a-c]{1,2}", fullmatch=True), unique=True, max_size=60)
 
@@ -67,3 +67,16 @@ def test_readers_of_a_real_network_are_connected() -> None:
     readers = [end for _, end in edges]
     assert set(readers) == set(range(1, len(layers)))
     assert max(readers.count(at) for at in range(len(layers))) == 2
+
+
+def test_networks_that_take_long_to_lay_out_have_no_graph() -> None:
+    """Long chains have a graph; a network has none with too many layers, or with many edges across many layers."""
+
+    def chain(count: int) -> list[tuple[int, int]]:
+        return [(at - 1, at) for at in range(1, count)]
+
+    assert is_drawable(MOST_LAYERS, chain(MOST_LAYERS))
+    assert not is_drawable(MOST_LAYERS + 1, chain(MOST_LAYERS + 1))
+    assert not is_drawable(1, [])
+    assert is_drawable(40, [(start, end) for end in range(40) for start in range(end)])
+    assert not is_drawable(80, [(start, end) for end in range(80) for start in range(end)])

@@ -87,6 +87,23 @@ def test_files_that_hold_no_candidates_are_refused(content: str, tmp_path: Path)
         read_scores(path, 2)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr':'|u1','fortran_order':False,'shape':(1180591620717411303424,3)}",
+        "{'descr':'|u1','fortran_order':False,'shape':(True,3)}",
+        "{'descr':('<i4',(5,)),'fortran_order':False,'shape':(-1,3)}",
+        "{'descr':'|u1','fortran_order'",
+    ],
+)
+def test_files_with_a_damaged_header_are_refused(header: str, tmp_path: Path) -> None:
+    """Whatever NumPy finds wrong with a header, the file holds no candidates."""
+    path = tmp_path / "candidates.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(30))
+    with pytest.raises(ConfigurationError):
+        read_candidates(path, 3)
+
+
 @pytest.mark.parametrize("text", ["random:", "random:0", "random:-1", "random:1e6"])
 def test_wrong_numbers_of_candidates_are_refused(text: str) -> None:
     """Only whole positive numbers follow `random:`."""

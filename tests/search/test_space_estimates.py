@@ -53,6 +53,17 @@ def test_estimates_are_those_of_the_assembled_networks(space: SearchSpace, kind:
     assert (len(estimator.tables) == 2) == (kind == "predicted")
 
 
+def test_weights_among_the_inputs_are_no_inputs_of_a_candidate() -> None:
+    """The file of a candidate has the inputs of its network, also where the super-network lists weights as inputs."""
+    model = mobile_space((8, 16), edge=16, blocks=1)
+    model.graph.input.extend(
+        helper.make_tensor_value_info(one.name, one.data_type, one.dims) for one in model.graph.initializer
+    )
+    space = SearchSpace.read(model)
+    for row in drawn(space, 2):
+        assert load_network(space.model(row)).inputs == space.network_of(row).inputs == space.network.inputs
+
+
 def test_a_network_of_a_candidate_is_that_of_its_file(space: SearchSpace) -> None:
     """The network that is cut for the tables has the operators, types and constants of the candidate's ONNX file."""
     for row in drawn(space, 5):

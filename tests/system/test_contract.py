@@ -31,8 +31,10 @@ COMMANDS = {
 }
 DOCUMENTED = {
     *COMMANDS,
+    "benchmark",
     "compare",
     "report",
+    "trace",
     "worker",
     *_below("npu", "assemble fit pipeline presets split sweep"),
     *_below("nightly", "accept history install run status try"),

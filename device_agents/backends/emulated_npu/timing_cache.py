@@ -27,7 +27,9 @@ _ENDING = ".json"
 
 def cache_folder() -> str:
     """Return the folder of timed models of this user."""
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    caches = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(caches):  # it would be below the worker's folder, which ends with the session
+        caches = os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(caches, "harness", "npu-timings")
 
 
@@ -50,9 +52,10 @@ class TimingCache:
             if hashlib.sha256(content).hexdigest().encode() != digest:
                 raise ValueError("the file is damaged")
             timed = from_json(content)
-            os.utime(path)
         except (OSError, ValueError):
             return None
+        with contextlib.suppress(OSError):  # a disk that is read only
+            os.utime(path)
         return timed
 
     def put(self, model: bytes, timed: TimedModel) -> None:

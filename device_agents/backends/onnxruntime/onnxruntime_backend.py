@@ -12,13 +12,13 @@ import onnxruntime
 
 from device_agents import arrays
 from device_agents.backends import Refused
-from device_agents.backends.cpu_runtime import CpuRuntime, LoadedProbe
+from device_agents.backends.cpu_runtime import CpuRuntime, LoadedProbe, first_run
 from device_agents.backends.onnx_bytes import chain_model
 from device_agents.backends.onnxruntime.node_times import WARMUP_RUNS, NodeTimes, read_profile, stands_for
 from device_agents.backends.onnxruntime.providers import CPU
 from device_agents.backends.onnxruntime.session_settings import SessionSettings
 from device_agents.backends.runtime_profile import makespan_s, truth_of, undisturbed_mean
-from device_agents.messages import LoadReport, LoadRequest, Revealed, Sample, TrueLayer, Truth
+from device_agents.messages import LoadRequest, Revealed, Sample, TrueLayer, Truth
 
 _EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
 _EXTERNAL_FROM_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
@@ -117,9 +117,9 @@ class OnnxRuntimeBackend(CpuRuntime):
                 options.add_external_initializers([spec["name"] for spec in request.weights], values)
             started = time.perf_counter()
             session = onnxruntime.InferenceSession(request.model, options, providers=[CPU])
-            report = LoadReport(time.perf_counter() - started)
+            compile_s = time.perf_counter() - started
             run = partial(session.run, None, feeds)
-            run()
+            report = first_run(run, compile_s)
         except Exception as error:  # the runtime's exceptions share no narrower base
             raise Refused(str(error)) from error
         return LoadedProbe(request, session, run, report)

@@ -36,6 +36,7 @@ class _Opened:
     session: Any
     run: Callable[[], Any]
     compile_s: float
+    first_run_s: float
     on_cpu: List[str]
 
 
@@ -81,7 +82,7 @@ class ProviderBackend(CpuRuntime):
                 # The highest levels rename nodes after they have been assigned.
                 raise self._fell_back(self._open(model, feeds, "basic").on_cpu or on_cpu)
             opened.run()
-            report = LoadReport(opened.compile_s, named_after(request.model, on_cpu))
+            report = LoadReport(opened.compile_s, named_after(request.model, on_cpu), opened.first_run_s)
         except Refused:
             raise
         except Exception as error:  # the runtime's exceptions share no narrower base
@@ -98,14 +99,16 @@ class ProviderBackend(CpuRuntime):
         session = self._session(model, options)
         compile_s = time.perf_counter() - started
         run = self._runner(session, feeds)
+        started = time.perf_counter()
         try:
             run()
+            first_run_s = time.perf_counter() - started
         finally:
             path = session.end_profiling()
             with open(path, "rb") as content:
                 profile = content.read()
             os.unlink(path)
-        return _Opened(session, run, compile_s, nodes_on(profile, CPU))
+        return _Opened(session, run, compile_s, first_run_s, nodes_on(profile, CPU))
 
     def _session(self, model: bytes, options: Any) -> Any:
         providers = [(self._provider.name, dict(self._provider.options))]

@@ -73,6 +73,7 @@ class Options:
         TAKES_MEMORY,
     )
     reorder: bool = option(True, "Keep loads in their order; do not hoist them over computation.")
+    cached_weights: bool = option(True, "Do not keep weights of later layers in the last-level cache.")
     fences: bool = option(False, "Start each layer only after the previous one has ended.", FIXES_LAYERS)
     conv_algorithm: ConvolutionChoice = option(
         "auto",

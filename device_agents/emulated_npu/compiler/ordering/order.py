@@ -68,7 +68,7 @@ def order(
         overlapped = _faster(by_place, _by_time(both, machine, costs), machine, costs)
         if overlapped[0] < _WORTH_OWN_QUEUES * best[0]:
             best = overlapped
-    if cached is not None and has_faster_cache(machine):
+    if cached is not None and options.cached_weights and has_faster_cache(machine):
         ahead = bring_weights_ahead(best[1], cached, machine, costs)
         best = _faster([best[1]], ahead, machine, costs)
     return best[1]

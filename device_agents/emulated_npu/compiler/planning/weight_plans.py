@@ -97,7 +97,8 @@ class _Buffer:
         except DoesNotFit:  # use all of SB, at the cost that neighbouring chains cannot fetch ahead
             slot_bytes = aligned_down((self._sb_bytes - top) // 2)
             slots = {layer.index: self._loads(layer, slot_bytes) for layer in moving}
-        together = {layer.index: _together(layer, slots[layer.index]) for layer in moving}
+        most_bytes = min(_FACTOR_BYTES, aligned_down((self._sb_bytes - top) // 2))
+        together = {layer.index: _together(layer, slots[layer.index], most_bytes) for layer in moving}
         most = {index: max(load.bytes for load in parts) * together[index] for index, parts in slots.items()}
         largest = aligned(max(most.values(), default=0))
         number = 2
@@ -192,9 +193,9 @@ def _factor_counts(geometry: Geometry, layer: HardwareLayer) -> list[int]:
     return list(counts.values())
 
 
-def _together(layer: HardwareLayer, loads: Sequence[WeightLoad]) -> int:
+def _together(layer: HardwareLayer, loads: Sequence[WeightLoad], most_bytes: int) -> int:
     """Return how many second factors of a product are fetched at once, to make a load worth its latency."""
     if layer.weights is not None or len(loads) > 1 or loads[0].blocks[0].vector_bytes:
         return 1
     axes = _axes(layer)
-    return max(1, min(layer.inputs[1].axes[axes[-1]].size, _FACTOR_BYTES // loads[0].bytes)) if axes else 1
+    return max(1, min(layer.inputs[1].axes[axes[-1]].size, most_bytes // loads[0].bytes)) if axes else 1

@@ -1,0 +1,208 @@
+"""`harness.benchmark`: measure whole networks on a device, for each batch and number of threads, without a table."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.benchmarking.figures import LatencyFigures, State, latencies_s, mean_power_w, reported_clock
+from harness.benchmarking.results import Benchmark, BenchmarkedNetwork
+from harness.device.inventory import Device, find_device, load_inventory
+from harness.device.overrides import Variant
+from harness.device.session import LoadReport
+from harness.errors import UsageError
+from harness.measure.busy_device import Patience, lease_when_free
+from harness.measure.campaign import CampaignRun
+from harness.measure.cutting import refused_by_device
+from harness.measure.device_run import DeviceRun, leased_run
+from harness.measure.journal import Journal
+from harness.measure.policy import RepeatPolicy
+from harness.measure.progress import Observer, ignore, notes_of
+from harness.network.model_references import Models, model_references
+from harness.network.network import Network
+from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
+from harness.probe.auxiliary import DEFAULT_AUXILIARY
+from harness.probe.batches import Batch
+from harness.probe.probe import Probe, network_probe, reference_probe
+from harness.probe.probe_plan import ProbePlan
+from harness.samples import Sample
+from harness.settings import DEFAULT_DEVICE
+from harness.workspace import AnyWorkspace, Workspace, as_workspace
+
+DEFAULT_RUNS = 200
+_RUNS_PER_VISIT = 20
+_PURPOSE = "validate"
+"""Campaigns of whole networks enter no table and start anew."""
+
+
+@dataclass(frozen=True)
+class _Process:
+    """What one process measured of a network."""
+
+    samples: tuple[Sample, ...]
+    clock: str
+    report: LoadReport
+    states: Sequence[State]
+    cores: int
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """The device with all that its processes share."""
+
+    device: Device
+    workspace: Workspace
+    runs: int
+    processes: int
+    wait_s: float
+    observe: Observer
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def measure(self, network: Network, variant: Variant) -> list[_Process] | RefusedNetwork:
+        """Measure a network in each process; the first refusal of the device ends it."""
+        probe = network_probe(network)
+        found: list[_Process] = []
+        with Journal(self.workspace.journal) as journal:
+            for number in range(self.processes):
+                patience = Patience(self.wait_s, self.observe, self.stop)
+                with (
+                    lease_when_free(variant.device(self.device), patience, "validation") as session,
+                    leased_run(session, self.device, journal, self.observe, self.stop, variant) as run,
+                ):
+                    one = self._in_process(run, probe, number)
+                if isinstance(one, str):
+                    return RefusedNetwork.of(network.file or network.name, refused_by_device(network, probe, one))
+                found.append(one)
+        return found
+
+    def _in_process(self, run: DeviceRun, probe: Probe, number: int) -> _Process | str:
+        """Measure the network in this session; return the reason if the device refuses it."""
+        plan, policy = _plan(probe, self.runs)
+        campaign = run.begin(plan, policy.settings(_PURPOSE, number))
+        CampaignRun(run, campaign, plan, policy).run()
+        refused = run.journal.probes(campaign.id)[probe.id].refused
+        if refused:
+            return refused
+        samples, cores = run.journal.samples_of(campaign.id, probe.id), run.fingerprint.get("cores", "")
+        return _Process(
+            tuple(samples[: self.runs]),
+            campaign.clock,
+            run.session.load_reports.get(probe.id, LoadReport()),
+            run.journal.states(campaign.id),
+            int(cores) if cores.isdigit() else 0,
+        )
+
+
+# One keyword for each option of `harness benchmark`, and two for the call itself, as in `harness.profile`.
+def benchmark(
+    models: Models,
+    *,
+    device: str = DEFAULT_DEVICE,
+    batches: Sequence[int | None] = (None,),
+    threads: Sequence[int | None] = (None,),
+    runs: int = DEFAULT_RUNS,
+    processes: int = 1,
+    strict: bool = False,
+    dims: Mapping[str, int] | None = None,
+    workspace: AnyWorkspace = None,
+    wait_s: float = 0.0,
+    observe: Observer = ignore,
+    stop: threading.Event | None = None,
+) -> Benchmark:
+    """Measure whole networks on a device without a table: percentiles, throughput, load time, memory and energy.
+
+    Each network is measured with each of `batches` and each number of `threads`, `runs` times in each of `processes`
+    new processes; None keeps the batch of the file and the threads of the inventory. An untimed run precedes every 20
+    timed ones. Networks that are refused are left out and listed in the result; with `strict`, or if none is left, the
+    refusal is raised.
+    """
+    if min(runs, processes) < 1 or not batches or not threads:
+        raise UsageError(
+            "There is nothing to benchmark", next_step="Give 1 or more runs, processes, batches and threads"
+        )
+    references, workspace, note = model_references(models), as_workspace(workspace), notes_of(observe)
+    if not references:
+        raise UsageError("There is no network to benchmark", next_step="Name one or more models")
+    chosen = find_device(load_inventory(workspace.devices), device)
+    variants = [Variant(batch, count) for batch in batches for count in threads]
+    for variant in variants:
+        variant.device(chosen)  # raises before anything is measured
+    bench = _Bench(chosen, workspace, runs, processes, wait_s, observe, stop or threading.Event())
+    found: list[BenchmarkedNetwork] = []
+    refused: list[RefusedNetwork] = []
+    for batch in batches:
+        read = read_networks(references, dims, batch=batch, strict=strict, note=note)
+        refused += read.refused
+        _measure_all(bench, read.networks, [one for one in variants if one.batch == batch], found, refused, note)
+    check_refused(refused, len(found), strict=strict)
+    return Benchmark(chosen.name, tuple(found), tuple(dict.fromkeys(refused)))
+
+
+def _measure_all(
+    bench: _Bench,
+    networks: Sequence[Network],
+    variants: Sequence[Variant],
+    found: list[BenchmarkedNetwork],
+    refused: list[RefusedNetwork],
+    note: Callable[[str], None],
+) -> None:
+    """Measure networks with each variant, and add each to those found or refused."""
+    for network in networks:
+        for variant in variants:
+            measured = bench.measure(network, variant)
+            if isinstance(measured, RefusedNetwork):
+                refused.append(measured)
+                note_refused([measured], note)
+            else:
+                found.append(_summary(network.name, variant, measured))
+
+
+def _plan(probe: Probe, runs: int) -> tuple[ProbePlan, RepeatPolicy]:
+    """Return a plan of the network alone, and the policy that runs it so often."""
+    reference = reference_probe()
+    each = min(runs, _RUNS_PER_VISIT)
+    plan = ProbePlan(
+        {reference.id: reference, probe.id: probe},
+        (),
+        (Batch((probe.id,), "warm", each),),
+        reference.id,
+        (),
+        DEFAULT_AUXILIARY,
+    )
+    return plan, RepeatPolicy(runs=-(-runs // each), budget_s=math.inf)  # with a budget, one pass loads it once
+
+
+def _summary(name: str, variant: Variant, processes: Sequence[_Process]) -> BenchmarkedNetwork:
+    clock, reports = processes[0].clock, [one.report for one in processes]
+    latency = LatencyFigures.of([value for one in processes for value in latencies_s(one.samples, clock)])
+    powers = [mean_power_w(one.states, one.cores) for one in processes]
+    power_w = None if None in powers else statistics.fmean(one for one in powers if one is not None)
+    return BenchmarkedNetwork(
+        network=name,
+        batch=variant.batch,
+        threads=variant.threads,
+        clock=reported_clock(clock),
+        latency=latency,
+        throughput_per_s=1 / latency.mean_s,
+        rows_per_s=variant.batch / latency.mean_s if variant.batch else None,
+        compile_s=_median([one.compile_s for one in reports]),
+        first_run_s=_median([one.first_run_s for one in reports]),
+        before_bytes=_largest([one.before_bytes for one in reports]),
+        loaded_bytes=_largest([one.loaded_bytes for one in reports]),
+        peak_bytes=_largest([one.peak_bytes for one in reports]),
+        power_w=power_w,
+        energy_j=None if power_w is None else power_w * latency.mean_s,
+        processes=tuple(one.samples for one in processes),
+    )
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _largest(values: Sequence[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,130 @@
+"""`harness benchmark`: percentiles, throughput, load time, memory and energy of whole networks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import arguments
+from harness.cli.option_groups import spread
+from harness.cli.output import check_folder, note, print_json, print_table, write_csv
+from harness.cli.progress import show_progress, stop_on_interrupt
+from harness.workspace import find_workspace
+
+if TYPE_CHECKING:
+    from harness.benchmarking.results import Benchmark
+
+_RUNS_OF_P99 = 100
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is varied, and how often each network runs."""
+
+    batch: Annotated[
+        str | None,
+        typer.Option("--batch", metavar="N[,N…]", help="Leading dimensions of all inputs, such as 1,2,4,8."),
+    ] = None
+    threads: Annotated[
+        str | None,
+        typer.Option("--threads", metavar="N[,N…]", help="Numbers of threads, in place of the one in devices.toml."),
+    ] = None
+    runs: Annotated[
+        int, typer.Option("--runs", metavar="N", min=1, max=100_000, help="Timed runs in each process.")
+    ] = 200
+    processes: Annotated[
+        int, typer.Option("--processes", metavar="N", min=1, help="Number of processes that measure each network.")
+    ] = 1
+
+
+@dataclass(frozen=True)
+class Results:
+    """The files that the command writes."""
+
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write each timed run to this file.")] = None
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            metavar="FILE.html",
+            help="Plot latency over batches, or over threads.",
+            callback=arguments.html_only,
+        ),
+    ] = None
+
+
+@spread
+def benchmark(
+    models: arguments.Models,
+    device: arguments.DeviceName = None,
+    *,
+    sweep: Sweep,
+    files: Results,
+    dim: arguments.Dims = None,
+    strict: arguments.Strict = False,
+    wait: arguments.Wait = None,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
+) -> None:
+    """Measure whole networks on a device, without a table: percentiles, throughput, load time, memory and energy.
+
+    Latencies are wall time, or the clock of a device that has its own, and contain preempted runs. Several values of
+    --batch and --threads are combined. Memory and energy are shown where the device reports them.
+
+    Example: harness benchmark builtin:squeezenet --threads 1,2 --csv runs.csv
+    """
+    for written in (files.csv, files.html):
+        if written is not None:
+            check_folder(written)
+    batches = arguments.parse_counts("--batch", sweep.batch, 65536)
+    threads = arguments.parse_counts("--threads", sweep.threads, 1024)
+    from harness.benchmarking import measurement
+    from harness.network.network_list import refusals_error
+
+    workspace = find_workspace(directory)
+    device = device or workspace.default_device
+    with show_progress(f"benchmark {device}") as observe, stop_on_interrupt() as stop:
+        found = measurement.benchmark(
+            models,
+            device=device,
+            batches=batches or (None,),
+            threads=threads or (None,),
+            runs=sweep.runs,
+            processes=sweep.processes,
+            strict=strict,
+            dims=arguments.parse_dims(dim),
+            workspace=workspace,
+            wait_s=arguments.parse_wait(wait) or 0.0,
+            observe=observe,
+            stop=stop,
+        )
+    if files.csv is not None:
+        write_csv(files.csv, list(found.samples()))
+    if files.html is not None:
+        from harness.report.html import write_figure
+        from harness.report.sweep_plot import sweep_plot
+
+        write_figure(files.html, *sweep_plot(found))
+    if json:
+        refused = [asdict(one) for one in found.refused_networks]
+        print_json(device=found.device, networks=[one.figures for one in found.networks], refused_networks=refused)
+    else:
+        _show(found)
+    if found.refused_networks:
+        raise refusals_error(found.refused_networks, len(found.networks))
+
+
+def _show(found: Benchmark) -> None:
+    from harness.benchmarking.results import HEADER, cells
+
+    print_table(HEADER, [cells(one) for one in found.networks])
+    print(f"device: {found.device}  clock: {', '.join(sorted({one.clock for one in found.networks}))}")
+    if any(one.latency.runs < _RUNS_OF_P99 for one in found.networks):
+        note(f"With fewer than {_RUNS_OF_P99} runs, p99 is the longest one")
+    if all(one.peak_bytes is None for one in found.networks):
+        note(f"{found.device} reports no memory")
+    if all(one.energy_j is None for one in found.networks):
+        note(f"{found.device} reports no energy: it has neither a readable RAPL counter nor an INA sensor")

@@ -1,0 +1,82 @@
+"""`harness trace`: the layers of a network on one device or several, as a trace with the table's estimates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli import arguments
+from harness.cli.option_groups import spread
+from harness.cli.output import check_folder, note, print_json, print_table, write_result
+from harness.cli.progress import show_progress, stop_on_interrupt
+from harness.settings import DEFAULT_DEVICE
+from harness.text import milliseconds
+from harness.workspace import find_workspace
+
+
+@spread
+def trace(
+    model: arguments.Model,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the trace to this file.")],
+    device: arguments.DeviceNames = None,
+    dim: arguments.Dims = None,
+    batch: arguments.Batch = None,
+    threads: arguments.Threads = None,
+    wait: arguments.Wait = None,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
+) -> None:
+    """Write the layers of a network as devices execute them to one Chrome trace, beside the estimates of their tables.
+
+    Each device is a process of the trace, and a layer has the same name in each. ONNX Runtime and OpenVINO
+    report their own profile, the emulated NPU its exact times. A selected layer shows its estimate and its entry. Open
+    the file in https://ui.perfetto.dev.
+
+    Example: harness trace builtin:squeezenet --device cpu01,npu01 -o squeezenet.trace.json
+    """
+    from json import dumps
+
+    from harness.validation import layer_trace
+
+    check_folder(output)
+    names = arguments.parse_names(device) or (DEFAULT_DEVICE,)
+    with show_progress(names[0]) as observe, stop_on_interrupt() as stop:
+        found = layer_trace.trace(
+            model,
+            devices=names,
+            dims=arguments.parse_dims(dim),
+            batch=batch,
+            threads=threads,
+            workspace=find_workspace(directory),
+            wait_s=arguments.parse_wait(wait) or 0.0,
+            observe=observe,
+            stop=stop,
+        )
+    content = found.to_json()
+    write_result(output, dumps(content, separators=(",", ":"), allow_nan=False))
+    if json:
+        devices = [
+            {
+                "device": one.device,
+                "clock": one.clock,
+                "lut": one.lut,
+                "layers": len(one.layers),
+                "layers_s": sum(layer.latency_s for layer in one.layers),
+            }
+            for one in found.devices
+        ]
+        print_json(trace=str(output), network=found.network, events=len(content["traceEvents"]), devices=devices)
+        return
+    rows = [
+        (
+            one.device,
+            str(len(one.layers)),
+            milliseconds(sum(layer.latency_s for layer in one.layers)),
+            one.lut or "none",
+        )
+        for one in found.devices
+    ]
+    print_table(("device", "layers", "sum ms", "table"), rows)
+    note(f"Next: open {output} in https://ui.perfetto.dev")
