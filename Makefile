@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 3
 SECONDS ?= 60
 
-.PHONY: demo test test-long lint benchmark accuracy reliability docs fuzz lock sbom clean
+.PHONY: demo test test-long lint benchmark accuracy reliability docs published fuzz lock sbom clean
 
 # pip installs nothing whose hash is not in the lock file, and nothing that the lock file does not name.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -54,6 +54,9 @@ docs: $(STAMP)  ## write docs/cli.md from the help texts, docs/api.md from docst
 	$(BIN)/python docs/generate_cli.py
 	$(BIN)/python docs/generate_api.py
 	$(BIN)/python docs/run_notebook.py
+
+published: $(STAMP)  ## measure the table of npu01 that the package holds, and write its report, reports/npu01.html
+	$(BIN)/python -m benchmarks.published
 
 benchmark: $(STAMP)  ## measure the figures of docs/performance.md and docs/emulator.md
 	$(BIN)/python -m benchmarks.performance.controller_cost

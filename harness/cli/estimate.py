@@ -75,6 +75,7 @@ def estimate(  # one parameter for each argument and group of options
     from harness.device.overrides import Variant
     from harness.estimation import network_estimate as networks
     from harness.lut.layer_work import DeviceRates
+    from harness.lut.published_tables import is_published
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
     from harness.network.network_list import refusals_error
@@ -113,6 +114,7 @@ def estimate(  # one parameter for each argument and group of options
             clock=table.clock,
             method=table.method,
             machine=table.machine,
+            published=is_published(table),
             networks=[_json(network, work) for network, work in zip(found, works, strict=True)],
             refused_networks=[asdict(one) for one in found.refused_networks],
             warnings=warnings,
@@ -123,6 +125,11 @@ def estimate(  # one parameter for each argument and group of options
             print()
             _show_layers(network, work, view)
         print(f"table: {printable(table.name)}  method: {table.method}  clock: {clock_name(table.clock)}")
+    if is_published(table):
+        note(
+            f"The workspace has no table of {table.device}: the published one is used."
+            f" To measure your networks: harness profile --device {table.device} MODEL.onnx …"
+        )
     if table.is_imported:
         tool = table.fingerprint.get("tool", "another tool")
         note(f"{table.name} holds latencies that {tool} measured, not harness")

@@ -77,8 +77,8 @@ def push_agent(name: str, client: SshLink, bundle: Bundle) -> bool:
     except (paramiko.SSHException, paramiko.SFTPError, OSError, EOFError, ValueError) as error:
         why = last_part(str(error), 200) or type(error).__name__
         next_step = (
-            "The disk may be full, or a forced command may keep this key from copying files: "
-            "install with another identity, or copy the agent by hand"
+            "If authorized_keys there restricts this key to an agent, put the line of its .pub file back, install, and "
+            "restrict it again; otherwise check the disk of the device"
         )
         raise DeviceUnreachable(f"The agent cannot be copied to {name}", why=why, next_step=next_step) from None
     return sent

@@ -1,4 +1,4 @@
-"""The table that a command uses: the one that is named, or the newest one of the device."""
+"""The table that a command uses: the one that is named, the newest one of the device, or else a published one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 from harness.device.overrides import NO_VARIANT, Variant
 from harness.errors import LutMismatch, LutNotFound
 from harness.latency.method_names import COMPARISON_METHODS
+from harness.lut.published_tables import PUBLISHED
 from harness.lut.table import IMPORT, Lut
 from harness.lut.table_files import MANIFEST, of_device, read_lut, read_part
 from harness.workspace import AnyWorkspace, Workspace, as_workspace, find_workspace
@@ -45,21 +46,24 @@ def open_table(
     """Return the table in `folder`, which must be of `device`, or else the newest one of `device`.
 
     Without `device`, that is the workspace's default.
-    Tables of comparison methods are only used by name.
+    Tables of comparison methods are only used by name. For a device without a table in the workspace, the table that
+    the package holds of it is used.
 
     Without a folder, the table must have been measured with the batch and threads of `variant`; with one, with its
-    threads if it has any. `folder` may also be a table's name in the workspace, `<device>/<folder>`. Raises
-    UnknownDevice for a device with neither a table nor a line in the inventory, and the errors of `read_lut`.
+    threads if it has any. `folder` may also be a table's name, `<device>/<folder>`. Raises UnknownDevice for a device
+    with neither a table nor a line in the inventory, and the errors of `read_lut`.
     """
     workspace = workspace or find_workspace()
     if folder is not None:
-        return _with_threads(read_lut(folder if folder.exists() else workspace.lut / folder, device), variant)
+        places = (folder, workspace.lut / folder, PUBLISHED / folder)
+        return _with_threads(read_lut(next(filter(Path.exists, places), places[1]), device), variant)
     name = workspace.default_device if device is None else device
     if not name or not (workspace.lut / name).is_dir():
         from harness.device.inventory import find_device, load_inventory
 
         find_device(load_inventory(workspace.devices), name)
-    return read_lut(latest_lut(workspace.lut, name, variant), name)
+    published = bool(_tables(PUBLISHED, name, variant)) and not _tables(workspace.lut, name, variant)
+    return read_lut(latest_lut(PUBLISHED if published else workspace.lut, name, variant), name)
 
 
 def _with_threads(table: Lut, variant: Variant) -> Lut:
@@ -77,18 +81,16 @@ def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
 
     Tables of comparison methods do not count, and imported ones only if there is none that was measured.
     """
-    tables = table_folders(root, device)
-    made = {path: made_of(path) for path in tables}
-    tables = [path for path in tables if (known := made[path].fingerprint) is None or variant.is_of(known)]
-    usable = [path for path in tables if made[path].method not in COMPARISON_METHODS]
+    made = _tables(root, device, variant)
+    usable = [path for path, one in made.items() if one.method not in COMPARISON_METHODS]
     if not usable:
         asked = variant.options()
         step = f"Build one: harness profile --device {device}{asked}, then harness lut build --device {device}{asked}"
         what = f"There is no table for {device}{f' with{asked}' if asked else ''} in this workspace"
-        if not tables:
+        if not made:
             raise LutNotFound(what, next_step=step)
         what = f"No table for {device}{f' with{asked}' if asked else ''} was made by the default method"
-        newest = max(tables, key=lambda path: (path.name[:10], made[path].created, path.name))
+        newest = max(made, key=lambda path: (path.name[:10], made[path].created, path.name))
         why = f"{newest.name} was made for comparison, with --method {made[newest].method}"
         step = f"Build one without --method: harness lut build --device {device}{asked}; or give --lut"
         raise LutNotFound(what, why=why, next_step=step)
@@ -110,6 +112,12 @@ class Made(NamedTuple):
     method: str
     fingerprint: Mapping[str, str] | None
     entries: int = 0
+
+
+def _tables(root: Path, device: str, variant: Variant) -> dict[Path, Made]:
+    """Return the tables of a device for this batch and these threads, and what their manifests say."""
+    made = {path: made_of(path) for path in table_folders(root, device)}
+    return {path: one for path, one in made.items() if one.fingerprint is None or variant.is_of(one.fingerprint)}
 
 
 def made_of(folder: Path) -> Made:

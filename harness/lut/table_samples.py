@@ -8,6 +8,7 @@ from datetime import datetime
 from harness.errors import JournalError
 from harness.latency.drift import SLOW_DRIFT
 from harness.latency.overhead import COLUMNS, PLAIN_COLUMNS, Overhead, levelled_nulls, row_of
+from harness.lut.published_tables import is_published
 from harness.lut.table import Lut
 from harness.measure.journal_reader import JournalReader
 from harness.measure.journal_records import Campaign
@@ -50,7 +51,7 @@ class TableSamples:
 def table_samples(workspace: Workspace, table: Lut) -> TableSamples | None:
     """Return the samples behind the overhead of a table; None if the workspace does not hold them unaltered."""
     newest = max((entry.campaign for entry in table.entries), default=0)
-    if not newest or table.is_imported or not workspace.journal.exists():
+    if not newest or table.is_imported or is_published(table) or not workspace.journal.exists():
         return None
     try:
         with JournalReader(workspace.journal) as journal:
