@@ -65,6 +65,23 @@ def milliseconds(seconds: float) -> str:
     return f"{value:.1f}" if value >= 1000 else f"{value:.3f}" if value >= 1 else f"{value:.4f}"
 
 
+def microseconds(seconds: float) -> str:
+    """Return microseconds with three significant digits, and from 1000 on as a whole number."""
+    value = seconds * 1e6
+    for digits, least in ((0, 99.95), (1, 9.995), (2, 0.9995), (3, 0.09995)):
+        if abs(value) >= least:
+            return f"{value:,.{digits}f}"
+    return f"{value:.3g}"
+
+
+def count_of(number: float) -> str:
+    """Return a count in thousands, millions or billions, with three significant digits."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)):
+        if number >= 0.9995 * size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.0f}"
+
+
 def clock_name(clock: str) -> str:
     """Return a clock's name; of wall time also what its samples contain besides the network's own work."""
     return "wall (includes other work on the device)" if clock == "wall" else printable(clock, 40)

@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ConfigurationError
-from harness.settings import invalid_key, read_toml
+from harness.settings import DEFAULT_DEVICE, invalid_key, read_toml
+from harness.text import SAFE_NAME_RULE, is_safe_name
 
 MARKER = "harness.toml"
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """The paths of one workspace; nothing is written outside `root`."""
+    """The paths of one workspace; nothing is written outside `root`.
+
+    `default_device` is the device of commands that name none, as `harness.toml` sets it.
+    """
 
     root: Path
+    default_device: str = DEFAULT_DEVICE
 
     @property
     def devices(self) -> Path:
@@ -69,9 +74,20 @@ def find_workspace(start: str | os.PathLike[str] | None = None) -> Workspace:
     if start is None:
         folder = next((parent for parent in (folder, *folder.parents) if (parent / MARKER).exists()), folder)
     marker = folder / MARKER
-    if marker.exists():
-        settings = read_toml(marker)
-        if settings:
-            step = "Remove it: the file only marks the workspace and stays empty"
-            raise invalid_key(marker, repr(next(iter(settings))), "is unknown", step)
-    return Workspace(folder)
+    return Workspace(folder, _default_device(marker) if marker.exists() else DEFAULT_DEVICE)
+
+
+def _default_device(marker: Path) -> str:
+    """Return the device of `[defaults]` in a harness.toml; raises ConfigurationError for an invalid file."""
+    settings = read_toml(marker)
+    defaults = settings.get("defaults", {})
+    if not isinstance(defaults, dict):
+        raise invalid_key(marker, "defaults", "must be a table", 'Write [defaults], then device = "NAME"')
+    unknown = [name for name in settings if name != "defaults"] + [name for name in defaults if name != "device"]
+    if unknown:
+        step = 'Remove it: the file is empty, or holds [defaults] with device = "NAME"'
+        raise invalid_key(marker, repr(unknown[0]), "is unknown", step)
+    device = defaults.get("device", DEFAULT_DEVICE)
+    if not isinstance(device, str) or not is_safe_name(device):
+        raise invalid_key(marker, "defaults.device", SAFE_NAME_RULE)
+    return device

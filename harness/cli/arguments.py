@@ -25,6 +25,32 @@ def complete_device(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
 
 
+def complete_table(incomplete: str) -> list[str]:
+    """Return the names of tables, and of devices with one, that begin so, for the shell's completion."""
+    from harness.lut.table_choice import table_folders
+    from harness.workspace import find_workspace
+
+    folders = table_folders(find_workspace(None).lut)
+    names = dict.fromkeys(
+        (*(one.parent.name for one in folders), *(f"{one.parent.name}/{one.name}" for one in folders))
+    )
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Return the built-in networks, or the ONNX files and folders, that begin so, for the shell's completion."""
+    from harness.network.model_references import BUILTIN_NAMES, BUILTIN_PREFIX
+
+    names = [f"{BUILTIN_PREFIX}{name}" for name in BUILTIN_NAMES]
+    folder, _, start = incomplete.rpartition("/")
+    base = Path(f"{folder}/" if folder or incomplete.startswith("/") else ".")
+    before = f"{folder}/" if "/" in incomplete else ""
+    held = sorted(base.iterdir()) if base.is_dir() else []
+    files = [f"{before}{one.name}" for one in held if one.suffix == ".onnx" and one.name.startswith(start)]
+    folders = [f"{before}{one.name}/" for one in held if one.is_dir() and one.name.startswith(start or "\0")]
+    return [name for name in names if name.startswith(incomplete)] + files + folders
+
+
 def complete_preset(incomplete: str) -> list[str]:
     """Return the names of built-in machines that begin so, for the shell's completion."""
     from harness.npu.npu_options import preset_names
@@ -32,29 +58,42 @@ def complete_preset(incomplete: str) -> list[str]:
     return [name for name in preset_names() if name.startswith(incomplete)]
 
 
+_DEFAULT = f"(default {DEFAULT_DEVICE}, or that of harness.toml)"
 MODELS_HELP = "ONNX files, or builtin:NAME (builtin:resnet50, builtin:mobilenetv2, …)."
 
 Model = Annotated[
-    str, typer.Argument(metavar="MODEL.onnx", help="An ONNX file, or builtin:NAME (builtin:resnet50, …).")
+    str,
+    typer.Argument(
+        metavar="MODEL.onnx",
+        help="An ONNX file, or builtin:NAME (builtin:resnet50, …).",
+        autocompletion=complete_model,
+    ),
 ]
 ModelOrProgram = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL.onnx|PROGRAM", help="An ONNX file, builtin:NAME, or a program file of `npu compile -o`."
+        metavar="MODEL.onnx|PROGRAM",
+        help="An ONNX file, builtin:NAME, or a program file of `npu compile -o`.",
+        autocompletion=complete_model,
     ),
 ]
 CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows to this CSV file.")]
 OptionalModels = Annotated[
-    list[str] | None, typer.Argument(metavar="[MODEL.onnx …]", help=MODELS_HELP + " Default: layers of builtin:common.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL.onnx …]",
+        help=MODELS_HELP + " Default: layers of builtin:common.",
+        autocompletion=complete_model,
+    ),
 ]
-Models = Annotated[list[str], typer.Argument(metavar="MODEL.onnx …", help=MODELS_HELP)]
+Models = Annotated[list[str], typer.Argument(metavar="MODEL.onnx …", help=MODELS_HELP, autocompletion=complete_model)]
 DeviceName = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--device",
         "-d",
         metavar="NAME",
-        help="Name of the device; `harness devices list` lists them.",
+        help=f"Name of the device; `harness devices list` lists them {_DEFAULT}.",
         autocompletion=complete_device,
     ),
 ]
@@ -64,7 +103,7 @@ DeviceNames = Annotated[
         "--device",
         "-d",
         metavar="NAME[,NAME…]",
-        help=f"Names of devices (default {DEFAULT_DEVICE}).",
+        help=f"Names of devices {_DEFAULT}.",
         autocompletion=complete_device,
     ),
 ]
@@ -81,13 +120,18 @@ OptionalDevice = Annotated[
         "--device",
         "-d",
         metavar="NAME",
-        help=f"Device whose newest table is used (default {DEFAULT_DEVICE}).",
+        help=f"Device whose newest table is used {_DEFAULT}.",
         autocompletion=complete_device,
     ),
 ]
 LutFolder = Annotated[
     Path | None,
-    typer.Option("--lut", metavar="DIR", help="Folder or name of a table, instead of the newest one of --device."),
+    typer.Option(
+        "--lut",
+        metavar="DIR",
+        help="Folder or name of a table, instead of the newest one of --device.",
+        autocompletion=complete_table,
+    ),
 ]
 
 

@@ -12,7 +12,6 @@ from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.cli.output import check_folder, note, print_json, print_table, write_csv
 from harness.cli.progress import show_progress, stop_on_interrupt
-from harness.settings import DEFAULT_DEVICE
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class Results:
 @spread
 def benchmark(
     models: arguments.Models,
-    device: arguments.DeviceName = DEFAULT_DEVICE,
+    device: arguments.DeviceName = None,
     *,
     sweep: Sweep,
     files: Results,
@@ -85,7 +84,9 @@ def benchmark(
     from harness.benchmarking import measurement
     from harness.network.network_list import refusals_error
 
-    with show_progress(device) as observe, stop_on_interrupt() as stop:
+    workspace = find_workspace(directory)
+    device = device or workspace.default_device
+    with show_progress(f"benchmark {device}") as observe, stop_on_interrupt() as stop:
         found = measurement.benchmark(
             models,
             device=device,
@@ -95,7 +96,7 @@ def benchmark(
             processes=sweep.processes,
             strict=strict,
             dims=arguments.parse_dims(dim),
-            workspace=find_workspace(directory),
+            workspace=workspace,
             wait_s=arguments.parse_wait(wait) or 0.0,
             observe=observe,
             stop=stop,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Annotated
+
+import typer
 
 from harness.cli import arguments
 from harness.cli.invocation import command_words
@@ -15,7 +18,12 @@ DEMO_NETWORKS = ("builtin:squeezenet", "builtin:mobilenetv2", "builtin:resnet50"
 
 
 def demo(
-    device: arguments.DeviceName = DEMO_DEVICE,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", "-d", metavar="NAME", help="Name of the device.", autocompletion=arguments.complete_device
+        ),
+    ] = DEMO_DEVICE,
     wait: arguments.Wait = None,
     workspace: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,

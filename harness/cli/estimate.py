@@ -13,15 +13,17 @@ import typer
 from harness.cli import arguments
 from harness.cli.estimate_candidates import SpaceOptions, estimate_candidates
 from harness.cli.invocation import command_words
+from harness.cli.layer_table import LayerRow, LayerView, show_layers, work_fields
 from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, print_error, print_json, print_table, write_csv
 from harness.cli.progress import show_count
 from harness.errors import CoverageError, UsageError
-from harness.text import clock_name, milliseconds, printable
+from harness.text import clock_name, microseconds, milliseconds, printable
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
     from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate
+    from harness.lut.layer_work import LayerWork
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,14 @@ class Files:
 
 @spread
 def estimate(  # one parameter for each argument and group of options
-    models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL.onnx …]", help=arguments.MODELS_HELP)] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL.onnx …]", help=arguments.MODELS_HELP, autocompletion=arguments.complete_model),
+    ] = None,
     *,
     choice: arguments.TableChoice,
-    layers: Annotated[bool, typer.Option("--layers", help="Show every layer.")] = False,
+    layers: Annotated[bool, typer.Option("--layers", help="Show every layer, with its work; also in JSON.")] = False,
+    view: LayerView,
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Accept layers that are not in the table.")
     ] = False,
@@ -58,8 +64,8 @@ def estimate(  # one parameter for each argument and group of options
     Example: harness estimate --space super.onnx --candidates random:1000000 --under 5ms -o best.npy
     """
     if candidates.space is not None:
-        if models or layers or allow_partial or files != Files():
-            step = "Omit networks, --layers, --allow-partial, --html and --csv"
+        if models or layers or view != LayerView() or allow_partial or files != Files():
+            step = "Omit networks, --layers, --sort, --top, --wide, --allow-partial, --html and --csv"
             raise UsageError("--space estimates candidates, without their layers", next_step=step)
         estimate_candidates(candidates, choice, reading, find_workspace(directory), json=json)
         return
@@ -68,6 +74,7 @@ def estimate(  # one parameter for each argument and group of options
         raise UsageError("There is nothing to estimate", next_step=step)
     from harness.device.overrides import Variant
     from harness.estimation import network_estimate as networks
+    from harness.lut.layer_work import DeviceRates
     from harness.lut.published_tables import is_published
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
@@ -91,6 +98,12 @@ def estimate(  # one parameter for each argument and group of options
         samples = table_samples(workspace, table)
         source = ReportSource(command_words(), found.refused_networks, samples, read.networks)
         write_report(files.html, table, found, source=source)
+    is_detailed = layers or view != LayerView()
+    rates = DeviceRates.of(table) if is_detailed else None
+    works: list[Sequence[LayerWork | None]] = [
+        rates.works([(layer.key.text, layer.context) for layer in network.layers]) if rates else ()
+        for network in read.networks
+    ]
     warnings = _warnings(found)
     for warning in warnings:
         note(f"warning: {warning}")
@@ -102,12 +115,15 @@ def estimate(  # one parameter for each argument and group of options
             method=table.method,
             machine=table.machine,
             published=is_published(table),
-            networks=[_json(network) for network in found],
+            networks=[_json(network, work) for network, work in zip(found, works, strict=True)],
             refused_networks=[asdict(one) for one in found.refused_networks],
             warnings=warnings,
         )
     else:
-        _show(found, layers)
+        _show(found)
+        for network, work in zip(found, works, strict=True) if is_detailed else ():
+            print()
+            _show_layers(network, work, view)
         print(f"table: {printable(table.name)}  method: {table.method}  clock: {clock_name(table.clock)}")
     if is_published(table):
         note(
@@ -145,7 +161,7 @@ def _warnings(found: Sequence[NetworkEstimate]) -> list[str]:
     ]
 
 
-def _json(network: NetworkEstimate) -> dict[str, Any]:
+def _json(network: NetworkEstimate, works: Sequence[LayerWork | None]) -> dict[str, Any]:
     return {
         "name": network.name,
         "latency_s": network.latency_s,
@@ -154,13 +170,15 @@ def _json(network: NetworkEstimate) -> dict[str, Any]:
         "overhead_s": network.overhead_s,
         "predicted_share": network.predicted_share,
         "coverage": dict(network.coverage),
-        "layers": [asdict(layer) for layer in network.layers],
+        "layers": [
+            {**asdict(layer), **(work_fields(works[at]) if works else {})} for at, layer in enumerate(network.layers)
+        ],
         "free": [asdict(node) for node in network.free],
         "unmeasured": [asdict(node) for node in network.unmeasured],
     }
 
 
-def _show(found: Sequence[NetworkEstimate], layers: bool) -> None:
+def _show(found: Sequence[NetworkEstimate]) -> None:
     rows = []
     for network in found:
         known = len(network.layers) - len(network.unknown)
@@ -173,9 +191,6 @@ def _show(found: Sequence[NetworkEstimate], layers: bool) -> None:
     far = sum(network.coverage["extrapolated"] for network in found)
     if far:
         note(f"{far} layers differ from all measured ones; their predictions have wide intervals")
-    for network in found if layers else ():
-        print()
-        _show_layers(network)
 
 
 def _coverage(network: NetworkEstimate) -> str:
@@ -185,17 +200,24 @@ def _coverage(network: NetworkEstimate) -> str:
     return f"{measured}, {predicted} predicted" if predicted else measured
 
 
-def _show_layers(network: NetworkEstimate) -> None:
-    rows = []
-    for layer in network.layers:
-        if layer.latency_s is None or layer.stderr_s is None:
-            rows.append((layer.name, layer.op, layer.key, layer.source, "", "", ""))
-        else:
-            share = layer.share_of(network.covered_latency_s)
-            times = milliseconds(layer.latency_s), milliseconds(layer.stderr_s)
-            rows.append((layer.name, layer.op, layer.key, layer.source, *times, f"{share:.1%}"))
-    rows.append(("overhead", "", "", "", milliseconds(network.overhead_s), "", ""))
-    print_table((network.name, "operators", "key", "source", "latency ms", "std. error", "share"), rows, left=4)
+def _show_layers(network: NetworkEstimate, works: Sequence[LayerWork | None], view: LayerView) -> None:
+    rows = [
+        LayerRow(
+            layer.name,
+            layer.op,
+            layer.latency_s,
+            layer.stderr_s,
+            work,
+            layer.key,
+            layer.context,
+            None if layer.latency_s is None else layer.share_of(network.covered_latency_s),
+            layer.source,
+        )
+        for layer, work in zip(network.layers, works, strict=True)
+    ]
+    print(f"layers of {printable(network.name)}")
+    show_layers(rows, view, sort="order")
+    print(f"overhead of a run: {microseconds(network.overhead_s)} µs")
     for reason, count in sorted(Counter(node.reason for node in network.free).items()):
         print(f"nodes that take no time, {reason}: {count}")
 

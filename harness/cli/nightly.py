@@ -17,7 +17,7 @@ from harness.cli import arguments, nightly_changes
 from harness.cli.nightly_output import show_forecast, show_night, show_status
 from harness.cli.option_groups import spread
 from harness.cli.output import note, print_error, print_json
-from harness.cli.progress import stop_on_interrupt
+from harness.cli.progress import LINE_EVERY_S, show_lines, stop_on_interrupt
 from harness.errors import ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
 from harness.settings import NIGHT_DELAY, NIGHT_STARTS_AT
 from harness.text import duration_s, printable
@@ -75,7 +75,7 @@ def run(
     """
     workspace = find_workspace(directory)
 
-    from harness.nightly.night import current_night, run_night
+    from harness.nightly.night import current_night, engine_of, run_night
 
     found = _plan(workspace, plan)
     _check_outputs(found.path, markdown, junit)
@@ -87,8 +87,9 @@ def run(
     if dry_run:
         show_forecast(found, workspace, which, json)
         return
+    jobs = engine_of(found, workspace, lambda job: show_lines(f"{job.device}, {job.name}", LINE_EVERY_S))
     with _stop_on_signal() as stop:
-        report = run_night(found, workspace, night=which, stop=stop, notify=note)
+        report = run_night(found, workspace, night=which, engine=jobs, stop=stop, notify=note)
     written = _write(report, workspace, markdown, junit)
     rows = [row for device in report.devices for row in device.sets]
     if all(row.status == "done" and not row.now for row in rows) and not report.stopped:

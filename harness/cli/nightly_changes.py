@@ -12,7 +12,6 @@ from harness.cli import arguments
 from harness.cli.invocation import command_line
 from harness.cli.output import check_folder, note, percent, print_json, print_table
 from harness.errors import UsageError
-from harness.settings import DEFAULT_DEVICE
 from harness.text import milliseconds, printable
 from harness.workspace import Workspace, find_workspace
 
@@ -76,7 +75,7 @@ def accept(
     subjects: Annotated[
         list[str], typer.Argument(metavar="NAME …", help="Layers or networks, as the report names them.")
     ],
-    device: arguments.DeviceName = DEFAULT_DEVICE,
+    device: arguments.DeviceName = None,
     reason: Annotated[
         str, typer.Option("--because", metavar="TEXT", help="The reason, which later reports show.")
     ] = "intended",
@@ -93,7 +92,8 @@ def accept(
 
     if not reason.strip():
         raise UsageError("The reason is empty", next_step='Write --because "compiler 2.1"')
-    found = accept_changes(find_workspace(directory), device, subjects, printable(reason, 200))
+    workspace = find_workspace(directory)
+    found = accept_changes(workspace, device or workspace.default_device, subjects, printable(reason, 200))
     if json:
         print_json(accepted=[asdict(one) for one in found])
         return
@@ -107,7 +107,7 @@ def try_slower(
         list[str],
         typer.Option("--slow", metavar="NAME:FACTOR", help="Layer or network and its factor; may be repeated."),
     ],
-    device: arguments.DeviceName = DEFAULT_DEVICE,
+    device: arguments.DeviceName = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
@@ -126,7 +126,12 @@ def try_slower(
 
     workspace = find_workspace(directory)
     settings = _settings(workspace)
-    found = rehearse(workspace, device, factors, ComparisonRules(settings.keep, settings.threshold, LEVEL))
+    found = rehearse(
+        workspace,
+        device or workspace.default_device,
+        factors,
+        ComparisonRules(settings.keep, settings.threshold, LEVEL),
+    )
     if json:
         print_json(compared=json_data(found))
         return

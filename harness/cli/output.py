@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,8 +19,6 @@ from harness.npu.tables import Part, Table
 from harness.text import milliseconds, printable, shortened
 
 SCHEMA_VERSION = 1
-_FILE_WIDTH = 100_000
-"""Columns of a table that no terminal shows: enough for every row on one line."""
 
 
 def print_json(**fields: Any) -> None:
@@ -61,22 +60,13 @@ def progress_note(text: str) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, *, bars: bool = False) -> None:
-    """Print aligned columns as `Table` describes them; on a terminal, long cells fold."""
-    from rich import table
-    from rich.console import Console
-    from rich.text import Text
+    """Print aligned columns as `Table` describes them, fitted to the terminal if stdout is one."""
+    from harness.cli.columns import lay_out
 
-    drawn = table.Table(box=None, pad_edge=False)
-    for number, name in enumerate(header):
-        is_left = number < left or (bars and number == len(header) - 1)
-        drawn.add_column(Text(printable(name)), justify="left" if is_left else "right", overflow="fold")
-    for row in rows:
-        drawn.add_row(*(Text(printable(cell)) for cell in row))
     watched = sys.stdout is not None and sys.stdout.isatty()
-    console = Console(file=io.StringIO(), force_terminal=watched, width=None if watched else _FILE_WIDTH)
-    with console.capture() as captured:
-        console.print(drawn)
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    width = shutil.get_terminal_size().columns if watched else None
+    heads, cells = [printable(name) for name in header], [[printable(cell) for cell in row] for row in rows]
+    print("\n".join(lay_out(heads, cells, left, bars=bars, width=width)))
 
 
 def print_report(parts: Sequence[Part]) -> None:

@@ -11,7 +11,7 @@ from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.errors import UsageError
 from harness.probe.auxiliary import AUXILIARY_HELP, AuxiliaryChoice, chosen_kind
-from harness.settings import DEFAULT_DEVICE, DEFAULT_SPACE, SPACE_COUNT, SPACE_TARGET
+from harness.settings import DEFAULT_SPACE, SPACE_COUNT, SPACE_TARGET
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def profile(
     from harness.measure.policy import RepeatPolicy
     from harness.measure.request import ProfileRequest
 
-    names = arguments.parse_names(DEFAULT_DEVICE if device is None and not group and not everything else device)
+    names = arguments.parse_names(found.default_device if device is None and not group and not everything else device)
     devices = select(load_inventory(found.devices), names=names, groups=group or (), everything=everything)
     if dry_run and len(devices) > 1:
         raise UsageError("--dry-run needs exactly one device", next_step="Name one with --device")

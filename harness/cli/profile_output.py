@@ -15,6 +15,7 @@ from harness.errors import HarnessError, gravest
 
 if TYPE_CHECKING:
     from harness.fleet.profile_outcome import ProfileOutcome
+    from harness.measure.pace import Pace
     from harness.measure.profiling import DryRun, ProfileResult
     from harness.measure.progress import Observer
     from harness.measure.request import ProfileRequest
@@ -80,7 +81,7 @@ def _error_of(outcome: ProfileOutcome) -> HarnessError | None:
 def _observers(requests: Sequence[ProfileRequest]) -> Iterator[Callable[[ProfileRequest], Observer]]:
     """Observers of requests: a progress bar for one, plain lines for several."""
     if len(requests) == 1:
-        with show_progress(requests[0].device) as only:
+        with show_progress(f"profile {requests[0].device}") as only:
             yield lambda _: only
     else:
         lines = {request.device: show_lines(request.device) for request in requests}
@@ -174,6 +175,7 @@ def show_dry_run(request: ProfileRequest, workspace: Workspace, json: bool, *, w
         {"name": cut.network.name, "layers": len(cut.layers), "free": len(cut.network.free)} for cut in planned.networks
     ]
     plan, probes = planned.plan, len(planned.plan.probes)
+    wall_s = None if planned.pace is None else planned.pace.wall_s(probes)
     if json:
         counts = {"probes": probes, "layers": len(plan.layers), "batches": len(plan.batches)}
         samples = [fewest * probes, most * probes]
@@ -184,15 +186,28 @@ def show_dry_run(request: ProfileRequest, workspace: Workspace, json: bool, *, w
             networks=networks,
             samples=samples,
             device_seconds=seconds,
+            wall_seconds=wall_s,
+            pace=None if planned.pace is None else asdict(planned.pace),
             refused_networks=refused,
         )
     else:
         _show_plan(planned, networks)
         print(f"about {seconds[0]:.2g} to {seconds[1]:.2g} s on the device for {fewest} to {most} rounds")
+        print(_wall(planned.pace, wall_s))
     if planned.refused_networks:
         from harness.network.network_list import refusals_error
 
         raise refusals_error(planned.refused_networks, len(networks))
+
+
+def _wall(pace: Pace | None, wall_s: float | None) -> str:
+    if pace is None or wall_s is None:
+        return "in total: not known, because no campaign with this backend is in the journal"
+    campaigns = "campaign" if pace.campaigns == 1 else f"{pace.campaigns} campaigns"
+    return (
+        f"about {wall_s:.0f} s in total: {pace.per_probe_s:.2g} s per probe and {pace.around_s:.2g} s for golden probes"
+        f" and fusion, as in the last {campaigns}"
+    )
 
 
 def _show_plan(planned: DryRun, networks: Sequence[Mapping[str, Any]]) -> None:

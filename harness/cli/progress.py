@@ -1,4 +1,4 @@
-"""Progress of a campaign as a bar on a terminal or as plain lines, and Ctrl-C, which requests a stop."""
+"""Progress of a command as one line on a terminal or as plain lines, and Ctrl-C, which requests a stop."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from harness.cli.output import note, note_from_signal
+from harness.cli.progress_line import ProgressLine
 from harness.errors import Interrupted
 from harness.measure.progress import Observer, Progress
+from harness.text import printable
 
-_LINE_EVERY_S = 5.0
+LINE_EVERY_S = 5.0
+"""Seconds between two lines in a file or pipe."""
 _LOOK_EVERY_S = 0.1
+_DRAWN_PER_S = 4.0
 
 
 class StopRequest(threading.Event):
@@ -65,86 +69,75 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def show_progress(label: str) -> Iterator[Observer]:
-    """Yield an observer that draws on stderr."""
+def show_progress(label: str, *, quiet_s: float = 0.0) -> Iterator[Observer]:
+    """Yield an observer that shows one line on stderr, with the time left; in a file or pipe after `quiet_s`."""
     if not sys.stderr.isatty():
-        yield show_lines(label)
+        yield show_lines(label, quiet_s)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    from harness.measure.policy import RepeatPolicy
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[detail]}"))
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None, detail="")
+    line = ProgressLine(label)
+    with _drawn(line):
 
         def observe(progress: Progress) -> None:
             if progress.note:
                 note(progress.note)
-                return
-            bar.update(
-                task,
-                description=f"{label}: {progress.stage}",
-                total=progress.batches,
-                completed=progress.batch + min(0.99, progress.round / RepeatPolicy.max_rounds),
-                detail=_detail(progress),
-            )
+            else:
+                line.see(progress)
 
         yield observe
 
 
 @contextlib.contextmanager
-def show_count(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that receives how many of how many are done; it draws a bar if stderr is a terminal."""
+def show_count(label: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that receives how many of how many are done; a terminal shows them with the time left."""
     if not sys.stderr.isatty():
         yield lambda _done, _count: None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
+    line = ProgressLine(label)
+    with _drawn(line, by_thread=False) as draw:  # the work may fork, which it cannot beside a thread
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    bar = Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
-    task = bar.add_task(label, total=None)
+        def show(done: int, count: int) -> None:
+            if count > 1:
+                line.count(done, count, unit)
+                draw()
 
-    def show(done: int, count: int) -> None:
-        if count > 1:
-            bar.start()
-            bar.update(task, total=count, completed=done, refresh=True)
-
-    try:
         yield show
-    finally:
-        bar.stop()
 
 
-def show_lines(label: str) -> Observer:
-    """Return an observer that writes a line to stderr every few seconds."""
-    return _PlainLines(label)
+@contextlib.contextmanager
+def _drawn(line: ProgressLine, *, by_thread: bool = True) -> Iterator[Callable[[], None]]:
+    """Keep the line at the bottom of the terminal, never longer than it is wide; yield a function that draws it."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    def drawn() -> Text:
+        return Text(printable(line.text), no_wrap=True, overflow="ellipsis")
+
+    console, rate = Console(stderr=True), _DRAWN_PER_S
+    with Live(
+        get_renderable=drawn, console=console, transient=True, refresh_per_second=rate, auto_refresh=by_thread
+    ) as live:
+        yield live.refresh
+
+
+def show_lines(label: str, quiet_s: float = 0.0) -> Observer:
+    """Return an observer that writes a line to stderr every few seconds, the first after `quiet_s`."""
+    return _PlainLines(label, quiet_s)
 
 
 class _PlainLines:
-    """Writes the first line at once, then one every few seconds."""
+    """Writes the first line after a while, then one every few seconds."""
 
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._shown_s = -math.inf
+    def __init__(self, label: str, quiet_s: float) -> None:
+        self._line = ProgressLine(label)
+        self._due_s = time.monotonic() + quiet_s
 
     def __call__(self, progress: Progress) -> None:
         if progress.note:
-            note(f"{self._label}: {progress.note}")
+            note(f"{self._line.label}: {progress.note}")
             return
+        self._line.see(progress)
         now_s = time.monotonic()
-        if now_s - self._shown_s >= _LINE_EVERY_S:
-            self._shown_s = now_s
-            note(f"{self._label}: {progress.stage}, {_detail(progress)}")
-
-
-def _detail(progress: Progress) -> str:
-    left = "" if progress.remaining_s is None else f", about {progress.remaining_s:.0f} s left"
-    return (
-        f"batch {progress.batch + 1} of {progress.batches}, round {progress.round},"
-        f" {progress.samples:,} samples, {progress.device_s:.1f} s on the device{left}"
-    )
+        if now_s >= self._due_s:
+            self._due_s = now_s + LINE_EVERY_S
+            note(self._line.text)

@@ -14,8 +14,7 @@ from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
 from harness.errors import MachineNoisy
-from harness.settings import DEFAULT_DEVICE
-from harness.text import clock_name, milliseconds, printable
+from harness.text import clock_name, microseconds, milliseconds, printable
 from harness.workspace import find_workspace
 
 WORST_LAYERS = 5
@@ -42,7 +41,7 @@ class Extent:
 @spread
 def validate(
     models: arguments.Models,
-    device: arguments.DeviceName = DEFAULT_DEVICE,
+    device: arguments.DeviceName = None,
     lut: arguments.LutFolder = None,
     *,
     extent: Extent,
@@ -61,6 +60,7 @@ def validate(
     """
     workspace, dims = find_workspace(directory), reading.dims
     wait_s = arguments.parse_wait(wait) or 0.0
+    device = device or workspace.default_device
 
     from harness.estimation.network_estimate import estimate_network
     from harness.lut.table_choice import open_table
@@ -68,7 +68,7 @@ def validate(
     from harness.network.network_list import refusals_error
     from harness.validation import network_validation as validation
 
-    with show_progress(device) as observe, stop_on_interrupt() as stop:
+    with show_progress(f"validate {device}") as observe, stop_on_interrupt() as stop:
         result = validation.validate(
             models,
             device=device,
@@ -190,6 +190,6 @@ def _show_oracle(report: OracleReport) -> None:
     worst = []
     for network, layer in report.worst(WORST_LAYERS):
         error = "" if layer.error is None else percent(layer.error)
-        times = milliseconds(layer.true_s), milliseconds(layer.estimated_s)
+        times = microseconds(layer.true_s), microseconds(layer.estimated_s)
         worst.append((network, layer.name, layer.op, *times, error))
-    print_table(("network", "layer", "operators", "true ms", "table ms", "error"), worst, left=3)
+    print_table(("network", "layer", "operators", "true µs", "table µs", "error"), worst, left=3)

@@ -19,7 +19,7 @@ from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal import Journal
 from harness.measure.journal_records import Campaign
 from harness.measure.machine_noise import busy_before
-from harness.measure.progress import Observer, notes_of
+from harness.measure.progress import Observer, Progress, notes_of
 from harness.measure.reference import measure_reference
 
 FURTHER_PROCESSES = 2
@@ -55,6 +55,7 @@ def measure_further_processes(
         return
     try:
         for number in range(1, FURTHER_PROCESSES + 1):
+            observe(Progress("measuring the spread between processes", number - 1, FURTHER_PROCESSES, unit="process"))
             with gate.connecting(device, stop):
                 session = open_session(device)
             with (

@@ -28,6 +28,7 @@ from harness.lut.table_files import publish
 from harness.measure.campaign_noise import judge_campaign, reference_s, repeatability_of
 from harness.measure.journal import Journal
 from harness.measure.journal_records import PENDING, Campaign
+from harness.measure.progress import Observer, Progress, ignore, steps_of
 from harness.measure.summary import Measurement, summarise
 from harness.network.fusion_rules import FusionRule
 from harness.probe.batches import Visits
@@ -46,14 +47,15 @@ def build_lut(
     batch: int | None = None,
     threads: int | None = None,
     note: Callable[[str], None] = lambda _: None,
+    observe: Observer = ignore,
 ) -> Lut:
     """Build and publish a table from all complete campaigns with the newest one's fingerprint.
 
     Only campaigns with this `batch` and these `threads` count, by default those that set neither. For a layer measured
     several times, the newest campaign counts. Each campaign's own overhead is subtracted from its layers; the table
-    holds the newest one's overhead. `note` receives a line for each campaign left out. Raises LutNotFound without any
-    campaign, CampaignIncomplete without a complete one, JournalError for a campaign that was altered on disk, and
-    IllConditionedDesign.
+    holds the newest one's overhead. `note` receives a line for each campaign left out, `observe` the progress. Raises
+    LutNotFound without any campaign, CampaignIncomplete without a complete one, JournalError for a campaign that was
+    altered on disk, and IllConditionedDesign.
     """
     workspace, variant = as_workspace(workspace), Variant(batch, threads)
     if not workspace.journal.exists():
@@ -66,7 +68,10 @@ def build_lut(
         campaigns = _comparable(measured_here, device, note)
         used = _not_superseded(journal, campaigns)
         journal.require_unaltered([*(one.id for one in used), *journal.lost()])
-        sources = [_Source.read(journal, campaign, method) for campaign in used]
+        sources = []
+        for number, campaign in enumerate(used):
+            observe(Progress("fitting layers", number, len(used), unit="campaign"))
+            sources.append(_Source.read(journal, campaign, method))
         machine = judge_campaign(journal, campaigns[-1])
         repeatability = repeatability_of(journal, campaigns[-1])
         reference = reference_s(journal, campaigns[-1])
@@ -86,7 +91,7 @@ def build_lut(
         sum_error=max(source.latencies.sum_error for source in sources),
         network_errors={name: error for source in sources for name, error in source.latencies.network_errors.items()},
         correlations=pack(covariance),
-        predictor=learn_predictor(entries),
+        predictor=learn_predictor(entries, steps_of(observe, "learning the predictor")),
         chains=rows_of([source.chains for source in sources], [entry.place for entry in entries]),
         other_overhead=sources[-1].other_overhead,
         repeatability=repeatability,

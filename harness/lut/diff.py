@@ -41,7 +41,7 @@ def compare(before: Lut, after: Lut) -> LutChanges:
     """Return the layers that changed by more than 2 % and three standard errors, and those in only one table."""
     common = sorted(before.by_place.keys() & after.by_place.keys())
     changes = [_change(before.by_place[place], after.by_place[place]) for place in common]
-    changed = [one for one in changes if abs(one.z) > SIGNIFICANT_Z and abs(one.ratio - 1) > RELEVANT_CHANGE]
+    changed = [one for one in changes if is_relevant(one)]
     before_s, after_s = (sum(table.by_place[place].remainder_s for place in common) for table in (before, after))
     names = sorted({*before.fingerprint, *after.fingerprint})
     return LutChanges(
@@ -56,6 +56,27 @@ def compare(before: Lut, after: Lut) -> LutChanges:
             if before.fingerprint.get(name) != after.fingerprint.get(name)
         },
     )
+
+
+def common_layers(before: Lut, after: Lut) -> tuple[EntryChange, ...]:
+    """Return the layers of both tables: at their place, or in any place where the tables share none of a layer.
+
+    Devices differ in which layers have on-chip neighbours, so that the places of one layer may differ, too.
+    """
+    places = before.by_place.keys() & after.by_place.keys()
+    met = {key for key, _ in places}
+    elsewhere = ({key for key, _ in table.by_place} - met for table in (before, after))
+    keys = set.intersection(*elsewhere)
+    pairs = [(before.by_place[place], after.by_place[place]) for place in sorted(places)]
+    for key in sorted(keys):
+        found = before.find(key, ()), after.find(key, ())
+        pairs += [(found[0], found[1])] if found[0] is not None and found[1] is not None else []
+    return tuple(_change(*pair) for pair in pairs)
+
+
+def is_relevant(change: EntryChange) -> bool:
+    """Return whether a layer differs by more than 2 % and three standard errors."""
+    return abs(change.z) > SIGNIFICANT_Z and abs(change.ratio - 1) > RELEVANT_CHANGE
 
 
 def _change(before: Entry, after: Entry) -> EntryChange:

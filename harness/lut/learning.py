@@ -8,19 +8,19 @@ from collections.abc import Iterator, Sequence
 from harness.lut.table import Entry
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import TrainingExample
-from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
+from harness.predictor.fit import LEAST_SAMPLES, Steps, fit_predictor
 
 WARM = "warm"
 LEAST_S = 1e-8
 """Shorter latencies count as this one: the predictor learns logarithms."""
 
 
-def learn_predictor(entries: Sequence[Entry]) -> bytes:
+def learn_predictor(entries: Sequence[Entry], progress: Steps = lambda _done, _count: None) -> bytes:
     """Return an ONNX model, or empty bytes where the entries are too few to learn from."""
     examples = tuple(training_examples(entries))
     if len({example.layer for example in examples}) < LEAST_SAMPLES:
         return b""
-    return fit_predictor(examples).model
+    return fit_predictor(examples, progress=progress).model
 
 
 def training_examples(entries: Sequence[Entry]) -> Iterator[TrainingExample]:

@@ -14,7 +14,6 @@ from harness.latency.method_names import COMPARISON_METHODS
 from harness.lut.published_tables import PUBLISHED
 from harness.lut.table import IMPORT, Lut
 from harness.lut.table_files import MANIFEST, of_device, read_lut, read_part
-from harness.settings import DEFAULT_DEVICE
 from harness.workspace import AnyWorkspace, Workspace, as_workspace, find_workspace
 
 TableReference = Lut | str | os.PathLike[str] | None
@@ -44,8 +43,9 @@ def open_lut(
 def open_table(
     device: str | None, folder: Path | None, workspace: Workspace | None = None, variant: Variant = NO_VARIANT
 ) -> Lut:
-    """Return the table in `folder`, which must be of `device`, or else the newest one of `device` (default cpu01).
+    """Return the table in `folder`, which must be of `device`, or else the newest one of `device`.
 
+    Without `device`, that is the workspace's default.
     Tables of comparison methods are only used by name. For a device without a table in the workspace, the table that
     the package holds of it is used.
 
@@ -57,7 +57,7 @@ def open_table(
     if folder is not None:
         places = (folder, workspace.lut / folder, PUBLISHED / folder)
         return _with_threads(read_lut(next(filter(Path.exists, places), places[1]), device), variant)
-    name = DEFAULT_DEVICE if device is None else device
+    name = workspace.default_device if device is None else device
     if not name or not (workspace.lut / name).is_dir():
         from harness.device.inventory import find_device, load_inventory
 
@@ -98,26 +98,33 @@ def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
     return max(measured or usable, key=lambda path: (path.name[:10], made[path].created, path.name))
 
 
-class _Made(NamedTuple):
-    """Time, method and fingerprint in a table's manifest."""
+def table_folders(root: Path, device: str = "*") -> list[Path]:
+    """Return the folders of a device's tables, or of all tables, sorted by name."""
+    devices = (path for path in root.iterdir() if device in ("*", path.name)) if root.is_dir() else ()
+    folders = (path for held in devices if held.is_dir() for path in held.iterdir())
+    return sorted(path for path in folders if not path.name.startswith(".") and (path / MANIFEST).is_file())
+
+
+class Made(NamedTuple):
+    """Time, method, fingerprint and number of entries in a table's manifest."""
 
     created: str
     method: str
     fingerprint: Mapping[str, str] | None
+    entries: int = 0
 
 
-def _tables(root: Path, device: str, variant: Variant) -> dict[Path, _Made]:
+def _tables(root: Path, device: str, variant: Variant) -> dict[Path, Made]:
     """Return the tables of a device for this batch and these threads, and what their manifests say."""
-    folder = root / device
-    tables = [path for path in folder.iterdir() if (path / MANIFEST).is_file()] if folder.is_dir() else []
-    made = {path: _made(path) for path in tables if not path.name.startswith(".")}
+    made = {path: made_of(path) for path in table_folders(root, device)}
     return {path: one for path, one in made.items() if one.fingerprint is None or variant.is_of(one.fingerprint)}
 
 
-def _made(folder: Path) -> _Made:
+def made_of(folder: Path) -> Made:
     """Return what a table's manifest says, nothing of one that cannot be read, which `read_lut` reports."""
     try:
         manifest = json.loads(read_part(folder / MANIFEST))
-        return _Made(str(manifest["created"]), str(manifest["method"]), dict(manifest["fingerprint"]))
+        fingerprint, entries = dict(manifest["fingerprint"]), int(manifest["entries"])
+        return Made(str(manifest["created"]), str(manifest["method"]), fingerprint, entries)
     except (ValueError, KeyError, TypeError, RecursionError):
-        return _Made("", "", None)
+        return Made("", "", None)

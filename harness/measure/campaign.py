@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,11 +12,13 @@ from functools import partial
 from harness.errors import BackendError, WorkerDied
 from harness.measure.device_requests import DeviceRequests, DueVisit, TimeUp, device_s, load_request
 from harness.measure.device_run import DeviceRun
+from harness.measure.forecast import CampaignForecast
 from harness.measure.journal_records import Campaign, Slot
 from harness.measure.loaded_probes import LoadedProbes
-from harness.measure.policy import RepeatPolicy, unsettled, visit_order
+from harness.measure.pace import pace_of
+from harness.measure.policy import FEWEST_ROUNDS, RepeatPolicy, unsettled, visit_order
 from harness.measure.preparation import prepare
-from harness.measure.progress import Progress
+from harness.measure.progress import Progress, ignore
 from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Batch, probe_of
 from harness.probe.probe import Probe
@@ -23,6 +27,8 @@ from harness.probe.probe_plan import ProbePlan
 CHECKED_PASSES = 2
 POOL_REFERENCE_EVERY = 4
 """Rounds of a pool for each visit to the reference probe."""
+_LOAD_BYTES = 300 << 10
+"""What any probe takes to load, as bytes of weights that take as long."""
 MAX_DEATHS = 3
 """Deaths of the worker while it loads a probe, after which the probe counts as refused."""
 
@@ -45,6 +51,7 @@ class CampaignRun:
     _loaded: LoadedProbes = field(init=False)
     _rounds: list[int] = field(default_factory=list)
     _refused: set[str] = field(default_factory=set)
+    _forecast: CampaignForecast = field(init=False)
 
     def run(self) -> None:
         """Measure what the journal does not hold yet; raises Interrupted when stopped, and a DeviceError.
@@ -59,6 +66,12 @@ class CampaignRun:
         self._loaded = LoadedProbes.of(self.on.session)
         self._refused = {record.id for record in journal.probes(number).values() if record.refused}
         self._rounds = [self._whole_rounds(batch) for batch in range(len(self.plan.batches))]
+        batches = self.plan.batches
+        targets = [[rounds for at, rounds in enumerate(self.policy.passes) if self._is_due(one, at)] for one in batches]
+        pace = None if self.on.observe is ignore else pace_of(journal, self.on.device, self.campaign.purpose)
+        sizes = [round(sum(map(self._effort, one.loads))) for one in batches]
+        prior_s = None if pace is None else pace.per_probe_s * sum(len(one.loads) for one in batches)
+        self._forecast = CampaignForecast(sizes, targets, list(self._rounds), prior_s)
         time_is_up = False
         try:
             self._measure()
@@ -79,6 +92,14 @@ class CampaignRun:
         while not self._is_spent() and (chosen := self._most_worthwhile()) is not None:
             self._measure_batch(*chosen)
 
+    def _effort(self, load: str) -> float:
+        """Return about how long a probe takes relative to others.
+
+        A runtime takes as long as it has bytes to read, a compiler about equally long for each probe: between both.
+        """
+        model = self.plan.probes[probe_of(load)].model
+        return math.sqrt(_LOAD_BYTES + model.weight_bytes + model.input_bytes + model.output_bytes)
+
     def _limit_s(self) -> float:
         """The wall time of this run of the campaign, whatever device time the device reports."""
         batches = self.plan.batches
@@ -89,8 +110,12 @@ class CampaignRun:
         """Batches with the rounds they should have, pass by pass; batches that only check end before the last pass."""
         for at, rounds in enumerate(self.policy.passes):
             for number, batch in enumerate(self.plan.batches):
-                if any(map(self.plan.weight, batch.probes)) or at < CHECKED_PASSES or self.policy.runs is not None:
+                if self._is_due(batch, at):
                     yield number, rounds
+
+    def _is_due(self, batch: Batch, at: int) -> bool:
+        """Return whether a batch takes part in a pass."""
+        return any(map(self.plan.weight, batch.probes)) or at < CHECKED_PASSES or self.policy.runs is not None
 
     def _whole_rounds(self, number: int) -> int:
         """Rounds marked as finished, and rounds that are whole but were never marked."""
@@ -111,21 +136,38 @@ class CampaignRun:
         if self._rounds[number] >= rounds:
             return
         self._report("loading", number)
-        batch = self.plan.batches[number]
-        prepare(self.on.session, map(self.plan.probes.__getitem__, batch.probes), self.on.observe, self.on.stop)
+        batch, started_s = self.plan.batches[number], time.monotonic()
+
+        def compiled(progress: Progress) -> None:
+            share = progress.batch / max(1, progress.batches)
+            self._forecast.loading(number, share, time.monotonic() - started_s)
+            self._report("compiling", number)
+
+        prepare(self.on.session, map(self.plan.probes.__getitem__, batch.probes), compiled, self.on.stop)
         present = self._loaded.load((*batch.loads, self.plan.reference), self._load)
         batch = replace(batch, loads=tuple(load for load in batch.loads if load in present))
+        self._forecast.loaded(number, time.monotonic() - started_s)
         at_once = self._requests.pool_rounds(batch) if batch.visits == "pool" else 1
         while self._rounds[number] < rounds and not (self._is_spent() and self._rounds[number]):
-            first = self._rounds[number]
+            first, started_s = self._rounds[number], time.monotonic()
             last = min(first + at_once, rounds)
             due = [self._due(number, batch, present, round) for round in range(first, last)]
             finish = partial(self.on.journal.finish_round, self.campaign.id, self.on.session.token, number, last)
             untimed = batch.loads if at_once > 1 else ()
             self._requests.visit(list(itertools.chain(*due)), batch, finish, untimed)
             self._rounds[number] = last
+            self._forecast.visited(number, last, time.monotonic() - started_s)
             self._report("measuring", number)
         self._loaded.end_batch(present, lambda load: self.plan.probes[probe_of(load)].model.weight_bytes)
+        self._foresee(number, self._loaded.holds(present))
+
+    def _foresee(self, number: int, kept: bool) -> None:
+        """Forecast the rounds that a batch will have in the end, from how its probes scatter so far."""
+        batch, rounds = self.plan.batches[number], self._rounds[number]
+        open_probes = self._open(batch, max(rounds, self.policy.min_rounds)) if rounds >= FEWEST_ROUNDS else {}
+        more = self.policy.more_rounds(rounds, open_probes)
+        share = len(open_probes) / max(1, len(batch.probes)) if batch.visits == "cold" else 1.0
+        self._forecast.ended(number, rounds + more, share, kept=kept)
 
     def _due(self, number: int, batch: Batch, present: set[str], round: int) -> list[DueVisit]:
         """Return the visits of a round that the journal lacks, in their order."""
@@ -203,12 +245,10 @@ class CampaignRun:
         self.on.journal.refuse(self.campaign.id, self.on.session.token, probe.id, reason)
 
     def _report(self, stage: str, batch: int) -> None:
-        """Report progress; the minimum of rounds is planned for each batch, or more if more were done."""
-        rounds, fewest = self._rounds[batch], self.policy.passes[-1]
-        sizes = [len(one.loads) for one in self.plan.batches]
-        done = sum(size * own for size, own in zip(sizes, self._rounds, strict=True))
-        planned = sum(size * max(fewest, own) for size, own in zip(sizes, self._rounds, strict=True))
-        requests = self._requests
-        remaining_s = requests.elapsed_s * (planned - done) / done if done and requests.visited else None
+        requests, batches = self._requests, len(self.plan.batches)
         samples = sum(map(len, requests.samples.values()))
-        self.on.observe(Progress(stage, batch, len(sizes), rounds, samples, requests.spent_s, remaining_s))
+        left_s = self._forecast.remaining_s
+        if left_s is not None and self.policy.budget_s is not None and requests.visited:
+            slowness = requests.elapsed_s / max(requests.spent_here_s, 1e-9)
+            left_s = min(left_s, max(0.0, self.policy.budget_s - requests.spent_s) * slowness)
+        self.on.observe(Progress(stage, batch, batches, self._rounds[batch], samples, requests.spent_s, left_s))

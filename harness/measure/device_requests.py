@@ -69,6 +69,7 @@ class DeviceRequests:
     _started_s: float = field(default_factory=time.monotonic)
     _slowness: float = 1.0
     _unwritten_s: float = 0.0
+    _before_s: float = 0.0
 
     @classmethod
     def of(cls, on: DeviceRun, campaign: Campaign, limit_s: float) -> DeviceRequests:
@@ -78,13 +79,19 @@ class DeviceRequests:
             campaign,
             min(limit_s, on.time_limit.left_s),
             on.journal.samples(campaign.id),
-            on.journal.spent_s(campaign.id),
+            spent_s := on.journal.spent_s(campaign.id),
+            _before_s=spent_s,
         )
 
     @property
     def elapsed_s(self) -> float:
         """The time since the campaign was begun or resumed."""
         return time.monotonic() - self._started_s
+
+    @property
+    def spent_here_s(self) -> float:
+        """The device time since the campaign was begun or resumed."""
+        return self.spent_s - self._before_s
 
     def visit(
         self, due: Sequence[DueVisit], batch: Batch, finish: Callable[[], None], untimed: Sequence[str] = ()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun
 from harness.measure.policy import RepeatPolicy
+from harness.measure.progress import without_forecast
 from harness.measure.significance import ShapeSaving, Verdict, fit_verdict, holm, shape_saving
 from harness.measure.summary import undisturbed
 from harness.network.fusion_candidates import NodePair, neighbours, shapes
@@ -97,7 +98,8 @@ class FusionSearch:
         known = None if self.fresh else self.on.newest(self.on.key(plan, settings), finished=True)
         campaign = known or self.on.begin(plan, settings)
         if not campaign.complete:
-            CampaignRun(self.on, campaign, plan, policy).run()
+            on = replace(self.on, observe=without_forecast(self.on.observe, "finding fusion"))
+            CampaignRun(on, campaign, plan, policy).run()
         samples = self.on.journal.samples(campaign.id)
         measured = {probe: undisturbed(taken, campaign.clock) for probe, taken in samples.items()}
         savings: dict[tuple[str, ProducerKind], list[ShapeSaving]] = {}

@@ -8,6 +8,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from datetime import datetime
 from pathlib import Path
 
 from harness.errors import JournalError
@@ -20,6 +21,7 @@ from harness.measure.schema import SCHEMA
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import LayerProbes
 from harness.samples import Sample
+from harness.text import is_time
 
 _LAYER = tuple(one.name for one in fields(LayerProbes))
 ALTERED = "altered on disk"
@@ -128,6 +130,15 @@ class JournalReader(DurableFile):
             if excluded == ALTERED:
                 return None
             raise altered(self.path, [number]) from None
+
+    def times(self, campaign: int) -> list[datetime]:
+        """Return the times at which the series of a campaign were taken, in order."""
+        with self._reading():
+            rows = self._db.execute("SELECT DISTINCT taken FROM series WHERE campaign=? ORDER BY taken", (campaign,))
+            try:
+                return [datetime.fromisoformat(taken) for (taken,) in rows if is_time(taken)]
+            except TypeError:
+                raise altered(self.path, [campaign]) from None
 
     def probes(self, campaign: int) -> dict[str, ProbeRecord]:
         """Return the probes of a campaign by id."""

@@ -52,6 +52,10 @@ class LoadedProbes:
         elif new:
             self.session.drop(new)
 
+    def holds(self, loads: Iterable[str]) -> bool:
+        """Return whether all these loads stay for the next pass."""
+        return self._kept.issuperset(loads)
+
     def drop(self) -> None:
         """Drop all that is kept."""
         if self._kept:

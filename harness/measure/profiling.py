@@ -20,6 +20,7 @@ from harness.measure.fusion import FusionSearch
 from harness.measure.journal import Journal
 from harness.measure.journal_records import Campaign, CampaignKey
 from harness.measure.machine_noise import MachineNoise
+from harness.measure.pace import Pace, pace_of
 from harness.measure.policy import RepeatPolicy, unsettled
 from harness.measure.progress import Observer, notes_of
 from harness.measure.request import ProfileRequest
@@ -32,7 +33,7 @@ from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
 from harness.probe.neighbour_windows import with_neighbours
 from harness.probe.probe import network_probe
 from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
-from harness.workspace import AnyWorkspace, as_workspace
+from harness.workspace import AnyWorkspace, Workspace, as_workspace
 
 PROBES_PER_LAYER_RUN = 3.0
 """Device time of one round, as a multiple of one run of the networks: a layer is run alone and in context."""
@@ -66,12 +67,16 @@ class ProfileResult:
 
 @dataclass(frozen=True)
 class DryRun:
-    """A plan, the device time of one of its rounds in seconds, and the networks that it leaves out."""
+    """A plan, the device time of one of its rounds in seconds, and the networks that it leaves out.
+
+    `pace` is that of earlier campaigns on the device, or on another one with its backend; None if there is none.
+    """
 
     plan: ProbePlan
     networks: tuple[CutNetwork, ...]
     round_seconds: float
     refused_networks: tuple[RefusedNetwork, ...] = ()
+    pace: Pace | None = None
 
 
 @dataclass(frozen=True)
@@ -185,7 +190,20 @@ def dry_run(request: ProfileRequest, workspace: AnyWorkspace = None, patience: P
         cuts = with_chains(session, cuts, observe, stop)
         kind = request.auxiliary or auxiliary_for(session.hello.clock)
         plan = _plan_of(session, cuts, rules, kind)
-    return DryRun(plan, tuple(cuts), PROBES_PER_LAYER_RUN * seconds, tuple(accepted.refused))
+    pace = _pace(as_workspace(workspace), request.device)
+    return DryRun(plan, tuple(cuts), PROBES_PER_LAYER_RUN * seconds, tuple(accepted.refused), pace)
+
+
+def _pace(workspace: Workspace, device: str) -> Pace | None:
+    """Return the pace of a device's campaigns, or of those of devices with the same backend."""
+    if not workspace.journal.exists():
+        return None
+    inventory = load_inventory(workspace.devices)
+    backend = find_device(inventory, device).backend
+    alike = [name for name, one in inventory.items() if one.backend == backend and name != device]
+    with Journal(workspace.journal) as journal:
+        found = (pace_of(journal, name, PURPOSE) for name in (device, *alike))
+        return next((pace for pace in found if pace is not None), None)
 
 
 def _round_seconds(session: AgentSession, accepted: _Accepted) -> float:

@@ -7,6 +7,7 @@ The report is made from the journal and the store alone, so that a second run of
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
 
@@ -14,6 +15,9 @@ from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import Engine
 from harness.fleet.store import FleetStore
 from harness.measure.journal import Journal
+from harness.measure.progress import Observer
+from harness.measure.progress import ignore as ignore_progress
+from harness.measure.request import ProfileRequest
 from harness.nightly.due_jobs import DueJob
 from harness.nightly.job_queue import JobQueue, Notify, ignore
 from harness.nightly.night_lock import night_lock
@@ -28,10 +32,15 @@ def current_night(plan: NightPlan) -> date:
     return plan.night(datetime.now().astimezone())
 
 
-def engine_of(plan: NightPlan, workspace: Workspace) -> Engine:
-    """Return the engine that runs the plan's jobs: threads of this process, or the workers of a Dask scheduler."""
+def engine_of(
+    plan: NightPlan, workspace: Workspace, observer: Callable[[ProfileRequest], Observer] = lambda _: ignore_progress
+) -> Engine:
+    """Return the engine that runs the plan's jobs: threads of this process, or the workers of a Dask scheduler.
+
+    `observer` returns the observer of each job that runs in a thread; workers report no progress.
+    """
     if plan.scheduler is None:
-        return LocalEngine(workspace)
+        return LocalEngine(workspace, observer=observer)
     from harness.fleet.cluster.dask_engine import DaskEngine  # the extra `cluster`
 
     return DaskEngine(plan.scheduler, workspace, tls=plan.tls)

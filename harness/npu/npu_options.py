@@ -19,6 +19,9 @@ DEFAULT_PRESET = "edge"
 AUTO_GROUPS = "auto"
 """The value of --groups that leaves the number of groups to the compiler."""
 
+RowSort = Literal["order", "cycles", "macs", "bytes", "name"]
+"""The order of a table's layers: as they run, the largest first, or by name."""
+
 PartitionMethod = Literal["both", "balanced", "score", "absolute"]
 
 _NO_VALUES = "Measure the time only; do not compute values or compare them with ONNX Runtime's."

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from device_agents.emulated_npu.reports.statistics import LayerRow
 from harness.npu.core_run import CompiledProgram, CoreRun
+from harness.npu.npu_options import RowSort
 from harness.npu.run_fields import compile_fields, json_fields
 from harness.npu.tables import NAME_WIDTH, Facts, Part, Table
 from harness.text import byte_size, four_digits, milliseconds, printable
@@ -14,24 +16,35 @@ _SHOWN_WAITS = 3
 _SHOWN_CONVOLUTIONS = 8
 
 
-def run_tables(run: CoreRun) -> list[Part]:
-    """Return the table of the layers, and the facts of the whole run."""
-    return [_layer_table(run), Facts(tuple(_summary(run)))]
+def run_tables(run: CoreRun, sort: RowSort = "order", top: int = 0) -> list[Part]:
+    """Return the table of the layers in an order, of the first `top` if it is not 0, and the facts of the whole run."""
+    return [_layer_table(run, sort, top), Facts(tuple(_summary(run)))]
 
 
-def _layer_table(run: CoreRun) -> Table:
+def _layer_table(run: CoreRun, sort: RowSort, top: int) -> Table:
+    """Return the rows of the layers, and last that of the whole run."""
     header = ("layer", "operators", "cycles", "share", "MACs", "MFU", "external", "bound by")
     marginal = run.marginal_cycles
-    rows = []
-    for row, op in zip(run.rows, (*run.operators, ""), strict=True):
+    found = list(zip(run.rows, (*run.operators, ""), strict=True))
+    layers, rows = sorted(found[:-1], key=lambda one: _place(one[0], sort)), []
+    for row, op in [*layers[: top or None], found[-1]]:
         used = "" if row.mfu_utilisation is None else f"{row.mfu_utilisation:.1%}"
-        moved = row.ddr_read_bytes + row.ddr_written_bytes + row.llc_read_bytes + row.llc_written_bytes
+        moved = _moved_bytes(row)
         share = row.cycles / run.timed.cycles if run.timed.cycles else 0.0
         macs = f"{row.macs:,}" if row.macs else ""
         cells = (f"{row.cycles:,.0f}", f"{share:.1%}", macs, used, byte_size(moved), row.bound)
         extra = () if marginal is None else (f"{marginal[row.layer]:,.0f}" if row.layer >= 0 else "",)
         rows.append((printable(row.name, NAME_WIDTH), printable(op, NAME_WIDTH), *cells, *extra))
     return Table((*header, *(() if marginal is None else ("marginal",))), rows, left=2)
+
+
+def _moved_bytes(row: LayerRow) -> int:
+    return row.ddr_read_bytes + row.ddr_written_bytes + row.llc_read_bytes + row.llc_written_bytes
+
+
+def _place(row: LayerRow, sort: RowSort) -> tuple[float, str]:
+    sizes = {"cycles": row.cycles, "macs": row.macs or 0, "bytes": _moved_bytes(row)}
+    return -float(sizes.get(sort, 0)), row.name if sort == "name" else ""
 
 
 def _summary(run: CoreRun) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
@@ -44,8 +45,14 @@ def check_cores(cores: int, machine: Machine) -> None:
         raise UsageError(f"--cores {cores} is not possible", why=f"At least 1 core is needed; {where}", next_step=step)
 
 
-def compare_splits(model: NetworkModel, machine: Machine, wanted: SplitOptions, options: Options) -> SplitComparison:
-    """Compare the splits of a network, or of some of its layers.
+def compare_splits(
+    model: NetworkModel,
+    machine: Machine,
+    wanted: SplitOptions,
+    options: Options,
+    progress: Callable[[int, int], None] = lambda _done, _count: None,
+) -> SplitComparison:
+    """Compare the splits of a network, or of some of its layers; `progress` receives how many steps are done.
 
     Raises UsageError for an unknown layer, InputError if something does not fit, and HarnessError, a bug, if a
     compiled program cannot run.
@@ -56,7 +63,7 @@ def compare_splits(model: NetworkModel, machine: Machine, wanted: SplitOptions, 
         indices = [_layer_index(name, graph) for name in wanted.layer]
     with errors_of_compiler(), errors_of_forced_choices(options):
         found = split_study.study_splits(
-            graph, machine, wanted.cores, options, layers=indices or None, verify=wanted.verify
+            graph, machine, wanted.cores, options, layers=indices or None, verify=wanted.verify, progress=progress
         )
     operators = tuple(
         "+".join(model.operators[node] for node in each.choice.layer.nodes) or each.choice.layer.function.name.lower()

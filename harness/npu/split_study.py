@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
@@ -22,6 +22,8 @@ from device_agents.emulated_npu.many_cores.pipeline_timing import core_steps
 from device_agents.emulated_npu.timing.stream_timing import simulate_cores
 
 CHAINED = "one, chained"
+_WHOLE = 3
+"""Networks that are timed beside those with one kind of split: on one core, by the best splits, and chained."""
 CLOSE = 0.03
 """A split within this of the true best counts as well chosen."""
 
@@ -109,6 +111,7 @@ def study_splits(
     *,
     layers: Sequence[int] | None = None,
     verify: bool = True,
+    progress: Callable[[int, int], None] = lambda _done, _count: None,
 ) -> SplitStudy:
     """Predict all splits over `cores` cores of a chip, and run them if `verify` is true.
 
@@ -120,7 +123,9 @@ def study_splits(
     spaces = choose_spaces(graph, machine)
     known: dict[object, Mapping[str, int]] = {}
     studied = []
-    for choice in choices:
+    steps = len(choices) + (0 if layers is not None else len(SPLIT_KINDS) + _WHOLE)
+    for number, choice in enumerate(choices):
+        progress(number, steps)
         key = slice_key(choice.layer, graph.values, spaces)
         if verify and key not in known:
             known[key] = {
@@ -129,8 +134,11 @@ def study_splits(
         studied.append(StudiedLayer(choice, known.get(key, {})))
     if layers is not None:
         return SplitStudy(cores, tuple(studied), ())
-    networks = tuple(_networks(choices, graph, machine, cores, options, verify))
-    return SplitStudy(cores, tuple(studied), networks, _chained(graph, machine, at_best, verify))
+    networks = []
+    for network in _networks(choices, graph, machine, cores, options, verify):
+        networks.append(network)
+        progress(len(choices) + len(networks), steps)
+    return SplitStudy(cores, tuple(studied), tuple(networks), _chained(graph, machine, at_best, verify))
 
 
 def time_ps(network: StudiedNetwork) -> int:
@@ -148,8 +156,7 @@ def _chained(graph: Graph, machine: Machine, options: Options, verify: bool) -> 
 
 def _networks(
     choices: Sequence[LayerChoice], graph: Graph, machine: Machine, cores: int, options: Options, verify: bool
-) -> list[StudiedNetwork]:
-    found = []
+) -> Iterator[StudiedNetwork]:
     for name in (ONE, *SPLIT_KINDS, BEST):
         chosen = [choice.best if name == BEST else (choice.of_kind(name) or choice.fallback) for choice in choices]
         count = sum(one.split.kind is not None for one in chosen)
@@ -159,8 +166,7 @@ def _networks(
             choice.layer.index: one.split for choice, one in zip(choices, chosen, strict=True)
         }
         true_ps = network_ps(graph, splits, machine, cores, options) if verify else None
-        found.append(StudiedNetwork(name, sum(one.predicted_ps for one in chosen), true_ps, count))
-    return found
+        yield StudiedNetwork(name, sum(one.predicted_ps for one in chosen), true_ps, count)
 
 
 def layer_ps(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -22,16 +22,21 @@ from harness.predictor.uncertainty.coverage import Coverage, hull_of
 from harness.predictor.uncertainty.intervals import Calibration, calibrate, joined
 from harness.predictor.uncertainty.network_errors import NetworkResiduals, shares_of
 
+Steps = Callable[[int, int], None]
+"""Receives how many of how many steps are done."""
 LEAST_SAMPLES = 20
 _STORED_DIFFERENCE = 1e-4
 _STRAY = 10.0
 """Scores are clipped here before they are correlated."""
 
 
-def fit_predictor(examples: Sequence[TrainingExample], *, seed: int = 0) -> Predictor:
+def fit_predictor(
+    examples: Sequence[TrainingExample], *, seed: int = 0, progress: Steps = lambda _done, _count: None
+) -> Predictor:
     """Learn from measured layers of one device; the same examples and seed give the same predictor.
 
-    A layer measured several times counts once, with its median. Raises UsageError below `LEAST_SAMPLES` layers.
+    A layer measured several times counts once, with its median. `progress` receives how many steps are done. Raises
+    UsageError below `LEAST_SAMPLES` layers.
     """
     repeats: dict[LayerFeatures, list[TrainingExample]] = defaultdict(list)
     for example in examples:
@@ -54,10 +59,10 @@ def fit_predictor(examples: Sequence[TrainingExample], *, seed: int = 0) -> Pred
     # On small systems threads wait for each other by spinning, which takes many times as long as one thread.
     with threadpool_limits(1):
         training = Training(arrays, latency_s, noise, sources, find_tiling(arrays, latency_s, seed, noise), seed)
-        return _stored(training, *_judge(training))
+        return _stored(training, *_judge(training, progress))
 
 
-def _judge(training: Training) -> tuple[dict[str, str], Calibration, dict[str, float]]:
+def _judge(training: Training, progress: Steps) -> tuple[dict[str, str], Calibration, dict[str, float]]:
     """Return how each operator is corrected, intervals, and shares of errors, all from held-out layers.
 
     Networks are held out whole. Without networks, layers are held out at random, and intervals learn extrapolation
@@ -65,13 +70,19 @@ def _judge(training: Training) -> tuple[dict[str, str], Calibration, dict[str, f
     """
     networks, folds, operators = training.networks(), training.folds(), sorted(set(training.arrays.operators))
     everything = dict.fromkeys(operators, tuple(WAYS))
-    held_out = [training.held_out(part, everything) for part in [*networks, *folds]]
+    extremes = [] if networks else training.extremes()
+    parts = [*networks, *folds]
+    steps, held_out = len(parts) + len(extremes) + 1, []
+    for done, part in enumerate(parts):
+        progress(done, steps)
+        held_out.append(training.held_out(part, everything))
     ways = {operator: best_way(held_out, operator) for operator in operators}
     chosen = {operator: (way,) for operator, way in ways.items()}
     residuals = [part.residuals(ways) for part in held_out]
-    extremes = [] if networks else training.extremes()
+    progress(len(parts), steps)
     outside = [training.held_out(part, chosen).residuals(ways).only(Coverage.OUTSIDE) for part in extremes]
     calibration = calibrate(joined([*residuals, *outside]))
+    progress(steps - 1, steps)
     return ways, calibration, shares_of(_together(held_out, ways, calibration))
 
 

@@ -17,7 +17,7 @@ from harness.lut.table_choice import TableReference, open_lut
 from harness.measure.cutting import refused_by_device
 from harness.measure.machine_noise import MachineNoise, Spreads, judge, load_of
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Observer, ignore, notes_of
+from harness.measure.progress import Observer, ignore, notes_of, steps_of
 from harness.measure.steadiness import scatter_of
 from harness.measure.summary import summarise
 from harness.network.layers import cut
@@ -28,7 +28,7 @@ from harness.notebook import frame, html_table
 from harness.samples import Sample
 from harness.settings import DEFAULT_DEVICE
 from harness.text import milliseconds
-from harness.validation.file_comparison import FileComparison, compare_with_file
+from harness.validation.file_comparison import SECONDS, FileComparison, compare_with_file, openings
 from harness.validation.network_case import (
     NetworkCase,
     compile_s,
@@ -176,7 +176,9 @@ def validate(
     ]
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
-    wanted = ProcessPlan(validation_plan(cases), processes, policy, layers, strict, wait_s, variant)
+    starts = [0.0 if table.clock == "device" else openings(case.network) for case in cases]
+    after = SECONDS * sum(map(bool, starts)), sum(starts)
+    wanted = ProcessPlan(validation_plan(cases), processes, policy, layers, strict, wait_s, *after, variant)
     measured = measure_processes(table, workspace, wanted, observe, stop or threading.Event())
     by_device = _refused_by_device(cases, measured.refused)
     refused = (*read.refused, *uncovered, *by_device)
@@ -185,7 +187,11 @@ def validate(
     note_refused(by_device, note)
     first = measured.processes[0]
     by_file = {shown(reference): reference for reference in references} if table.clock != "device" else {}
-    results = [_with_file(_compare(case, measured.processes, table.clock), by_file, case) for case in left]
+    sizes = [SECONDS + openings(case.network) for case in left]
+    compared, results = steps_of(observe, "comparing with the files", sizes), []
+    for number, case in enumerate(left):
+        compared(number, len(left))
+        results.append(_with_file(_compare(case, measured.processes, table.clock), by_file, case))
     oracle = _report_oracle(table, left, [process.truths for process in measured.processes if process.truths])
     found = _summary(device, table, results, first.fingerprint, oracle)
     return replace(found, refused_networks=refused, machine=judge_processes(measured.processes, table, found.floor))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import statistics
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from harness.device.inventory import find_device, load_inventory
 from harness.device.overrides import NO_VARIANT, Variant
@@ -20,10 +22,11 @@ from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import leased_run
+from harness.measure.forecast import ProcessForecast
 from harness.measure.journal import Journal
 from harness.measure.machine_noise import State, between_processes
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Observer
+from harness.measure.progress import Observer, Progress
 from harness.measure.reference import measure_reference
 from harness.measure.steadiness import drift_of
 from harness.measure.summary import STUDENT_95, summarise
@@ -83,7 +86,7 @@ class ProcessPlan:
     The first process runs all of `plan`, the others its whole networks. With `layers` each also asks for the runtime's
     profile. A device with its own clock is always asked, once, because it runs nothing for that and repeats exactly.
     With `strict`, the device must accept all whole networks. Each process waits up to `busy_s` for a device that is in
-    use.
+    use. `after_s` and `after_openings` are the time of what follows: see `ProcessForecast`.
     """
 
     plan: ProbePlan
@@ -92,7 +95,44 @@ class ProcessPlan:
     layers: bool = False
     strict: bool = False
     busy_s: float = 0.0
+    after_s: float = 0.0
+    after_openings: float = 0.0
     variant: Variant = NO_VARIANT
+
+
+@dataclass
+class _ProcessObserver:
+    """Adds to the progress of a campaign which process it is, and the time of those that follow."""
+
+    observe: Observer
+    forecast: ProcessForecast
+    _number: int = 0
+
+    @classmethod
+    def of(cls, observe: Observer, wanted: ProcessPlan) -> Self:
+        """Return the observer of all processes of a plan."""
+        first, later = (
+            sum(len(batch.loads) for batch in plan.batches) for plan in (wanted.plan, _networks_only(wanted.plan))
+        )
+        return cls(
+            observe,
+            ProcessForecast(
+                [first, *(later for _ in range(wanted.processes - 1))], wanted.after_s, wanted.after_openings
+            ),
+        )
+
+    def begin(self, number: int) -> None:
+        """Note that a process begins."""
+        self._number = number
+        self.forecast.begin(number, time.monotonic())
+        self(Progress("starting", 0, 0))
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.batches:
+            self.forecast.opened(time.monotonic())
+        left_s = self.forecast.remaining_s(progress.remaining_s, time.monotonic())
+        count = len(self.forecast.loads)
+        self.observe(replace(progress, remaining_s=left_s, unit="network", process=self._number, processes=count))
 
 
 def measure_processes(
@@ -106,12 +146,14 @@ def measure_processes(
     found: list[ProcessSamples] = []
     refused: dict[str, str] = {}
     patience = Patience(wanted.busy_s, observe, stop)
+    watched = _ProcessObserver.of(observe, wanted)
     with Journal(workspace.journal) as journal:
         for number in range(wanted.processes):
+            watched.begin(number)
             plan = _without(wanted.plan if number == 0 else _networks_only(wanted.plan), refused)
             with (
                 lease_when_free(device, patience, "validation") as session,
-                leased_run(session, device, journal, observe, stop, wanted.variant) as run,
+                leased_run(session, device, journal, watched, stop, wanted.variant) as run,
             ):
                 _check_clock(session, table)
                 if wanted.strict and number == 0:

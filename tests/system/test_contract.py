@@ -32,6 +32,7 @@ COMMANDS = {
 DOCUMENTED = {
     *COMMANDS,
     "benchmark",
+    "compare",
     "report",
     "trace",
     "worker",
@@ -39,7 +40,7 @@ DOCUMENTED = {
     *_below("nightly", "accept history install run status try"),
     *_below("devices", "mark golden"),
     *_below("journal", "check"),
-    *_below("lut", "import"),
+    *_below("lut", "import list prune"),
 }
 
 

@@ -15,7 +15,7 @@ from harness.cli.npu.limited import limited
 from harness.cli.option_groups import spread
 from harness.cli.output import check_folder, note, print_json, print_report, write_csv
 from harness.errors import UsageError
-from harness.npu.npu_options import MachineChoice, Options, RunOptions
+from harness.npu.npu_options import MachineChoice, Options, RowSort, RunOptions
 
 
 def _use_pipeline(given: str | None) -> None:
@@ -30,6 +30,18 @@ class CoreGroupOptions:
 
     groups: Annotated[str | None, typer.Option("--groups", hidden=True, callback=_use_pipeline)] = None
     cores: Annotated[str | None, typer.Option("--cores", hidden=True, callback=_use_pipeline)] = None
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Which layers the table shows, in which order."""
+
+    sort: Annotated[
+        RowSort, typer.Option("--sort", help="Order of the layers: as they run, by name, or the largest first.")
+    ] = "order"
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", min=0, help="Show the first N layers only; 0 shows all.")
+    ] = 0
 
 
 @spread
@@ -56,6 +68,7 @@ def run_command(
     ] = None,
     *,
     compiler: Options,
+    shown: RowOptions,
     refused: CoreGroupOptions,  # noqa: ARG001
     dim: arguments.Dims = None,
     activation: arguments.Activations = None,
@@ -94,4 +107,4 @@ def run_command(
     if json:
         print_json(**json_fields(run))
     else:
-        print_report(run_tables(run))
+        print_report(run_tables(run, shown.sort, shown.top))

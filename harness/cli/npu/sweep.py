@@ -11,7 +11,8 @@ import typer
 from harness.cli import arguments
 from harness.cli.npu.limited import limited
 from harness.cli.option_groups import Only, spread
-from harness.cli.output import check_folder, print_json, print_report, progress_note, write_csv
+from harness.cli.output import check_folder, print_json, print_report, write_csv
+from harness.cli.progress import show_count
 from harness.npu.npu_options import Options, RunOptions
 
 
@@ -87,7 +88,8 @@ def sweep_command(
         if path is not None:
             check_folder(path)
     dims, budget = arguments.parse_dims(dim), limits.cycle_budget
-    sweep = points.run_sweep(model, machines, compiler, dims, budget, progress_note, jobs, cost)
+    with show_count("sweep", "machine") as progress:
+        sweep = points.run_sweep(model, machines, compiler, dims, budget, progress, jobs, cost)
     if csv is not None:
         write_csv(csv, sweep_tables.point_rows(sweep))
     if plot is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,7 +22,6 @@ from harness.npu.npu_options import Options
 from harness.npu.sweep.axis import SweepAxis
 from harness.npu.sweep.grid import Grid, SweepMachine, in_one_line
 from harness.npu.sweep.machine_parameters import ParameterValue
-from harness.npu.value_check import Note
 from harness.parallel import results
 
 Cost = Literal["area", "energy"]
@@ -104,7 +103,7 @@ def run_sweep(
     options: Options,
     dims: Mapping[str, int],
     cycle_budget: int | None,
-    progress: Note,
+    progress: Callable[[int, int], None],
     jobs: int = 1,
     cost: Cost = "area",
 ) -> Sweep:
@@ -185,7 +184,7 @@ class _Work:
         return timed.cycles, timed.timing.makespan_ps / 1e12
 
 
-def _measure(work: _Work, jobs: int, progress: Note) -> tuple[SweepPoint, ...]:
+def _measure(work: _Work, jobs: int, progress: Callable[[int, int], None]) -> tuple[SweepPoint, ...]:
     """Compile and time the network for all machines, and note the progress.
 
     Raises InputError if none of them can run it.
@@ -193,7 +192,7 @@ def _measure(work: _Work, jobs: int, progress: Note) -> tuple[SweepPoint, ...]:
     points: list[SweepPoint] = []
     for point in results(work.point, len(work.candidates), jobs, next_step=_NEXT):
         points.append(point)
-        progress(f"{len(points)} of {len(work.candidates)} machines done")
+        progress(len(points), len(work.candidates))
     if all(point.cycles is None for point in points):
         what = f"No machine of the sweep can run {work.model.name}"
         raise InputError(what, why=f"The first: {points[0].reason}", next_step=points[0].next_step)

@@ -1,4 +1,4 @@
-"""`harness lut`: build, import, show, compare, check and export lookup tables."""
+"""Commands of `harness lut` on a table: build, show, compare, check and export."""
 
 from __future__ import annotations
 
@@ -8,30 +8,34 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import arguments, lut_import
+from harness.cli import arguments
 from harness.cli.invocation import command_line
-from harness.cli.output import interval_ms, note, percent, print_json, print_table
-from harness.cli.overhead_output import OVERHEAD_UNITS, overhead_json, show_overhead
+from harness.cli.layer_table import LayerRow, LayerView, show_layers, work_fields
+from harness.cli.lut.overhead_output import OVERHEAD_UNITS, overhead_json, show_overhead
+from harness.cli.option_groups import spread
+from harness.cli.output import note, percent, print_json, print_table
+from harness.cli.progress import LINE_EVERY_S, show_progress
 from harness.errors import LutNotFound
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
-from harness.settings import DEFAULT_DEVICE
-from harness.text import clock_name, milliseconds, printable
+from harness.text import clock_name, microseconds, printable
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
-    from harness.lut.table import Lut
+    from harness.lut.layer_work import LayerWork
+    from harness.lut.table import Entry, Lut
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Build, import, show, compare, check and export tables."
-)
-app.command("import")(lut_import.import_table)
+SHOWN_ENTRIES = 20
 
-TableFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a table, or its name DEVICE/TABLE.")]
+TableFolder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", help="Folder of a table, or its name DEVICE/TABLE.", autocompletion=arguments.complete_table
+    ),
+]
 
 
-@app.command()
 def build(
-    device: arguments.DeviceName = DEFAULT_DEVICE,
+    device: arguments.DeviceName = None,
     method: Annotated[
         LatencyMethod, typer.Option("--method", help="Estimator of layer latencies; docs/method.md explains them.")
     ] = DEFAULT_METHOD,
@@ -55,7 +59,11 @@ def build(
     from harness.lut.build import build_lut
 
     workspace = find_workspace(directory)
-    table = build_lut(device, workspace=workspace, method=method, batch=batch, threads=threads, note=note)
+    device = device or workspace.default_device
+    with show_progress(f"lut build {device}", quiet_s=LINE_EVERY_S) as observe:
+        table = build_lut(
+            device, workspace=workspace, method=method, batch=batch, threads=threads, note=note, observe=observe
+        )
     if json:
         print_json(
             lut=str(table.path),
@@ -76,25 +84,31 @@ def build(
         _warn(table)
 
 
-@app.command()
+@spread
 def show(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Folder of a table, or its name DEVICE/TABLE.")
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]",
+            help="Folder of a table, or its name DEVICE/TABLE.",
+            autocompletion=arguments.complete_table,
+        ),
     ] = None,
     device: arguments.OptionalDevice = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=0, help="Number of entries to show, slowest first; 0 shows all.")
-    ] = 20,
+    *,
+    view: LayerView,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
     """Show a table: the overhead, the device, the slowest layers.
 
-    Example: harness lut show --device cpu01 --limit 0
+    Example: harness lut show --device cpu01 --sort macs --top 0
     """
+    from harness.lut.layer_work import entry_works
     from harness.lut.table_choice import open_table
 
     table = open_table(device, folder, find_workspace(directory))
+    works = entry_works(table, table.entries)
     if json:
         print_json(
             lut=str(table.path),
@@ -102,24 +116,28 @@ def show(
             fingerprint=dict(table.fingerprint),
             overhead=overhead_json(table),
             rules=[asdict(rule) for rule in table.rules],
-            entries=[asdict(entry) for entry in table.entries],
+            entries=[{**asdict(entry), **work_fields(work)} for entry, work in zip(table.entries, works, strict=True)],
         )
         return
     how = f"method {table.method}  clock {clock_name(table.clock)}  visits {table.visits}"
     print(f"{printable(str(table.path))}  {printable(f'{table.created}  {how}')}")
     print(printable("  ".join(f"{name}: {value}" for name, value in sorted(table.fingerprint.items()))))
     show_overhead(table)
-    entries = sorted(table.entries, key=lambda entry: -entry.latency_s)
-    rows = []
-    for entry in entries[: limit or None]:
-        times = milliseconds(entry.latency_s), interval_ms(entry.interval_s)
-        flags = entry.flags if entry.resolved else "below resolution"
-        rows.append((entry.key, entry.op, entry.context, *times, str(entry.samples), flags))
-    print_table(("key", "operators", "context", "latency ms", "95 % interval", "n", ""), rows, left=3)
-    print(f"{len(entries)} entries, {sum(not entry.resolved for entry in entries)} below resolution")
+    rows = [_row(entry, work, view) for entry, work in zip(table.entries, works, strict=True)]
+    show_layers(rows, view, sort="latency", top=SHOWN_ENTRIES, last="; --top 0 shows all")
+    unresolved = sum(not entry.resolved for entry in table.entries)
+    print(f"{len(rows)} entries, {unresolved} below resolution: too short to distinguish from noise")
 
 
-@app.command()
+def _row(entry: Entry, work: LayerWork | None, view: LayerView) -> LayerRow:
+    """Return the row of an entry; estimators that disagree are named in a wide view."""
+    note = "" if entry.resolved else "below resolution"
+    if entry.flags and entry.resolved:
+        note = entry.flags if view.wide else "disputed"
+    place = (entry.key, entry.context)
+    return LayerRow("", entry.op, entry.latency_s, entry.stderr_s, work, *place, samples=entry.samples, note=note)
+
+
 def diff(
     before: TableFolder,
     after: TableFolder,
@@ -156,10 +174,10 @@ def diff(
         return
     rows = []
     for one in changes.changed:
-        times = milliseconds(one.before_s), milliseconds(one.after_s)
+        times = microseconds(one.before_s), microseconds(one.after_s)
         rows.append((one.key, one.op, one.context, *times, percent(one.ratio - 1), f"{one.z:+.1f}"))
     if rows:
-        print_table(("key", "operators", "context", "before ms", "after ms", "change", "z"), rows, left=3)
+        print_table(("key", "operators", "context", "before µs", "after µs", "change", "z"), rows, left=3)
     print(
         f"{len(changes.changed)} of {changes.common} common layers changed; {len(changes.added)} added,"
         f" {len(changes.removed)} removed; in total {percent(changes.total_ratio - 1)}"
@@ -168,7 +186,6 @@ def diff(
         note(f"{name}: {was} -> {is_now}")
 
 
-@app.command()
 def check(
     folders: Annotated[list[Path] | None, typer.Argument(metavar="[DIR …]", help="Folders of tables.")] = None,
     directory: arguments.WorkspaceFolder = None,
@@ -197,7 +214,6 @@ def check(
     print(f"{len(tables)} tables intact")
 
 
-@app.command()
 def export(
     output: Annotated[Path, typer.Argument(metavar="FILE", help="File to write: .csv, .json or .parquet.")],
     folder: arguments.LutFolder = None,

@@ -1,0 +1,137 @@
+"""Columns of text: as wide as their cells, or fitted to the width of a terminal.
+
+On a terminal, heads are stacked, names are cut in the middle, where they differ least, and sentences are folded at
+words. Numbers are neither cut nor folded: a number without its end is another number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+_GAP = 2
+_LEAST_TEXT = 8
+_NUMERIC = re.compile(r"(?:[^A-Za-z]|(?<=[0-9])e(?=[-+][0-9]))*(?:[A-Za-z]{1,4})?\Z")
+"""Numbers, intervals and numbers with a unit; other cells are text."""
+_SENTENCE_WORDS = 3
+_LONG_WORD = 16
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The head and the cells of a column; text may be cut or folded."""
+
+    head: str
+    cells: Sequence[str]
+    is_left: bool
+    is_text: bool
+
+    @property
+    def width(self) -> int:
+        """The width of the longest cell."""
+        return max((cell_len(one) for one in self.cells), default=0)
+
+    @property
+    def least(self) -> int:
+        """The width below which the column cannot be shown."""
+        if not self.is_text:
+            return self.width
+        words = [word for one in self.cells if len(one.split()) >= _SENTENCE_WORDS for word in one.split()]
+        return min(self.width, max((_LEAST_TEXT, *(min(cell_len(word), _LONG_WORD) for word in words))))
+
+
+def lay_out(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: int, *, bars: bool = False, width: int | None = None
+) -> list[str]:
+    """Return the lines of a table, fitted to `width` if given; the first `left` columns, and bars, are flush left."""
+    columns = [
+        _Column(
+            head,
+            [row[at] for row in rows],
+            at < left or (bars and at == len(header) - 1),
+            not (bars and at == len(header) - 1) and any(not _NUMERIC.match(row[at]) for row in rows),
+        )
+        for at, head in enumerate(header)
+    ]
+    widths = [max(cell_len(one.head), one.width) for one in columns]
+    if width is None or sum(widths) + _GAP * (len(widths) - 1) <= width:
+        return [_line([[one] for one in row], columns, widths, 0) for row in (header, *rows)]
+    heads = [_head_lines(one.head, one) for one in columns]
+    widths = [max(one.width, *(cell_len(line) for line in head), 1) for one, head in zip(columns, heads, strict=True)]
+    _shrink(widths, columns, width - _GAP * (len(widths) - 1))
+    heads = [[middle_cut(line, size) for line in head] for head, size in zip(heads, widths, strict=True)]
+    tall = max(map(len, heads))
+    heads = [[""] * (tall - len(head)) + head for head in heads]
+    lines = list(_lines(heads, columns, widths))
+    for row in rows:
+        cells = [_fitted(cell, size) for cell, size in zip(row, widths, strict=True)]
+        lines += _lines(cells, columns, widths)
+    return lines
+
+
+def middle_cut(text: str, width: int) -> str:
+    """Return a text of at most `width` columns, with … in place of its middle if it is longer."""
+    if cell_len(text) <= width:
+        return text
+    if width <= 1:
+        return "…"[:width]
+    kept = min(width - 1, len(text) - 1)
+    while True:
+        tail = kept // 2
+        found = f"{text[: kept - tail]}…{text[len(text) - tail :]}"
+        if cell_len(found) <= width:
+            return found
+        kept -= 1
+
+
+def _head_lines(head: str, column: _Column) -> list[str]:
+    """Return the head on several lines, none longer than the cells or its own longest word."""
+    words = head.split()
+    longest = max((cell_len(word) for word in words), default=0)
+    return _folded(words, max(longest, column.width)) or [""]
+
+
+def _shrink(widths: list[int], columns: Sequence[_Column], room: int) -> None:
+    """Narrow the widest text until all columns fit, or no text can be narrower."""
+    while sum(widths) > room:
+        wide = [at for at, one in enumerate(columns) if one.is_text and widths[at] > one.least]
+        if not wide:
+            return
+        widths[max(wide, key=lambda at: widths[at])] -= 1
+
+
+def _fitted(cell: str, width: int) -> list[str]:
+    """Return a cell on one line, or a sentence folded at its words."""
+    if cell_len(cell) <= width:
+        return [cell]
+    words = cell.split()
+    if len(words) < _SENTENCE_WORDS:
+        return [middle_cut(cell, width)]
+    return _folded([middle_cut(word, width) for word in words], width)
+
+
+def _folded(words: Sequence[str], width: int) -> list[str]:
+    lines: list[str] = []
+    for word in words:
+        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def _lines(cells: Sequence[Sequence[str]], columns: Sequence[_Column], widths: Sequence[int]) -> Iterator[str]:
+    for at in range(max(map(len, cells), default=0)):
+        yield _line(cells, columns, widths, at)
+
+
+def _line(cells: Sequence[Sequence[str]], columns: Sequence[_Column], widths: Sequence[int], at: int) -> str:
+    parts = []
+    for lines, column, width in zip(cells, columns, widths, strict=True):
+        text = lines[at] if at < len(lines) else ""
+        space = " " * (width - cell_len(text))
+        parts.append(text + space if column.is_left else space + text)
+    return (" " * _GAP).join(parts).rstrip()

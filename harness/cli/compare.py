@@ -1,0 +1,164 @@
+"""`harness compare`: two tables or devices side by side."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import arguments
+from harness.cli.option_groups import Only, spread
+from harness.cli.output import note, print_json, print_table
+from harness.errors import CoverageError, LutNotFound
+from harness.text import microseconds, milliseconds, printable
+from harness.workspace import Workspace, find_workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.estimation.table_comparison import TableComparison
+    from harness.lut.table import Lut
+
+_SHOWN_LAYERS = 10
+_NAMED = 5
+_WORDS = {"a": "A", "b": "B", "neither": "", None: ""}
+
+Side = Annotated[
+    str,
+    typer.Argument(
+        metavar="TABLE|DEVICE",
+        help="Folder of a table, its name DEVICE/TABLE, or a device, whose newest table is used.",
+        autocompletion=arguments.complete_table,
+    ),
+]
+
+
+@spread
+def compare(
+    a: Side,
+    b: Side,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL.onnx …]",
+            help=arguments.MODELS_HELP + " Default: the networks that both tables were measured with.",
+            autocompletion=arguments.complete_model,
+        ),
+    ] = None,
+    *,
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", min=0, help="Number of layers to show, 0 for all.")
+    ] = _SHOWN_LAYERS,
+    wide: Annotated[bool, typer.Option("--wide", help="Add columns: key and context of layers.")] = False,
+    reading: Annotated[arguments.Reading, Only(("dim", "batch", "strict"))],
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
+) -> None:
+    """Compare two tables or devices: networks, operators and layers, and which of them is faster where.
+
+    A network is faster on one side if the 95 % intervals do not overlap, a layer if it differs by more than 2 % and
+    three standard errors. Layers are compared if both tables have them. A network that one table does not cover is
+    listed, and the exit code is 6.
+
+    Example: harness compare cpu01 npu01 builtin:squeezenet
+    """
+    from harness.estimation.table_comparison import compare_tables, side_names
+    from harness.network.network_list import refusals_error
+
+    workspace = find_workspace(directory)
+    tables = _table(a, workspace), _table(b, workspace)
+    if tables[0].clock != tables[1].clock:
+        note(f"The clocks differ: A has {tables[0].clock} time, B {tables[1].clock} time")
+    found = compare_tables(
+        *tables,
+        tuple(models or ()),
+        workspace=workspace,
+        dims=reading.dims,
+        batch=reading.batch,
+        strict=reading.strict,
+        note=note,
+    )
+    if json:
+        sides = [{"lut": one.name, "device": one.device, "clock": one.clock} for one in tables]
+        print_json(a=sides[0], b=sides[1], **asdict(found))
+    else:
+        names = side_names(*tables)
+        print(f"A: {printable(names[0])}    B: {printable(names[1])}")
+        _show(found, top, wide)
+    if found.unnamed:
+        shown = ", ".join(found.unnamed[:_NAMED]) + (", …" if len(found.unnamed) > _NAMED else "")
+        note(f"{len(found.unnamed)} networks of both tables ({shown}) are neither built in nor files here; name them")
+    if found.refused_networks:
+        raise refusals_error(found.refused_networks, len(found.networks))
+    if found.uncovered:
+        what = f"A table lacks layers of {', '.join(found.uncovered[:_NAMED])}"
+        raise CoverageError(what, next_step="Profile them on both devices and build the tables again, or omit them")
+    if not found.networks and not found.layers:
+        step = "Profile the same networks on both devices, or name networks"
+        raise CoverageError("The tables have no layer in common", next_step=step)
+
+
+def _table(side: str, workspace: Workspace) -> Lut:
+    """Return the table that a word of the command names; raises LutNotFound."""
+    from harness.lut.table_choice import open_table
+
+    folder = Path(side)
+    if folder.is_dir() or ((workspace.lut / side).is_dir() and "/" in side):
+        return open_table(None, folder, workspace)
+    if "/" in side:
+        step = "`harness lut list` lists the tables"
+        raise LutNotFound(f"There is no table {side[:200]}", next_step=step)
+    return open_table(side, None, workspace)
+
+
+def _show(found: TableComparison, top: int, wide: bool) -> None:
+    if found.networks:
+        rows = [
+            (one.name, *_latencies(one.a_s, one.b_s), _ratio(one.ratio), _WORDS[one.faster]) for one in found.networks
+        ]
+        print_table(("network", "A ms", "B ms", "B / A", "faster"), rows)
+        print()
+    if found.operators:
+        operators = [
+            (
+                one.op,
+                str(one.layers),
+                microseconds(one.a_s),
+                microseconds(one.b_s),
+                _ratio(one.ratio),
+                str(one.a_faster),
+                str(one.b_faster),
+            )
+            for one in found.operators
+        ]
+        head = ("operators", "layers", "A µs", "B µs", "B / A", "A faster", "B faster")
+        print_table(head, operators)
+        print()
+        _show_layers(found, top, wide)
+    wins = [sum(one.faster == side for one in found.layers) for side in ("a", "b")]
+    print(
+        f"{len(found.layers)} common layers: A is faster on {wins[0]}, B on {wins[1]};"
+        f" {found.only_a} are in A alone, {found.only_b} in B alone"
+    )
+
+
+def _show_layers(found: TableComparison, top: int, wide: bool) -> None:
+    rows: list[Sequence[str]] = []
+    for one in found.layers[: top or None]:
+        places = (one.key, one.context) if wide else ()
+        times = (microseconds(one.a_s), microseconds(one.b_s), _ratio(one.ratio), _WORDS[one.faster])
+        rows.append((one.op, *places, *times))
+    places = ("key", "context") if wide else ()
+    print_table(("layer", *places, "A µs", "B µs", "B / A", "faster"), rows, left=1 + len(places))
+    if len(rows) < len(found.layers):
+        print(f"and {len(found.layers) - len(rows)} more layers, which differ less; --top 0 shows all")
+
+
+def _latencies(*seconds: float | None) -> tuple[str, ...]:
+    return tuple("not covered" if one is None else milliseconds(one) for one in seconds)
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
