@@ -24,14 +24,14 @@ from fuzz.mutation import INTEGERS, NUMBERS, TEXTS, any_value, json_text, mutate
 from fuzz.outcome import Outcome
 from harness.errors import HarnessError, JournalError
 from harness.lut.build import build_lut
-from harness.measure.journal import Journal
-from harness.measure.journal_records import CampaignKey, Slot
-from harness.measure.journal_transfer import extract
-from harness.measure.merge import merge
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.merge import merge
+from harness.measure.journal.records import CampaignKey, Slot
+from harness.measure.journal.transfer import extract
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.limited_reading import prepared
-from harness.network.read import parse_model
+from harness.network.reading.read import parse_model
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
 from harness.samples import Sample
@@ -146,7 +146,7 @@ def seeds() -> list[bytes]:
     with tempfile.TemporaryDirectory() as root:
         path = Path(root) / "journal.sqlite"
         plan = _plan()
-        with Journal(path) as journal, mock.patch("harness.measure.journal.datetime", _StoppedClock):
+        with Journal(path) as journal, mock.patch("harness.measure.journal.journal.datetime", _StoppedClock):
             for seed, complete in ((1, True), (2, False)):
                 _measure(journal, plan, seed, complete)
         large, sent = path.read_bytes(), extract(path, _JOB)

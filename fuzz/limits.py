@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from harness.network.limits import READING
+from harness.network.reading.limits import READING
 
 
 class TooLong(BaseException):

@@ -14,8 +14,6 @@ from harness.errors import UnsupportedNetwork
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.table import Lut
 from harness.lut.table_files import publish, read_lut
-from harness.network.batch import rebatch
-from harness.network.batch_check import check_rows
 from harness.network.fusion_rules import (
     DEFAULT_RULES,
     UNSIGNED_PAIRS,
@@ -25,9 +23,11 @@ from harness.network.fusion_rules import (
     pattern_of,
     structure_of,
 )
-from harness.network.hand_back import decode_network, encode_network
 from harness.network.layers import cut, place_of
 from harness.network.network import Network
+from harness.network.reading.batch import rebatch
+from harness.network.reading.batch_check import check_rows
+from harness.network.reading.hand_back import decode_network, encode_network
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe import network_probe, single_probe
 from harness.probe.probe_plan import CutNetwork, plan_probes

@@ -21,12 +21,12 @@ from fuzz.mutation import mutate_bytes, mutate_message
 from fuzz.network_use import BATCH, round_trip, set_batch, use
 from fuzz.outcome import Outcome
 from harness.errors import NetworkError
-from harness.network.hand_back import encode_network
 from harness.network.limited_reading import prepared
-from harness.network.limits import READING
 from harness.network.model_references import load_network
 from harness.network.network import Network
-from harness.network.read import read_model
+from harness.network.reading.hand_back import encode_network
+from harness.network.reading.limits import READING
+from harness.network.reading.read import read_model
 
 _COMPARED = 32
 """One network in so many is also read by the isolated process, which must find the same."""

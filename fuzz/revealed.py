@@ -22,7 +22,7 @@ from harness.network.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed
 from harness.network.layers import cut
 from harness.network.limited_reading import prepared
 from harness.network.network import Network
-from harness.network.read import parse_model
+from harness.network.reading.read import parse_model
 from harness.network.runtime_graph.formats import READERS, read_runtime_chains, read_runtime_graph
 from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.chain_plan import plan_chains

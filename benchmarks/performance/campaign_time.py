@@ -28,7 +28,7 @@ from pathlib import Path
 from unittest import mock
 
 from harness import build_lut, profile, validate
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.workspace import Workspace
 
 NETWORKS = "builtin:squeezenet,builtin:mobilenetv2,builtin:resnet50"

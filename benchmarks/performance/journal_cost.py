@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.measure.journal import Journal
-from harness.measure.journal_records import CampaignKey, Slot
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import CampaignKey, Slot
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe import reference_probe

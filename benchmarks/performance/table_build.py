@@ -21,7 +21,7 @@ from harness import build_lut, profile
 from harness.latency.estimators import estimate_layers
 from harness.lut.build import read_campaign
 from harness.lut.learning import learn_predictor
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.network.model_references import BUILTIN_NAMES, BUILTIN_PREFIX
 from harness.settings import DEFAULT_DEVICE

@@ -18,7 +18,7 @@ from harness.errors import DeviceQuarantined
 from harness.fleet.health import SESSIONS_TO_LEARN, check_golden
 from harness.fleet.store import FleetStore
 from harness.measure.device_run import DeviceRun
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 
 SLOWDOWNS = (1.0, 1.02, 1.05, 1.1, 1.2)
 NOISE = 0.01

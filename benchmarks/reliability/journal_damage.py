@@ -24,7 +24,7 @@ from nullbench import Bench
 
 from benchmarks.generated_page import table
 from harness.errors import JournalError
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 
 EDITS = "one to three rows edited by SQL"

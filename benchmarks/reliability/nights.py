@@ -44,7 +44,7 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.cutting import cut_as_reported
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import ignore
 from harness.network.layers import context_of, cut

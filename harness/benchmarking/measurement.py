@@ -18,7 +18,7 @@ from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
 from harness.measure.cutting import refused_by_device
 from harness.measure.device_run import DeviceRun, leased_run
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore, notes_of
 from harness.network.model_references import Models, model_references

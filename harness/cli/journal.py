@@ -33,8 +33,8 @@ def check(
 
     Example: harness journal check
     """
-    from harness.measure.journal import Journal
-    from harness.measure.journal_reader import altered
+    from harness.measure.journal.journal import Journal
+    from harness.measure.journal.reader import altered
 
     path = find_workspace(directory).journal
     if not path.exists():

@@ -40,8 +40,8 @@ from harness.measure.busy_device import Announcement
 from harness.measure.campaign_noise import judge_campaign
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.forecast import ClosingForecast
-from harness.measure.journal import Journal
-from harness.measure.journal_records import PENDING
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import PENDING
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
 from harness.measure.progress import Observer, followed_by, ignore, notes_of
 from harness.measure.request import ProfileRequest

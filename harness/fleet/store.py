@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from harness.measure.database import DurableFile, Schema
+from harness.measure.journal.database import DurableFile, Schema
 
 HealthName = Literal["good", "unknown", "bad", "maintenance", "retired"]
 HEALTH: tuple[HealthName, ...] = ("good", "unknown", "bad", "maintenance", "retired")

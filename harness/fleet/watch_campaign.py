@@ -5,8 +5,8 @@ from __future__ import annotations
 from harness.errors import CampaignIncomplete
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun
-from harness.measure.journal import Journal
-from harness.measure.journal_records import PENDING, Campaign
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.profiling import Profiled
 from harness.measure.request import ProfileRequest
 from harness.slowdowns.detection_power import LEVEL

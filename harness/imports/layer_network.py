@@ -19,8 +19,8 @@ from harness.imports.layer_spec import LayerSpec
 from harness.network.fusion_rules import FusionRule, pattern_of, structure_of
 from harness.network.layers import cut
 from harness.network.network import Network
-from harness.network.prepare import prepare
-from harness.network.read import ModelFile
+from harness.network.reading.prepare import prepare
+from harness.network.reading.read import ModelFile
 
 _IR_VERSION = 8
 _CONVOLUTIONS = ("Conv", "ConvTranspose")

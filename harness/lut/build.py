@@ -26,8 +26,8 @@ from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import publish
 from harness.measure.campaign_noise import judge_campaign, reference_s, repeatability_of
-from harness.measure.journal import Journal
-from harness.measure.journal_records import PENDING, Campaign
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.progress import Observer, Progress, ignore, steps_of
 from harness.measure.summary import Measurement, summarise
 from harness.network.fusion_rules import FusionRule

@@ -13,7 +13,7 @@ from harness.errors import BackendError, WorkerDied
 from harness.measure.device_requests import DeviceRequests, DueVisit, TimeUp, device_s, load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.forecast import CampaignForecast
-from harness.measure.journal_records import Campaign, Slot
+from harness.measure.journal.records import Campaign, Slot
 from harness.measure.loaded_probes import LoadedProbes
 from harness.measure.pace import pace_of
 from harness.measure.policy import FEWEST_ROUNDS, RepeatPolicy, unsettled, visit_order

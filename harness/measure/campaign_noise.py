@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from harness.measure.journal_reader import JournalReader
-from harness.measure.journal_records import Campaign
+from harness.measure.journal.reader import JournalReader
+from harness.measure.journal.records import Campaign
 from harness.measure.machine_noise import MachineNoise, Spreads, between_processes, judge, load_of
 from harness.measure.steadiness import drift_of, scatter_of
 from harness.measure.summary import summarise

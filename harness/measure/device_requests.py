@@ -10,7 +10,7 @@ from harness.device.session import LoadRequest, Series, Visit
 from harness.device.time_limit import too_slow
 from harness.errors import DeviceTooSlow
 from harness.measure.device_run import DeviceRun
-from harness.measure.journal_records import Campaign, Slot
+from harness.measure.journal.records import Campaign, Slot
 from harness.probe.batches import Batch, probe_of
 from harness.probe.probe import Probe
 from harness.samples import Sample

@@ -13,10 +13,10 @@ from harness.device.overrides import NO_VARIANT, Variant
 from harness.device.session import AgentSession, open_session
 from harness.device.time_limit import TimeLimit
 from harness.errors import Interrupted
-from harness.measure.journal import Journal
-from harness.measure.journal_records import Campaign, CampaignKey
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import Campaign, CampaignKey
+from harness.measure.journal.sessions_at_work import at_work
 from harness.measure.progress import Observer, ignore
-from harness.measure.sessions_at_work import at_work
 from harness.probe.probe_plan import ProbePlan
 from harness.workspace import Workspace
 

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from harness.network.fusion_rules import MOVED_TRANSPOSES, FusionRule, of_any_kind, parse_pattern, pattern_of
 from harness.network.network import Network
-from harness.network.network_parts import Parts
+from harness.network.zoo.network_parts import Parts
 
 _PAD = "Pad(x0);"
 _EDGE = 6

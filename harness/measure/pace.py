@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from harness.measure.campaign_noise import GOLDEN
-from harness.measure.journal import Journal
-from harness.measure.journal_records import Campaign
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import Campaign
 
 _NEWEST = 5
 """Campaigns that count: a device and its host change."""

@@ -17,8 +17,8 @@ from harness.measure.core_caches import core_cache_bytes
 from harness.measure.cutting import cut_as_probed, cut_as_reported, put_network, refuse_unplaced, with_chains
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
-from harness.measure.journal import Journal
-from harness.measure.journal_records import Campaign, CampaignKey
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import Campaign, CampaignKey
 from harness.measure.machine_noise import MachineNoise
 from harness.measure.pace import Pace, pace_of
 from harness.measure.policy import RepeatPolicy, unsettled

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.errors import DeviceUnsteady
-from harness.measure.journal import Journal
-from harness.measure.journal_records import Campaign
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import Campaign
 from harness.measure.summary import seconds_of, summarise
 from harness.samples import Sample
 from harness.settings import MOST_DRIFT

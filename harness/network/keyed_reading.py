@@ -16,7 +16,6 @@ from harness import cache
 from harness.network.documents import decode_document
 from harness.network.fusion_rules import FusionRule
 from harness.network.keyed_network import FORMAT, KeyedNetwork, encode_keyed, keyed, keyed_of
-from harness.network.limits import READING
 from harness.network.model_references import (
     Model,
     ModelContent,
@@ -31,6 +30,7 @@ from harness.network.model_references import (
     stem_of,
 )
 from harness.network.network_list import NetworksRead, Progress, read_each
+from harness.network.reading.limits import READING
 from harness.version import VERSION
 
 _BLOCK_BYTES = 1 << 18

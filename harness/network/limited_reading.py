@@ -20,19 +20,19 @@ from typing import Any
 
 from harness import errors
 from harness.errors import HarnessError, InvalidNetwork, UnsupportedNetwork
-from harness.network import limited_process
-from harness.network.batch import Rebatched, leading_dims, rebatch
-from harness.network.batch_check import TOO_LARGE, check_rows
-from harness.network.control_flow import all_nodes
 from harness.network.documents import decode_document, encode, is_whole
 from harness.network.fusion_rules import FusionRule
-from harness.network.hand_back import decode_network, encode_network, most_parts
 from harness.network.keyed_network import KeyedNetwork, encode_keyed, keyed, keyed_of
-from harness.network.limited_process import Answer
-from harness.network.limits import READING, Limits, too_much_memory
 from harness.network.network import Network
-from harness.network.prepare import prepare
-from harness.network.read import ModelFile, parse_model, read_model
+from harness.network.reading import limited_process
+from harness.network.reading.batch import Rebatched, leading_dims, rebatch
+from harness.network.reading.batch_check import TOO_LARGE, check_rows
+from harness.network.reading.control_flow import all_nodes
+from harness.network.reading.hand_back import decode_network, encode_network, most_parts
+from harness.network.reading.limited_process import Answer
+from harness.network.reading.limits import READING, Limits, too_much_memory
+from harness.network.reading.prepare import prepare
+from harness.network.reading.read import ModelFile, parse_model, read_model
 from harness.text import byte_size, printable, shortened
 
 Source = Path | tuple[str, bytes]

@@ -19,7 +19,7 @@ from harness.text import printable
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from harness.network.read import ModelFile
+    from harness.network.reading.read import ModelFile
 
 BUILTIN_PREFIX = "builtin:"
 _LIGHT_NAMES = "bvlc_alexnet densenet121 inception_v1 inception_v2 resnet50 shufflenet squeezenet vgg19 zfnet512"
@@ -146,9 +146,9 @@ def model_path(reference: ModelReference) -> Iterator[Path]:
 
 
 def _network(reference: ModelReference, dims: Mapping[str, int], batch: int | None) -> tuple[Network, str]:
-    from harness.network.batch import rebatch  # not loaded for networks that are in the cache
-    from harness.network.batch_check import check_rows
     from harness.network.limited_reading import prepared, read_network
+    from harness.network.reading.batch import rebatch  # not loaded for networks that are in the cache
+    from harness.network.reading.batch_check import check_rows
 
     if isinstance(reference, ModelContent):
         return read_network((reference.name, reference.content), dims, batch)
@@ -160,7 +160,7 @@ def _network(reference: ModelReference, dims: Mapping[str, int], batch: int | No
 
 
 def _builtin(reference: str) -> ModelFile:
-    from harness.network.read import check_model, read_model
+    from harness.network.reading.read import check_model, read_model
 
     name = reference.removeprefix(BUILTIN_PREFIX)
     if name in LIGHT_FILES:

@@ -16,8 +16,8 @@ from harness.fleet.store import FleetStore
 from harness.lut.table import Entry
 from harness.lut.table_choice import latest_lut
 from harness.lut.table_files import read_lut
-from harness.measure.journal import Journal
-from harness.measure.journal_records import Campaign
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import Campaign
 from harness.measure.policy import RepeatPolicy
 from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.measure.summary import Z_95

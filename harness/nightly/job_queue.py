@@ -13,8 +13,8 @@ from harness.device.inventory import Device, load_inventory
 from harness.errors import EngineError, HarnessError, Interrupted
 from harness.fleet.profile_outcome import Engine, Failure, ProfileOutcome
 from harness.fleet.store import OUT_OF_SERVICE, FleetStore, JobStatus
-from harness.measure.journal import Journal
-from harness.measure.journal_records import PENDING, Campaign
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.request import ProfileRequest
 from harness.nightly.due_jobs import DueJob, campaigns_of_nights, due_jobs, is_done
 from harness.nightly.job_order import within_budget

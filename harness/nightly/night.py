@@ -14,7 +14,7 @@ from datetime import date, datetime
 from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import Engine
 from harness.fleet.store import FleetStore
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.progress import Observer
 from harness.measure.progress import ignore as ignore_progress
 from harness.measure.request import ProfileRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.errors import UsageError
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.nightly.due_jobs import campaigns_of_nights
 from harness.nightly.night_report import SetComparison
 from harness.nightly.set_comparison import ComparisonRules, compare_watches

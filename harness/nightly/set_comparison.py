@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from harness.fleet.store import Acceptance
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.nightly.due_jobs import campaigns_of_nights
 from harness.nightly.night_report import Change, SetComparison, SetRow
 from harness.text import printable

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.errors import UsageError
 from harness.fleet.store import Acceptance, FleetStore
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.nightly.due_jobs import campaigns_of_nights
 from harness.nightly.set_comparison import subject_id
 from harness.nightly.watched_sets import read_watches, watched_sets, watches_of_set

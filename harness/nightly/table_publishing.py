@@ -10,8 +10,8 @@ from harness.fleet.profile_outcome import Failure
 from harness.lut.build import build_lut
 from harness.lut.table_choice import latest_lut
 from harness.lut.table_files import read_lut
-from harness.measure.journal import Journal
-from harness.measure.journal_records import Campaign
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import Campaign
 from harness.nightly.due_jobs import campaigns_of_nights
 from harness.nightly.night_report import PublishedTable, SetRow, bug
 from harness.workspace import Workspace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.nightly.due_jobs import NightlyCampaign, campaigns_of_nights
 from harness.slowdowns.watch_series import WatchSeries, read_watch
 

@@ -16,10 +16,10 @@ from device_agents.emulated_npu.machine import Machine, preset_names
 from harness.errors import InputError, UsageError, reason_of
 from harness.files import read_file
 from harness.network.assemble import AssembledModel, assemble_network
-from harness.network.limited_process import allow_for_size
 from harness.network.model_references import BUILTIN_PREFIX, ModelReference
 from harness.network.network import Network
 from harness.network.network_list import load_networks
+from harness.network.reading.limited_process import allow_for_size
 from harness.npu.activation_tables import read_tables, with_tables
 from harness.npu.error_translation import errors_of_forced_choices, errors_of_user
 from harness.npu.network_model import NetworkModel

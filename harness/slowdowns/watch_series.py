@@ -11,8 +11,8 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.errors import JournalError
-from harness.measure.journal import Journal
-from harness.measure.journal_records import ProbeRecord
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import ProbeRecord
 from harness.measure.summary import seconds_of
 from harness.probe.probe_plan import STACK_COPIES, LayerProbes
 from harness.slowdowns.findings import Subject

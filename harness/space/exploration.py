@@ -17,7 +17,7 @@ from harness.measure.core_caches import core_cache_bytes
 from harness.measure.cutting import cut_as_reported
 from harness.measure.device_requests import device_s
 from harness.measure.device_run import DeviceRun
-from harness.measure.journal_records import Campaign
+from harness.measure.journal.records import Campaign
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import PURPOSE
 from harness.measure.progress import without_forecast

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from harness.network.layers import Layer
 from harness.network.network import Network
-from harness.network.network_parts import Parts
+from harness.network.zoo.network_parts import Parts
 from harness.space.configuration import (
     NO_ACTIVATION,
     Configuration,

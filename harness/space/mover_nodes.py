@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.network.network_parts import Parts
+from harness.network.zoo.network_parts import Parts
 from harness.space.movers import ORDERS, Elementwise, Joining, Mover, Resizing, Rowwise
 
 

@@ -23,9 +23,9 @@ from harness.errors import reason_of
 from harness.host_runtime import OUT_OF_MEMORY
 from harness.measure.summary import MAD_TO_SIGMA, Z_95
 from harness.network.assemble import AssembledModel
-from harness.network.limits import COMPARING, Limits, too_much_memory
 from harness.network.model_references import ModelReference, is_builtin, model_path
 from harness.network.network import Network
+from harness.network.reading.limits import COMPARING, Limits, too_much_memory
 
 SECONDS = 1.5
 _OPENINGS_PER_BYTE = 0.35 / (1 << 20)

@@ -23,7 +23,7 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import leased_run
 from harness.measure.forecast import ProcessForecast
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.machine_noise import State, between_processes
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, Progress

@@ -18,7 +18,7 @@ from harness.device.inventory import load_inventory
 from harness.device.session import Visit, open_session
 from harness.errors import BackendError, HarnessError, UnsupportedNetwork, WorkerDied
 from harness.measure.device_requests import load_request
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.network.model_references import load_network
 from harness.probe.probe import network_probe

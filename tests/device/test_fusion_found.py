@@ -16,7 +16,7 @@ from harness.errors import Interrupted
 from harness.measure.cutting import cut_as_probed
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import SOURCE, FusionSearch, TriedPattern, rules_of
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.significance import Verdict
 from harness.network.model_references import load_network
 from harness.network.network import Network

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from harness import build_lut, estimate, profile
 from harness.lut.build import read_campaign
-from harness.measure.journal import Journal
-from harness.measure.journal_records import Campaign
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import Campaign
 from harness.measure.policy import RepeatPolicy
 from harness.workspace import Workspace
 

@@ -22,7 +22,7 @@ from device_agents.backends.emulated_npu.timing_cache import TimingCache
 from device_agents.emulated_npu.machine import load_preset
 from device_agents.messages import TrueLayer
 from harness import profile
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.model_references import load_network

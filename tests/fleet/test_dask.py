@@ -32,12 +32,12 @@ from harness.fleet.cluster.task import run_task
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import DeviceHealth, FleetStore
-from harness.measure.journal import Journal
-from harness.measure.merge import SECOND, merge
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.merge import SECOND, merge
+from harness.measure.journal.schema import SCHEMA_VERSION
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
 from harness.measure.request import ProfileRequest
-from harness.measure.schema import SCHEMA_VERSION
 from harness.version import VERSION
 from harness.workspace import Workspace
 

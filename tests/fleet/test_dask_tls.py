@@ -18,7 +18,7 @@ from nullbench import build_network
 from harness.errors import ConfigurationError, EngineError
 from harness.fleet.cluster.access import TlsFiles
 from harness.fleet.cluster.dask_engine import DaskEngine
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.request import ProfileRequest
 

@@ -23,7 +23,7 @@ from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.selection import select
 from harness.fleet.store import DeviceHealth, FleetStore
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Progress
 from harness.measure.request import ProfileRequest

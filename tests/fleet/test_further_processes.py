@@ -13,7 +13,7 @@ from harness import RepeatPolicy
 from harness.estimation.network_estimate import estimate_network
 from harness.fleet import further_processes
 from harness.measure.campaign_noise import PROCESS, judge_campaign, repeatability_of
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.machine_noise import between_processes
 from harness.measure.summary import summarise
 from harness.network.model_references import load_network

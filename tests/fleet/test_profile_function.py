@@ -17,7 +17,7 @@ from harness.fleet.cluster.job_archive import WorkerJob, detach_models, pack, un
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.health import SESSIONS_TO_LEARN
 from harness.fleet.store import FleetStore
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.network.model_references import ModelContent, load_network, model_references
 from harness.probe.auxiliary import AuxiliaryKind
 

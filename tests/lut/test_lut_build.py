@@ -13,7 +13,7 @@ from harness.errors import CampaignIncomplete, Interrupted, JournalError, LutNot
 from harness.lut.diff import compare
 from harness.lut.table_choice import latest_lut
 from harness.lut.table_files import read_lut
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 
 FEW = RepeatPolicy(runs=4)

@@ -13,7 +13,7 @@ from altered_journals import editing, uncover
 from nullbench import DEVICE, Bench, StopAfter, Truth, build_network
 
 from harness.errors import CampaignIncomplete, HarnessError, Interrupted, JournalError, UnknownDevice
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import dry_run
 from harness.measure.progress import Progress

@@ -17,10 +17,10 @@ from altered_journals import DAMAGES, contents, damaged, edit_at_random, editing
 from command_line import Harness
 
 from harness.errors import ExtractRefused, JournalError, LeaseLost
-from harness.measure.journal import Journal
-from harness.measure.journal_records import CampaignKey, Slot
-from harness.measure.journal_transfer import extract
-from harness.measure.merge import merge
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.merge import merge
+from harness.measure.journal.records import CampaignKey, Slot
+from harness.measure.journal.transfer import extract
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe import reference_probe
@@ -239,7 +239,7 @@ def test_merged_campaigns_are_covered(path: Path, tmp_path: Path) -> None:
 
 def test_large_merges_are_several_blocks(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More series than a block holds are covered, too."""
-    monkeypatch.setattr("harness.measure.journal_digest.MAX_BLOCK", 3)
+    monkeypatch.setattr("harness.measure.journal.digest.MAX_BLOCK", 3)
     with Journal(tmp_path / "ours.sqlite") as journal:
         merge(journal, extract(path, "night"), job="night", device="d")
     assert _checked(tmp_path / "ours.sqlite") == {1: "intact"}

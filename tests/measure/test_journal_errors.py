@@ -14,9 +14,9 @@ from altered_journals import editing, page_size
 from command_line import Harness
 
 from harness.errors import JournalError
-from harness.measure.journal import Journal
-from harness.measure.journal_records import CampaignKey, Slot
-from harness.measure.schema import SCHEMA_VERSION
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import CampaignKey, Slot
+from harness.measure.journal.schema import SCHEMA_VERSION
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe import reference_probe
@@ -140,7 +140,7 @@ def test_a_journal_that_another_process_has_locked_is_not_a_full_disk(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error about a lock names the other process, and neither the disk nor permissions."""
-    monkeypatch.setattr("harness.measure.database.LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr("harness.measure.journal.database.LOCK_WAIT_S", 0.1)
     with Journal(path) as journal, contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         with pytest.raises(JournalError, match=r"cannot be written.*Another process has locked it.*continues"):

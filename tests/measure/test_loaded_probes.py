@@ -16,7 +16,7 @@ from device_agents.backends import create
 from device_agents.messages import LoadRequest, Revealed
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import PASSES, RepeatPolicy
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut

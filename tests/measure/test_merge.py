@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import JournalError
-from harness.measure.journal import Journal
-from harness.measure.journal_records import PENDING, CampaignKey, Slot
-from harness.measure.journal_transfer import MAX_EXTRACT_BYTES, extract
-from harness.measure.merge import SECOND, held_out, hold_out, merge
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.merge import SECOND, held_out, hold_out, merge
+from harness.measure.journal.records import PENDING, CampaignKey, Slot
+from harness.measure.journal.transfer import MAX_EXTRACT_BYTES, extract
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe import reference_probe
@@ -376,7 +376,7 @@ def test_bytes_that_are_no_database_are_refused(path: Path, content: bytes) -> N
 def test_a_journal_larger_than_the_limit_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal over the limit is refused by its size, before it is read."""
     content = extract_of(PLACES)
-    monkeypatch.setattr("harness.measure.journal_transfer.MAX_EXTRACT_BYTES", len(content) - 1)
+    monkeypatch.setattr("harness.measure.journal.transfer.MAX_EXTRACT_BYTES", len(content) - 1)
     assert len(content) < MAX_EXTRACT_BYTES
     with Journal(path) as ours, pytest.raises(JournalError, match="limit"):
         merge(ours, content, job=JOB, device=DEVICE)

@@ -18,7 +18,7 @@ from harness.device.replies import Series, Visit
 from harness.errors import BackendError, Interrupted
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import REFERENCE_EVERY, RepeatPolicy
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from harness.errors import JournalError
-from harness.measure.journal import Journal
-from harness.measure.journal_records import Campaign, CampaignKey, Slot
-from harness.measure.schema import SCHEMA_VERSION
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import Campaign, CampaignKey, Slot
+from harness.measure.journal.schema import SCHEMA_VERSION
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe import reference_probe
@@ -34,8 +34,8 @@ WRITER = f"""
 import dataclasses, itertools, sys
 from pathlib import Path
 from harness.samples import Sample
-from harness.measure.journal import Journal
-from harness.measure.journal_records import CampaignKey, Slot
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import CampaignKey, Slot
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe_plan import ProbePlan
@@ -58,8 +58,8 @@ import itertools, resource, sys
 from pathlib import Path
 from harness.samples import Sample
 from harness.errors import JournalError
-from harness.measure.journal import Journal
-from harness.measure.journal_records import CampaignKey, Slot
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import CampaignKey, Slot
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
 from harness.probe.probe_plan import ProbePlan
@@ -325,7 +325,7 @@ def test_a_full_file_system_is_reported(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     """A limit of zero bytes per file stops the journal from being created, with a JournalError."""
     program = (
-        "import resource, sys; from pathlib import Path; from harness.measure.journal import Journal;"
+        "import resource, sys; from pathlib import Path; from harness.measure.journal.journal import Journal;"
         "from harness.errors import JournalError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
         "try:\n    Journal(Path(sys.argv[1]))\nexcept JournalError as error:\n    print('refused')\n"

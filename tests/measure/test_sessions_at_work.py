@@ -11,15 +11,15 @@ import pytest
 from nullbench import Bench
 
 from harness.errors import DeviceBusy
-from harness.measure.journal import Journal
-from harness.measure.journal_records import Campaign, CampaignKey
-from harness.measure.sessions_at_work import at_work, is_at_work
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import Campaign, CampaignKey
+from harness.measure.journal.sessions_at_work import at_work, is_at_work
 from harness.probe.probe_plan import ProbePlan
 
 MARK = """
 import sys
 from pathlib import Path
-from harness.measure.sessions_at_work import at_work
+from harness.measure.journal.sessions_at_work import at_work
 with at_work(Path(sys.argv[1]), "d", 7):
     print("here", flush=True)
     sys.stdin.read()

@@ -13,8 +13,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from device_agents import arrays
 from harness.network.assemble import AssembledModel
 from harness.network.network import Network
-from harness.network.prepare import prepare
-from harness.network.read import check_model
+from harness.network.reading.prepare import prepare
+from harness.network.reading.read import check_model
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 

@@ -15,7 +15,7 @@ from harness.network.fusion_rules import DEFAULT_RULES, learn_rules
 from harness.network.layers import cut
 from harness.network.model_references import BUILTIN_NAMES, load_network
 from harness.network.network import Network
-from harness.network.read import read_model
+from harness.network.reading.read import read_model
 from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.network.runtime_graph.reported import RuntimeGraph
 

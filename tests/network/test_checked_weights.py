@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from harness.errors import InvalidNetwork
-from harness.network.read import parse_model
+from harness.network.reading.read import parse_model
 
 EDGE = 256
 

@@ -8,8 +8,8 @@ import conformance
 
 from harness.errors import NetworkError
 from harness.network.assemble import assemble_network
-from harness.network.prepare import prepare
-from harness.network.read import check_model
+from harness.network.reading.prepare import prepare
+from harness.network.reading.read import check_model
 
 EVERY = 3
 """The suite reads every third case; all of them take twelve seconds."""

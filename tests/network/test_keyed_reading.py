@@ -19,8 +19,8 @@ from harness.network.documents import decode_document
 from harness.network.fusion_rules import DEFAULT_RULES, UNSIGNED_PAIRS, FusionRule
 from harness.network.keyed_network import KeyedNetwork, encode_keyed, keyed, keyed_of
 from harness.network.keyed_reading import KeyedReader, read_keyed_networks
-from harness.network.limits import READING
 from harness.network.model_references import BUILTIN_NAMES, load_network, model_path
+from harness.network.reading.limits import READING
 
 LIGHT = [name for name in BUILTIN_NAMES if name not in ("vgg19", "zfnet512", "alexnet")]
 

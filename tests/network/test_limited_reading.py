@@ -15,9 +15,9 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from harness.errors import ConfigurationError, NetworkError, UnresolvedDimension, UnsupportedNetwork
-from harness.network.hand_back import decode_network, encode_network
 from harness.network.model_references import load_network
 from harness.network.network import Network
+from harness.network.reading.hand_back import decode_network, encode_network
 
 _X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])
 
@@ -149,7 +149,7 @@ def test_process_that_crashes_is_named_by_its_signal() -> None:
     """A library that crashes ends the child alone."""
     program = (
         "import os, signal\n"
-        "from harness.network.limited_process import Limits, answer_of\n"
+        "from harness.network.reading.limited_process import Limits, answer_of\n"
         "crash = lambda: os.kill(os.getpid(), signal.SIGKILL) or b''\n"
         "answer = answer_of(crash, '', bytes, Limits(1 << 28, 5, 20.0), bool)\n"
         "print(answer.content, int(answer.signal))\n"

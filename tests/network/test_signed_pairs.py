@@ -13,7 +13,7 @@ from onnx_models import prepared
 
 from device_agents import arrays
 from harness import profile
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed

@@ -14,8 +14,8 @@ from harness.errors import DeviceQuarantined, DeviceUnreachable, HarnessError
 from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import now
-from harness.measure.journal import Journal
-from harness.measure.journal_records import PENDING, CampaignKey
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import PENDING, CampaignKey
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult
 from harness.measure.request import ProfileRequest

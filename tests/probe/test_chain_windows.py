@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from device_agents.messages import LoadRequest
 from harness.errors import ProtocolError
-from harness.measure.journal import Journal
-from harness.measure.journal_records import CampaignKey
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import CampaignKey
 from harness.network.assemble import EmittedNames, ModelBuilder
 from harness.network.fusion_rules import learn_rules
 from harness.network.layers import Layer, cut

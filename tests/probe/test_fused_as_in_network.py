@@ -17,8 +17,8 @@ from harness.network.assemble import AssembledModel, EmittedNames, assemble_netw
 from harness.network.fusion_rules import learn_rules
 from harness.network.layers import Layer, cut
 from harness.network.model_references import BUILTIN_NAMES, load_network
-from harness.network.prepare import prepare
-from harness.network.read import ModelFile
+from harness.network.reading.prepare import prepare
+from harness.network.reading.read import ModelFile
 from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.probe.auxiliary import DEFAULT_AUXILIARY
 from harness.probe.probe import layer_probe

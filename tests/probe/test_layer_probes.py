@@ -14,8 +14,8 @@ from probe_models import bytes_of, checkable, cut_network, graph_of, plan_of, ru
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.key import canonical, layer_key
 from harness.network.layers import Layer, context_of, cut
-from harness.network.prepare import prepare
-from harness.network.read import check_model
+from harness.network.reading.prepare import prepare
+from harness.network.reading.read import check_model
 from harness.probe.auxiliary import OUTPUT_CHANNELS, AuxiliaryKind
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
 from harness.probe.probe_plan import CutNetwork, LayerProbes, plan_probes

@@ -13,8 +13,8 @@ from probe_models import run_on_onnxruntime
 
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
-from harness.network.prepare import prepare
-from harness.network.read import check_model
+from harness.network.reading.prepare import prepare
+from harness.network.reading.read import check_model
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.neighbour_windows import FEWEST_LAYERS, MOST_CACHES, MOST_LAYERS, with_neighbours
 from harness.probe.probe_plan import CutNetwork, plan_probes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from harness.measure.journal_records import ProbeRecord
+from harness.measure.journal.records import ProbeRecord
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
 from harness.slowdowns.findings import Subject

@@ -17,7 +17,7 @@ from harness.errors import BackendError
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Progress
 from harness.network.fusion_rules import DEFAULT_RULES

@@ -20,8 +20,8 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.cutting import cut_as_reported
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun
-from harness.measure.journal import Journal
-from harness.measure.journal_records import Campaign
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import Campaign
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import ignore
 from harness.network.model_references import load_network

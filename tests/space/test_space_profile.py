@@ -14,7 +14,7 @@ from harness.cli.app import main
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import CampaignIncomplete, Interrupted
 from harness.measure.device_run import open_run
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore
 from harness.measure.request import ProfileRequest, SpaceRequest

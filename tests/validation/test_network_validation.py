@@ -12,7 +12,7 @@ from nullbench import DEVICE, Bench, build_network
 
 from harness import validate
 from harness.errors import CoverageError, LutNotFound, UsageError
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.samples import Sample
 from harness.validation.network_validation import DEFAULT_PROCESSES, Validation

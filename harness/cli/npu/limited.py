@@ -20,7 +20,7 @@ import typer
 
 from harness import errors
 from harness.errors import HarnessError, UnsupportedNetwork
-from harness.network.limits import NPU, Limits, too_much_memory
+from harness.network.reading.limits import NPU, Limits, too_much_memory
 from harness.text import printable, shortened
 
 Command = Callable[..., None]
@@ -52,7 +52,7 @@ def limited(runs: int = 1) -> Callable[[Command], Command]:
 
 def _run_in_child(command: Callable[[], None], reference: str, limits: Limits) -> None:
     """Run a command in a child; raises its error, or UnsupportedNetwork if it exceeded a limit."""
-    from harness.network.limited_process import answer_of_command
+    from harness.network.reading.limited_process import answer_of_command
 
     # Each thread of a library counts as memory; small matrices gain nothing from threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

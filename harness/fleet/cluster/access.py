@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.errors import ConfigurationError, UsageError
-from harness.measure.schema import SCHEMA_VERSION
+from harness.measure.journal.schema import SCHEMA_VERSION
 from harness.version import VERSION
 
 REQUEST_FORMAT = 4

@@ -36,9 +36,9 @@ from harness.fleet.health import adopt_health
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import FleetStore
 from harness.fleet.watch_campaign import watches
-from harness.measure.journal import Journal
-from harness.measure.journal_transfer import extract
-from harness.measure.merge import held_out, merge
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.merge import held_out, merge
+from harness.measure.journal.transfer import extract
 from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.text import printable
 from harness.workspace import Workspace

@@ -24,9 +24,9 @@ from harness.fleet.connections import turn
 from harness.fleet.execution import run_request
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import now
-from harness.measure.journal import Journal
-from harness.measure.journal_transfer import extract
-from harness.measure.merge import hold_out, merge
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.merge import hold_out, merge
+from harness.measure.journal.transfer import extract
 from harness.measure.request import ProfileRequest
 from harness.workspace import Workspace
 

@@ -22,7 +22,7 @@ from processes import agents, wait_until, workers
 from harness.device.inventory import load_inventory
 from harness.device.session import AgentSession, LoadRequest, Visit, start_agent
 from harness.errors import BackendError, DeviceBusy, LinkLost, ProtocolError, WorkerDied
-from harness.measure.journal import Journal
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.summary import Measurement, summarise
 

@@ -12,8 +12,8 @@ import numpy as np
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from harness.network.network import Network
-from harness.network.prepare import prepare
-from harness.network.read import ModelFile
+from harness.network.reading.prepare import prepare
+from harness.network.reading.read import ModelFile
 
 _OPSET, _IR_VERSION = 17, 8
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from harness.errors import JournalError, reason_of
-from harness.measure.database_errors import LOCK_WAIT_S, check_path, damaged, database_error, no_database
+from harness.measure.journal.database_errors import LOCK_WAIT_S, check_path, damaged, database_error, no_database
 
 _LEAST_BYTES = 512
 """SQLite takes a shorter file for an empty one, and would write over it."""

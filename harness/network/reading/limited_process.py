@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from harness.network.limits import NODES_PER_S, Limits
+from harness.network.reading.limits import NODES_PER_S, Limits
 
 _BLOCK_BYTES = 1 << 20
 _CRASH = 1
@@ -124,7 +124,7 @@ def _forked(step: Step, writing: int, limits: Limits, *, keeps_streams: bool = F
 
 
 def _started(module: str, request: bytes, writing: int, limits: Limits) -> int:
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[3])
     paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     with _unnamed_file() as file:
         file.write(json.dumps(vars(limits)).encode() + b"\n" + request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.measure.database import Schema
+from harness.measure.journal.database import Schema
 
 SCHEMA_VERSION = 5
 _DIGESTS = """

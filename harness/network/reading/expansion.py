@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork
-from harness.network.control_flow import all_nodes, domain_of, subgraphs
+from harness.network.reading.control_flow import all_nodes, domain_of, subgraphs
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import ExtractRefused, JournalError
-from harness.measure import journal_digest
-from harness.measure.journal import Journal
-from harness.measure.journal_records import PENDING, compact_json
-from harness.measure.journal_tables import CAMPAIGNS, LONGEST_TEXT, InvalidRow, JournalTable
-from harness.measure.schema import SCHEMA
+from harness.measure.journal import digest
+from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import PENDING, compact_json
+from harness.measure.journal.schema import SCHEMA
+from harness.measure.journal.tables import CAMPAIGNS, LONGEST_TEXT, InvalidRow, JournalTable
 
 MAX_EXTRACT_BYTES = 1 << 30
 """The largest extract that is merged; a campaign of a thousand probes with forty rounds takes some megabytes."""
@@ -94,11 +94,11 @@ class Extract:
 
     def covers(self, campaign: int) -> bool:
         """Return whether a campaign there has a digest."""
-        return journal_digest.is_covered(self.db, campaign)
+        return digest.is_covered(self.db, campaign)
 
     def _check_digest(self, campaign: int) -> None:
         try:
-            verdict = journal_digest.check(self.db, campaign)
+            verdict = digest.check(self.db, campaign)
         except sqlite3.Error as error:
             raise not_ours(f"Its campaign {campaign} is damaged: {error}") from error
         if verdict == "altered":

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
 from harness.files import read_file
-from harness.network.control_flow import all_nodes, domain_of
-from harness.network.expansion import check_expansion
+from harness.network.reading.control_flow import all_nodes, domain_of
+from harness.network.reading.expansion import check_expansion
 from harness.text import printable
 
 if TYPE_CHECKING:

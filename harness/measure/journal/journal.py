@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from harness.errors import DeviceBusy, LeaseLost
-from harness.measure import journal_digest
-from harness.measure.journal_reader import ALTERED, JournalReader
-from harness.measure.journal_records import PENDING, Campaign, CampaignKey, Slot, compact_json
-from harness.measure.journal_tables import new_number
-from harness.measure.sessions_at_work import is_at_work
+from harness.measure.journal import digest
+from harness.measure.journal.reader import ALTERED, JournalReader
+from harness.measure.journal.records import PENDING, Campaign, CampaignKey, Slot, compact_json
+from harness.measure.journal.sessions_at_work import is_at_work
+from harness.measure.journal.tables import new_number
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
 
@@ -28,7 +28,7 @@ class Journal(JournalReader):
     @contextlib.contextmanager
     def _fenced(self, campaign: int, token: int) -> Iterator[None]:
         """A transaction under the lease `token`; raises LeaseLost if a later lease has written to the campaign."""
-        with self.transaction(), journal_digest.renewed(self._db, campaign):
+        with self.transaction(), digest.renewed(self._db, campaign):
             held = self._db.execute("UPDATE campaigns SET token=? WHERE id=? AND token<=?", (token, campaign, token))
             if held.rowcount != 1:
                 why = "Another controller has taken over the device and continues the campaign"
@@ -75,7 +75,7 @@ class Journal(JournalReader):
         self._insert_rows(f"probes {columns}", campaign, probes)
         self._insert_rows("layers", campaign, layers)
         self._insert_rows("chains", campaign, chains)
-        journal_digest.begin(self._db, campaign)
+        digest.begin(self._db, campaign)
         return campaign
 
     def _insert_rows(self, table: str, campaign: int, rows: Iterable[Iterable[Any]]) -> None:
@@ -118,7 +118,7 @@ class Journal(JournalReader):
         for one in found:
             (holder,) = self._db.execute("SELECT token FROM campaigns WHERE id=?", (one.id,)).fetchone()
             if holder == token or not is_at_work(self.path, one.device, holder):
-                with journal_digest.renewed(self._db, one.id):
+                with digest.renewed(self._db, one.id):
                     self._db.execute("UPDATE campaigns SET token=max(token, ?) WHERE id=?", (token, one.id))
                 return one
             if finished and one.is_usable:
@@ -146,7 +146,7 @@ class Journal(JournalReader):
                 if self.check(campaign) == "altered":
                     self._db.execute("UPDATE campaigns SET excluded=? WHERE id=?", (ALTERED, campaign))
             for campaign in self.lost():
-                journal_digest.forget(self._db, campaign)
+                digest.forget(self._db, campaign)
 
     def refuse(self, campaign: int, token: int, probe: str, reason: str) -> None:
         """Record that the device refuses a probe; raises as `add` does."""

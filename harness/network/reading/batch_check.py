@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import HarnessError, UnsupportedNetwork
 from harness.host_runtime import is_shortage, open_session, session_options
 from harness.network.assemble import ArraySpec, assemble_network
-from harness.network.batch import Rebatched, tiled
 from harness.network.network import Network
+from harness.network.reading.batch import Rebatched, tiled
 from harness.text import byte_size
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.measure import journal_digest
-from harness.measure.journal import SAME_KEY, Journal
-from harness.measure.journal_records import PENDING
-from harness.measure.journal_tables import CAMPAIGNS, CHAINS, LAYERS, PROBES, ROUNDS, SAMPLES, SERIES, new_number
-from harness.measure.journal_transfer import Extract, not_ours, opened
+from harness.measure.journal import digest
+from harness.measure.journal.journal import SAME_KEY, Journal
+from harness.measure.journal.records import PENDING
+from harness.measure.journal.tables import CAMPAIGNS, CHAINS, LAYERS, PROBES, ROUNDS, SAMPLES, SERIES, new_number
+from harness.measure.journal.transfer import Extract, not_ours, opened
 from harness.text import printable
 
 SECOND = "measured a second time by another worker"
@@ -47,7 +47,7 @@ def _merge(ours: sqlite3.Connection, extract: Extract, theirs: int, row: _Row) -
     if known and any(known[name] != row[name] for name in _PLANNED):
         raise not_ours(f"Its campaign {theirs} has the plan of campaign {known['id']}, but not its content")
     number = int(known["id"]) if known else _insert(ours, extract, theirs, row)
-    with journal_digest.renewed(ours, number):
+    with digest.renewed(ours, number):
         if known:
             _join_states(ours, extract, known, theirs, row)
         ours.executemany(
@@ -66,7 +66,7 @@ def _insert(ours: sqlite3.Connection, extract: Extract, theirs: int, row: _Row) 
     CAMPAIGNS.insert(ours, [tuple(copy.values())])
     for table in (PROBES, LAYERS, CHAINS):
         table.insert(ours, ((number, *rest) for _, *rest in extract.rows(table, "campaign=?", theirs)))
-    journal_digest.begin(ours, number, covered=extract.covers(theirs))
+    digest.begin(ours, number, covered=extract.covers(theirs))
     return number
 
 
@@ -114,7 +114,7 @@ def _counting(ours: sqlite3.Connection, row: _Row, number: int) -> int:
         [row[name] for name in _SAME],
     ).fetchall()
     for (one,) in held[1:]:
-        with journal_digest.renewed(ours, one):
+        with digest.renewed(ours, one):
             ours.execute("UPDATE campaigns SET excluded=? WHERE id=?", (SECOND, one))
     (excluded,) = ours.execute("SELECT excluded FROM campaigns WHERE id=?", (number,)).fetchone()
     return int(held[0][0]) if held and excluded == SECOND else number

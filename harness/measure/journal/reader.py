@@ -12,12 +12,12 @@ from datetime import datetime
 from pathlib import Path
 
 from harness.errors import JournalError
-from harness.measure import journal_digest
-from harness.measure.database import DurableFile
-from harness.measure.database_errors import damaged
-from harness.measure.journal_records import Campaign, ProbeRecord, Slot
-from harness.measure.journal_tables import CAMPAIGNS, CHAINS, LAYERS, PROBES, InvalidRow
-from harness.measure.schema import SCHEMA
+from harness.measure.journal import digest
+from harness.measure.journal.database import DurableFile
+from harness.measure.journal.database_errors import damaged
+from harness.measure.journal.records import Campaign, ProbeRecord, Slot
+from harness.measure.journal.schema import SCHEMA
+from harness.measure.journal.tables import CAMPAIGNS, CHAINS, LAYERS, PROBES, InvalidRow
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import LayerProbes
 from harness.samples import Sample
@@ -57,10 +57,10 @@ class JournalReader(DurableFile):
         """Return all campaigns of a named job, oldest first."""
         return self._campaigns("json_valid(settings) AND json_extract(settings, '$.job')=?", job)
 
-    def check(self, campaign: int) -> journal_digest.Verdict:
+    def check(self, campaign: int) -> digest.Verdict:
         """Compare a campaign with the digest of what was committed; raises JournalError for an unreadable file."""
         with self._reading(), self._snapshot():
-            verdict = journal_digest.check(self._db, campaign)
+            verdict = digest.check(self._db, campaign)
             return "altered" if verdict == "not covered" and not self._has_valid_rows(campaign) else verdict
 
     def _has_valid_rows(self, campaign: int) -> bool:
@@ -75,7 +75,7 @@ class JournalReader(DurableFile):
     def lost(self) -> tuple[int, ...]:
         """Return the numbers of campaigns that are gone but for their digests."""
         with self._reading():
-            return journal_digest.lost(self._db)
+            return digest.lost(self._db)
 
     def require_unaltered(self, campaigns: Iterable[int]) -> None:
         """Raise JournalError if campaigns are not what was committed; each is checked once while the file is open."""
@@ -85,7 +85,7 @@ class JournalReader(DurableFile):
             raise altered(self.path, found)
         self._checked.update(unknown)
 
-    def check_all(self) -> dict[int, journal_digest.Verdict]:
+    def check_all(self) -> dict[int, digest.Verdict]:
         """Check every campaign; one that is gone but for its digest is altered.
 
         Raises JournalError for an unreadable file, and for one whose records are out of order: another query could

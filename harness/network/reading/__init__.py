@@ -1,0 +1,1 @@
+"""Networks from files: read, checked and prepared, and what work on a file may take."""
