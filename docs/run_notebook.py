@@ -12,39 +12,52 @@ import io
 import json
 import os
 import tempfile
+from code import InteractiveInterpreter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 NOTEBOOK = Path(__file__).with_name("tutorial.ipynb")
 
 
 def run(notebook: dict[str, Any]) -> dict[str, Any]:
     """Return the notebook with the outputs of this run; an exception of a cell ends it."""
-    names: dict[str, Any] = {}
+    cells = _Cells()
     count = 0
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             count += 1
             cell["execution_count"] = count
-            cell["outputs"] = _outputs("".join(cell["source"]), names, count)
+            cell["outputs"] = _outputs("".join(cell["source"]), cells, count)
     return notebook
 
 
-def _outputs(source: str, names: dict[str, Any], count: int) -> list[dict[str, Any]]:
+class _Cells(InteractiveInterpreter):
+    """Runs statements in one namespace; an exception ends the run."""
+
+    def showtraceback(self) -> None:
+        """Raise the exception of a statement again."""
+        raise
+
+
+def _outputs(source: str, cells: _Cells, count: int) -> list[dict[str, Any]]:
     """Run one cell; return what it prints and the value of its last expression."""
-    tree = ast.parse(source)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(compile(tree, "cell", "exec"), names)  # noqa: S102 - our own notebook
-        value = None if last is None else eval(compile(ast.Expression(last.value), "cell", "eval"), names)  # noqa: S307
+    statements = ast.parse(source).body
+    shown: list[object] = []
+    with contextlib.redirect_stdout(io.StringIO()) as printed, mock.patch("sys.displayhook", shown.append):
+        for statement in statements:
+            is_shown = statement is statements[-1] and isinstance(statement, ast.Expr)
+            text = ast.get_source_segment(source, statement) or ""
+            cells.runsource(text + "\n", "cell", "single" if is_shown else "exec")
+    value = shown[0] if shown else None
     outputs: list[dict[str, Any]] = []
     if printed.getvalue():
         outputs.append({"output_type": "stream", "name": "stdout", "text": _lines(printed.getvalue())})
     if value is not None:
         html = value._repr_html_() if hasattr(value, "_repr_html_") else ""
-        shown = {"text/plain": [f"<{type(value).__name__}>"], "text/html": _lines(html)} if html else {}
-        shown = shown or {"text/plain": _lines(repr(value))}
-        outputs.append({"output_type": "execute_result", "execution_count": count, "data": shown, "metadata": {}})
+        plain = {"text/plain": [f"<{type(value).__name__}>"], "text/html": _lines(html)} if html else {}
+        data = plain or {"text/plain": _lines(repr(value))}
+        outputs.append({"output_type": "execute_result", "execution_count": count, "data": data, "metadata": {}})
     return outputs
 
 

@@ -143,7 +143,7 @@ def _npy(found: Ranking) -> bytes:
     import numpy as np
 
     content = io.BytesIO()
-    np.save(content, np.asarray(found.rows), allow_pickle=False)
+    np.save(content, np.asarray(found.rows))
     return content.getvalue()
 
 

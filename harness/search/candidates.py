@@ -125,7 +125,7 @@ def _mapped(path: Path) -> NDArray[Any]:
     if not path.is_file():  # a pipe cannot be mapped
         raise ConfigurationError(f"{path} is not a file", next_step="Name a .npy file, or random:N")
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        found = np.load(path, mmap_mode="r")
     except (OSError, EOFError, *_MALFORMED) as error:
         raise ConfigurationError(f"{path} is not a .npy file", why=reason_of(error)[:200], next_step=step) from error
     if not isinstance(found, np.ndarray):
