@@ -26,6 +26,8 @@ LOG_RATIO = 20.0
 MAX_ROWS = 60
 MAX_TICK = 20
 _FONT = "12px"
+_LEAST_TIME_MS = 1e9
+"""Points in time are milliseconds since 1970, far above this; no other number of a figure is."""
 _TOOLTIP = (
     '<div style="margin:-5px;padding:6px 10px;max-width:22rem;overflow-wrap:anywhere;'
     'font:13px/1.45 system-ui,sans-serif;background:var(--panel);color:var(--ink)"><b>@name</b><br>@text</div>'
@@ -207,4 +209,15 @@ def figure_json(plot: plotting.figure) -> str:
     """Return the figure as the JSON that the page embeds."""
     from bokeh.embed import json_item
 
-    return json.dumps(json_item(plot), allow_nan=False, separators=(",", ":"))
+    return json.dumps(_rounded(json_item(plot)), allow_nan=False, separators=(",", ":"))
+
+
+def _rounded(document: Any) -> Any:
+    """Return a document whose numbers have seven digits, which no eye can tell from more; times keep theirs."""
+    if isinstance(document, dict):
+        return {name: _rounded(value) for name, value in document.items()}
+    if isinstance(document, list):
+        return [_rounded(value) for value in document]
+    if isinstance(document, float) and abs(document) < _LEAST_TIME_MS:
+        return float(f"{document:.7g}")
+    return document

@@ -62,8 +62,13 @@ def _script(path: Path, text: str) -> Path:
     return path
 
 
+UNSTABLE = 5
+"""The exit code of a comparison that the machine's noise hides."""
+
+
 def _masked(text: str) -> list[str]:
-    """The lines of a text without numbers, hashes, keys and the widths of columns."""
+    """The lines of a text without numbers, hashes, keys, what bounds a layer, and the widths of columns."""
+    text = re.sub(r"(?m)\b(arithmetic|weights|features|start)$", "BOUND", text)
     text = re.sub(r"\b(?=\w*\d)[0-9a-f]{8,}\b|AAAA\S+|SHA256:\S+", "HASH", text)
     return [" ".join(_NUMBER.sub("0", line).split()) for line in text.splitlines()]
 
@@ -102,6 +107,8 @@ def test_every_command_of_the_tutorial_works(tmp_path: Path, runtime_folder: Pat
             board.obey_authorized_keys()
             words = ["bash", "-euo", "pipefail", "-c", named + block.commands]
             done = subprocess.run(words, cwd=workspace, env=environment, capture_output=True, text=True, timeout=240)
+            if done.returncode == UNSTABLE and "The machine is noisy" in done.stderr:
+                continue  # the page says what this means
             assert done.returncode == 0, f"{block.commands}\n{done.stdout}\n{done.stderr}"
             _assert_shown(block, done.stdout.replace(str(workspace), "~/board"))
         (bound,) = [line for line in board.server.authorized_keys.read_text().splitlines() if "pyz" in line]
