@@ -216,7 +216,7 @@ def _rounded(document: Any) -> Any:
     """Return a document whose numbers have seven digits, which no eye can tell from more; times keep theirs."""
     if isinstance(document, dict):
         return {name: _rounded(value) for name, value in document.items()}
-    if isinstance(document, list):
+    if isinstance(document, list | tuple):
         return [_rounded(value) for value in document]
     if isinstance(document, float) and abs(document) < _LEAST_TIME_MS:
         return float(f"{document:.7g}")

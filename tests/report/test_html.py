@@ -15,7 +15,7 @@ from report_inputs import make_estimate, make_table, make_validation
 
 from harness import files
 from harness.errors import ConfigurationError
-from harness.report.figures import tick
+from harness.report.figures import base_figure, figure_json, tick
 from harness.report.html import render, write_report
 
 HOSTILE = (
@@ -385,3 +385,12 @@ def _hover(page: Any, figure: str, across: float = 0.5) -> str:
                 && node.getRootNode().host?.className.includes('bk-Tooltip')).map(node => node.innerText).join(' ')"""
         )
     )
+
+
+def test_numbers_of_figures_have_seven_digits() -> None:
+    """A figure holds no digits that nobody can see, and points in time keep all of theirs."""
+    plot = base_figure(300, ("x", "y"), ("linear", "linear"), (0, 1), (0, 1))
+    plot.line([1_795_630_000_123.0, 1_795_630_000_456.0], [1 / 3, 2 / 3])
+    drawn = figure_json(plot)
+    assert "0.3333333," in drawn and "0.33333333" not in drawn
+    assert "1795630000123" in drawn
