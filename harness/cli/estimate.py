@@ -22,8 +22,12 @@ from harness.text import clock_name, microseconds, milliseconds, printable
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
-    from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate
+    from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate, NetworkEstimates
     from harness.lut.layer_work import LayerWork
+    from harness.lut.table import Lut
+    from harness.network.keyed_network import KeyedNetwork
+    from harness.network.network_list import NetworksRead
+    from harness.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,6 @@ def estimate(  # one parameter for each argument and group of options
     from harness.device.overrides import Variant
     from harness.estimation import network_estimate as networks
     from harness.lut.layer_work import DeviceRates
-    from harness.lut.published_tables import is_published
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
     from harness.network.network_list import refusals_error
@@ -88,16 +91,7 @@ def estimate(  # one parameter for each argument and group of options
             models, table.rules, reading.dims, batch=reading.batch, strict=reading.strict, note=note, progress=progress
         )
     found = networks.NetworkEstimates.of(read, table)
-    if files.csv is not None:
-        write_csv(files.csv, [_row(network, layer) for network in found for layer in network.layers])
-    if files.html is not None:
-        from harness.lut.table_samples import table_samples
-        from harness.report.html import write_report
-        from harness.report.report_source import ReportSource
-
-        samples = table_samples(workspace, table)
-        source = ReportSource(command_words(), found.refused_networks, samples, read.networks)
-        write_report(files.html, table, found, source=source)
+    _write(files, found, read, table, workspace)
     is_detailed = layers or view != LayerView()
     rates = DeviceRates.of(table) if is_detailed else None
     works: list[Sequence[LayerWork | None]] = [
@@ -108,35 +102,14 @@ def estimate(  # one parameter for each argument and group of options
     for warning in warnings:
         note(f"warning: {warning}")
     if json:
-        print_json(
-            device=table.device,
-            lut=table.name,
-            clock=table.clock,
-            method=table.method,
-            machine=table.machine,
-            published=is_published(table),
-            networks=[_json(network, work) for network, work in zip(found, works, strict=True)],
-            refused_networks=[asdict(one) for one in found.refused_networks],
-            warnings=warnings,
-        )
+        print_json(**_document(found, works, table), warnings=warnings)
     else:
         _show(found)
         for network, work in zip(found, works, strict=True) if is_detailed else ():
             print()
             _show_layers(network, work, view)
         print(f"table: {printable(table.name)}  method: {table.method}  clock: {clock_name(table.clock)}")
-    if is_published(table):
-        note(
-            f"The workspace has no table of {table.device}: the published one is used."
-            f" To measure your networks: harness profile --device {table.device} MODEL.onnx …"
-        )
-    if table.is_imported:
-        tool = table.fingerprint.get("tool", "another tool")
-        note(f"{table.name} holds latencies that {tool} measured, not harness")
-    if table.is_comparison:
-        note(f"The table was made for comparison, with --method {table.method}")
-    if table.machine.startswith("noisy"):
-        note(f"The machine that measured the table was {table.machine}")
+    _note_source(table)
     unknown = sum(len(network.unknown) for network in found)
     uncovered = _uncovered(found, table.device + variant.options(), unknown) if unknown and not allow_partial else None
     if found.refused_networks:
@@ -149,6 +122,54 @@ def estimate(  # one parameter for each argument and group of options
 
 _SHOWN = 10
 _MOSTLY = 0.5
+
+
+def _write(
+    files: Files, found: NetworkEstimates, read: NetworksRead[KeyedNetwork], table: Lut, workspace: Workspace
+) -> None:
+    if files.csv is not None:
+        write_csv(files.csv, [_row(network, layer) for network in found for layer in network.layers])
+    if files.html is not None:
+        from harness.lut.table_samples import table_samples
+        from harness.report.html import write_report
+        from harness.report.report_source import ReportSource
+
+        samples = table_samples(workspace, table)
+        source = ReportSource(command_words(), found.refused_networks, samples, read.networks)
+        write_report(files.html, table, found, source=source)
+
+
+def _document(found: NetworkEstimates, works: Sequence[Sequence[LayerWork | None]], table: Lut) -> dict[str, Any]:
+    from harness.lut.published_tables import is_published
+
+    return {
+        "device": table.device,
+        "lut": table.name,
+        "clock": table.clock,
+        "method": table.method,
+        "machine": table.machine,
+        "published": is_published(table),
+        "networks": [_json(network, work) for network, work in zip(found, works, strict=True)],
+        "refused_networks": [asdict(one) for one in found.refused_networks],
+    }
+
+
+def _note_source(table: Lut) -> None:
+    """Say what a reader must know of where the table's latencies come from."""
+    from harness.lut.published_tables import is_published
+
+    if is_published(table):
+        note(
+            f"The workspace has no table of {table.device}: the published one is used."
+            f" To measure your networks: harness profile --device {table.device} MODEL.onnx …"
+        )
+    if table.is_imported:
+        tool = table.fingerprint.get("tool", "another tool")
+        note(f"{table.name} holds latencies that {tool} measured, not harness")
+    if table.is_comparison:
+        note(f"The table was made for comparison, with --method {table.method}")
+    if table.machine.startswith("noisy"):
+        note(f"The machine that measured the table was {table.machine}")
 
 
 def _warnings(found: Sequence[NetworkEstimate]) -> list[str]:

@@ -32,7 +32,13 @@ class LayerView:
     ] = None
     top: Annotated[
         int | None,
-        typer.Option("--top", "--limit", metavar="N", min=0, help="Show the first N layers only; 0 shows all."),
+        typer.Option(
+            "--top",
+            "--limit",
+            metavar="N",
+            min=0,
+            help="Show N layers only, the longest unless --sort is given; 0 shows all.",
+        ),
     ] = None
     wide: Annotated[
         bool, typer.Option("--wide", help="Add columns: key, context, source, and which estimators disagree.")
@@ -99,10 +105,12 @@ _ORDERS: Mapping[SortName, Callable[[LayerRow], Any]] = {
 def show_layers(rows: Sequence[LayerRow], view: LayerView, *, sort: SortName, top: int = 0, last: str = "") -> None:
     """Print layers as `view` asks, by default in the order `sort` and the first `top`, 0 for all.
 
+    A view of some layers without an order has the longest first.
+
     Columns that are empty in all rows are left out, and so is a source that all layers share, unless the view is wide.
     `last` is a line below the table that says what is not shown.
     """
-    ordered = sorted(rows, key=_ORDERS[view.sort or sort])
+    ordered = sorted(rows, key=_ORDERS[view.sort or ("latency" if view.top else sort)])
     count = top if view.top is None else view.top
     shown = ordered[: count or None]
     columns = [one for one in _COLUMNS if (view.wide or not one.wide) and any(map(one.cell, shown))]

@@ -213,7 +213,7 @@ def figure_json(plot: plotting.figure) -> str:
 
 
 def _rounded(document: Any) -> Any:
-    """Return a document whose numbers have seven digits, which no eye can tell from more; times keep theirs."""
+    """Return a document with seven digits in each number, more than a figure shows; points in time keep all."""
     if isinstance(document, dict):
         return {name: _rounded(value) for name, value in document.items()}
     if isinstance(document, list | tuple):
