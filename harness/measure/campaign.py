@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -77,6 +76,8 @@ class CampaignRun:
             self._measure()
         except TimeUp:
             time_is_up = True
+        finally:
+            self._requests.write_spent()
         self._loaded.drop()
         if min(self._rounds, default=0) >= self.policy.fewest_rounds or not self._rounds:
             settled = not (time_is_up or self._is_spent())
@@ -128,8 +129,13 @@ class CampaignRun:
                 return rounds
             rounds += 1
 
+    @property
+    def _left_s(self) -> float:
+        """The device time left of the budget."""
+        return math.inf if self.policy.budget_s is None else self.policy.budget_s - self._requests.spent_s
+
     def _is_spent(self) -> bool:
-        return self.policy.budget_s is not None and self._requests.spent_s >= self.policy.budget_s
+        return self._left_s <= 0
 
     def _measure_batch(self, number: int, rounds: int) -> None:
         """Load a batch and visit it until it has so many rounds, or the budget is spent."""
@@ -147,14 +153,13 @@ class CampaignRun:
         present = self._loaded.load((*batch.loads, self.plan.reference), self._load)
         batch = replace(batch, loads=tuple(load for load in batch.loads if load in present))
         self._forecast.loaded(number, time.monotonic() - started_s)
-        at_once = self._requests.pool_rounds(batch) if batch.visits == "pool" else 1
+        pool_rounds = self._requests.pool_rounds(batch) if batch.visits == "pool" else 0
+        untimed = batch.loads if pool_rounds > 1 else ()
         while self._rounds[number] < rounds and not (self._is_spent() and self._rounds[number]):
             first, started_s = self._rounds[number], time.monotonic()
-            last = min(first + at_once, rounds)
-            due = [self._due(number, batch, present, round) for round in range(first, last)]
+            last = min(first + (pool_rounds or self._requests.rounds_at_once(batch, self._left_s)), rounds)
             finish = partial(self.on.journal.finish_round, self.campaign.id, self.on.session.token, number, last)
-            untimed = batch.loads if at_once > 1 else ()
-            self._requests.visit(list(itertools.chain(*due)), batch, finish, untimed)
+            self._requests.visit(self._due(number, batch, present, range(first, last)), batch, finish, untimed)
             self._rounds[number] = last
             self._forecast.visited(number, last, time.monotonic() - started_s)
             self._report("measuring", number)
@@ -169,15 +174,21 @@ class CampaignRun:
         share = len(open_probes) / max(1, len(batch.probes)) if batch.visits == "cold" else 1.0
         self._forecast.ended(number, rounds + more, share, kept=kept)
 
-    def _due(self, number: int, batch: Batch, present: set[str], round: int) -> list[DueVisit]:
-        """Return the visits of a round that the journal lacks, in their order."""
-        order = self._order(number, round)
+    def _due(self, number: int, batch: Batch, present: set[str], rounds: range) -> list[DueVisit]:
+        """Return the visits of rounds that the journal lacks, in their order."""
         # Cold visits beyond the minimum need only the probes that are still uncertain.
-        is_extra = batch.visits == "cold" and self.policy.runs is None and round >= self.policy.min_rounds
-        visited = {*(self._open(batch, round) if is_extra else batch.loads), self.plan.reference} & present
-        taken = self.on.journal.slots(self.campaign.id, number, round)
-        due = [(Slot(number, round, at), load) for at, load in enumerate(order) if load in visited]
-        return [(slot, load) for slot, load in due if slot not in taken]
+        sequential = batch.visits == "cold" and self.policy.runs is None and rounds.stop > self.policy.min_rounds
+        short = self._open(batch, rounds.start) if sequential else {}
+        until = {probe: rounds.start + self.policy.needed_rounds(rounds.start, one) for probe, one in short.items()}
+        due: list[DueVisit] = []
+        for round in rounds:
+            is_extra = sequential and round >= self.policy.min_rounds
+            loads = [probe for probe, end in until.items() if round < end] if is_extra else batch.loads
+            visited = {*loads, self.plan.reference} & present
+            taken = self.on.journal.slots(self.campaign.id, number, round)
+            slots = ((Slot(number, round, at), load) for at, load in enumerate(self._order(number, round)))
+            due.extend((slot, load) for slot, load in slots if load in visited and slot not in taken)
+        return due
 
     def _order(self, number: int, round: int) -> list[str]:
         """Return the loads of a batch and the reference probe in the order of a round."""

@@ -23,6 +23,8 @@ MAX_REQUEST_VISITS = 2000
 """Visits that one request surely holds."""
 REQUEST_S = 30.0
 """Expected time of one request outside pools: what is lost at most if the connection breaks before its end record."""
+ROUNDS_REQUEST_S = 2.0
+"""Device time of the rounds outside pools that are requested at once: each request ends with a commit and a report."""
 _UNKNOWN_S = 1.0
 _OVERHEAD_S = 1.0
 """Expected time of a run while none is known, and time of a request that does not count as slowness."""
@@ -108,6 +110,17 @@ class DeviceRequests:
         if not due:
             finish()
 
+    def rounds_at_once(self, batch: Batch, left_s: float) -> int:
+        """Return how many rounds of a batch outside pools to request at once, with so much device time left.
+
+        It is one round until each probe has a sample, which shows how long a round takes.
+        """
+        latest = [self.samples.get(probe_of(load), ())[-1:] for load in batch.loads]
+        if not all(latest):
+            return 1
+        round_s = sum(map(device_s, latest)) * (batch.runs + batch.warmup)
+        return max(1, int(min(ROUNDS_REQUEST_S, left_s) / max(round_s, 1e-9)))
+
     def pool_rounds(self, batch: Batch) -> int:
         """Run a pool without keeping its samples; return how many rounds to request at once.
 
@@ -122,6 +135,12 @@ class DeviceRequests:
             round_s = self._untimed_round(batch)
         most = MAX_REQUEST_VISITS // len(batch.loads) - 1
         return max(1, min(most, int(POOL_REQUEST_S / max(round_s, 1e-9))))
+
+    def write_spent(self) -> None:
+        """Write the time of untimed runs to the journal, if no series has done so since."""
+        if self._unwritten_s:
+            self.on.journal.spend(self.campaign.id, self.on.session.token, self._unwritten_s)
+            self._unwritten_s = 0.0
 
     def too_slow(self, why: str) -> DeviceTooSlow:
         """Return the error for a device that did not finish in time: that of the job, if that is up."""
@@ -162,11 +181,9 @@ class DeviceRequests:
             timed_s = sum(self._record(series, state, slots) for series, state in confirmed)
             # An untimed run takes about as long as a timed one.
             self._spend(batch.warmup / batch.runs * timed_s)
-            if self._unwritten_s:
-                self.on.journal.spend(self.campaign.id, self.on.session.token, self._unwritten_s)
+            self.write_spent()
             if sum(len(series) for series, _ in confirmed) == len(visits):  # a cancelled run has fewer
                 finish()
-        self._unwritten_s = 0.0
         took_s = time.monotonic() - started_s - _OVERHEAD_S
         self._slowness = max(1.0, took_s / max(timed_s * (1 + batch.warmup / batch.runs), 1e-9))
         self.check_stop()
@@ -194,7 +211,7 @@ class DeviceRequests:
         return round_s
 
     def _spend(self, seconds: float) -> None:
-        """Count the time of untimed runs, which is written with the next series."""
+        """Count the time of untimed runs, which is written with the next series or by `write_spent`."""
         self.spent_s += seconds
         self._unwritten_s += seconds
 
