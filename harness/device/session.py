@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import hashlib
 import json
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from device_agents import wire
-from device_agents.messages import LoadReport, LoadRequest, Revealed, Truth
+from device_agents.messages import MOST_PUT_AHEAD_BYTES, MOST_PUTS, LoadReport, LoadRequest, Revealed, Truth
 from harness.device import replies
 from harness.device.adb import start_over_adb
 from harness.device.inventory import Adb, Device, Ssh
@@ -24,7 +25,7 @@ from harness.device.revealed import check_revealed, reveal_limit_bytes
 from harness.device.ssh import start_over_ssh
 from harness.device.time_limit import TimeLimit
 from harness.device.transport import Connection
-from harness.errors import DeviceUnreachable, LinkLost, ProtocolError
+from harness.errors import BackendError, DeviceUnreachable, LinkLost, ProtocolError
 from harness.text import last_part
 
 __all__ = [
@@ -46,6 +47,10 @@ _REQUEST_BYTES = wire.MAX_HEADER_BYTES - 4096
 _ORACLE_BYTES = 8 << 20
 PREPARE = "prepare"
 _FEWEST_PREPARED = 2
+_PUTS_AHEAD_MINOR = 5
+"""The minor version of agents that take probes ahead."""
+_MOST_AHEAD_BYTES = MOST_PUT_AHEAD_BYTES // 2
+"""Of a model; the specifications of its weights and inputs come behind it."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,8 @@ class AgentSession:
         self.token = 0
         self.load_reports: dict[str, LoadReport] = {}
         self._prepared: set[bytes] = set()
+        self._ahead: dict[str, int] = {}
+        self._takes_ahead = False
 
     def __enter__(self) -> Self:
         return self
@@ -107,6 +114,7 @@ class AgentSession:
             raise ProtocolError(f"The agent on {self._name} reports facts that it cannot know", why=why)
         facts = {key: last_part(value) for key, value in reply.fingerprint.items()}
         version_text = last_part(reply.agent_version)
+        self._takes_ahead = reply.minor >= _PUTS_AHEAD_MINOR
         self.hello = AgentHello(version_text, reply.backend or "", facts, reply.clock or "", tuple(reply.reveals))
         return self.hello
 
@@ -137,19 +145,14 @@ class AgentSession:
         self._prepared.update(hashlib.sha256(one).digest() for one in new)
 
     def put(self, request: LoadRequest) -> Revealed | None:
-        """Load a probe; returns the runtime's graph if the request asks for it and the backend reveals it."""
-        lists = {"weights": request.weights, "inputs": request.inputs}
-        content = request.model + json.dumps(lists, allow_nan=False).encode()
+        """Load a probe; returns the runtime's graph if the request asks for it and the backend reveals it.
+
+        A request that was sent ahead is not sent again.
+        """
         self._link.allow("put", reveal_limit_bytes(request.model) if request.reveal else 0)
-        frame = self._ask_worker(
-            "put",
-            content,
-            probe=request.probe,
-            model_bytes=len(request.model),
-            sha256=hashlib.sha256(content).hexdigest(),
-            output_bytes=request.output_bytes,
-            reveal=request.reveal,
-        )
+        self._finish_ahead(request.probe)
+        sent = self._ahead.pop(request.probe, None)
+        frame = self._wait_worker(self._send_put(request) if sent is None else sent, "put")
         reply = check(replies.PutReply, frame.fields, self._name)
         if (reply.format is None) != (not frame.payload) or (frame.payload and not request.reveal):
             raise ProtocolError(f"{self._name} revealed a graph without being asked, or an empty one")
@@ -165,6 +168,40 @@ class AgentSession:
             return None
         check_revealed(reply.format, frame.payload, request.model, self._name)
         return Revealed(reply.format, frame.payload)
+
+    def put_ahead(self, request: LoadRequest) -> bool:
+        """Send a probe before its `put`, which follows in the same order, so that the device need not wait for it.
+
+        Returns False if the device takes no further one now, or never does; `put` sends it then.
+        """
+        may = self._takes_ahead and len(request.model) <= _MOST_AHEAD_BYTES and not request.reveal
+        if may and len(self._ahead) < MOST_PUTS:
+            self._ahead[request.probe] = self._send_put(request)
+        return request.probe in self._ahead
+
+    @property
+    def sent_ahead(self) -> tuple[str, ...]:
+        """The probes that were sent ahead and whose `put` has not begun."""
+        return tuple(self._ahead)
+
+    def _send_put(self, request: LoadRequest) -> int:
+        lists = {"weights": request.weights, "inputs": request.inputs}
+        content = request.model + json.dumps(lists, allow_nan=False).encode()
+        return self._send_worker(
+            "put",
+            content,
+            probe=request.probe,
+            model_bytes=len(request.model),
+            sha256=hashlib.sha256(content).hexdigest(),
+            output_bytes=request.output_bytes,
+            reveal=request.reveal,
+        )
+
+    def _finish_ahead(self, until: str = "") -> None:
+        """Wait for the answers to what was sent ahead, up to a probe or all: nobody will `put` it any more."""
+        while self._ahead and (first := next(iter(self._ahead))) != until:
+            with contextlib.suppress(BackendError):  # a refusal of a probe that is not wanted
+                self._wait_worker(self._ahead.pop(first), "put")
 
     def oracle(self, probe: str) -> Truth:
         """Return the true latencies of a loaded probe; needs a session for validation."""
@@ -187,6 +224,7 @@ class AgentSession:
         for visit in visits:
             if type(visit.runs) is not int or type(visit.warmup) is not int or visit.runs < 1 or visit.warmup < 0:
                 raise ValueError(f"{visit} needs one run or more")
+        self._finish_ahead()
         self._link.cancelling = False
         first = 0
         for part in _parts([[visit.probe, visit.warmup, visit.runs] for visit in visits]):
@@ -233,9 +271,14 @@ class AgentSession:
         self._link.close()
 
     def _ask_worker(self, type: str, payload: bytes = b"", **fields: Any) -> wire.Frame:
-        silence_s = self._deadlines.load_s
-        timeout_s = silence_s + self._deadlines.margin_s
-        return self._link.ask(type, timeout_s, payload, token=self.token, silence_s=silence_s, **fields)
+        self._finish_ahead()
+        return self._wait_worker(self._send_worker(type, payload, **fields), type)
+
+    def _send_worker(self, type: str, payload: bytes, **fields: Any) -> int:
+        return self._link.send(type, payload, token=self.token, silence_s=self._deadlines.load_s, **fields)
+
+    def _wait_worker(self, request: int, type: str) -> wire.Frame:
+        return self._link.wait(request, (type,), self._deadlines.load_s + self._deadlines.margin_s)
 
 
 def _parts(items: list[Any]) -> Iterator[list[Any]]:

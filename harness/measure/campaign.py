@@ -48,6 +48,7 @@ class CampaignRun:
     excluded: str | None = None
     _requests: DeviceRequests = field(init=False)
     _loaded: LoadedProbes = field(init=False)
+    _sends_ahead: bool = False
     _rounds: list[int] = field(default_factory=list)
     _refused: set[str] = field(default_factory=set)
     _forecast: CampaignForecast = field(init=False)
@@ -62,7 +63,9 @@ class CampaignRun:
         """
         journal, number = self.on.journal, self.campaign.id
         self._requests = DeviceRequests.of(self.on, self.campaign, self._limit_s())
-        self._loaded = LoadedProbes.of(self.on.session)
+        # Beside others, nobody knows which probe killed a worker: after a death, probes are loaded one by one.
+        self._sends_ahead = not journal.has_deaths(number)
+        self._loaded = LoadedProbes.of(self.on.session, self._weight_bytes, self._send_ahead)
         self._refused = {record.id for record in journal.probes(number).values() if record.refused}
         self._rounds = [self._whole_rounds(batch) for batch in range(len(self.plan.batches))]
         batches = self.plan.batches
@@ -163,7 +166,7 @@ class CampaignRun:
             self._rounds[number] = last
             self._forecast.visited(number, last, time.monotonic() - started_s)
             self._report("measuring", number)
-        self._loaded.end_batch(present, lambda load: self.plan.probes[probe_of(load)].model.weight_bytes)
+        self._loaded.end_batch(present)
         self._foresee(number, self._loaded.holds(present))
 
     def _foresee(self, number: int, kept: bool) -> None:
@@ -232,6 +235,15 @@ class CampaignRun:
         cost_s = sum(device_s(samples[probe_of(load)][-1:]) for load in visited if probe_of(load) in samples)
         return gained * more / (rounds + more) / max(total_s, 1e-12) ** 2 / max(cost_s * more, 1e-12)
 
+    def _weight_bytes(self, load: str) -> int:
+        return self.plan.probes[probe_of(load)].model.weight_bytes
+
+    def _send_ahead(self, load: str) -> bool:
+        """Send a probe before `_load` loads it; return whether the device takes it."""
+        probe = self.plan.probes[probe_of(load)]
+        may = self._sends_ahead and probe.id not in self._refused
+        return may and self.on.session.put_ahead(load_request(probe, load))
+
     def _load(self, load: str) -> bool:
         """Load a probe and return whether the device accepted it."""
         probe = self.plan.probes[probe_of(load)]
@@ -246,7 +258,11 @@ class CampaignRun:
             self._refuse(probe, refusal.why or refusal.what)
             return False
         except WorkerDied as death:  # another cause would not repeat at the same probe
-            if self.on.journal.count_death(self.campaign.id, self.on.session.token, probe.id) >= MAX_DEATHS:
+            deaths = [
+                self.on.journal.count_death(self.campaign.id, self.on.session.token, one)
+                for one in dict.fromkeys((probe.id, *map(probe_of, self.on.session.sent_ahead)))
+            ]
+            if deaths[0] >= MAX_DEATHS:
                 self._refuse(probe, f"the worker died while loading it: {death.why}")
             raise
         return True
