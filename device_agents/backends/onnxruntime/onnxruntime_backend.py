@@ -135,13 +135,15 @@ class OnnxRuntimeBackend(CpuRuntime):
         graph, weights = (os.path.join(os.getcwd(), f"optimized.{ending}") for ending in ("onnx", "weights"))
         options.optimized_model_filepath = graph
         # Nobody reads the rearranged weights, which the runtime writes to a file of their own.
-        os.symlink(os.devnull, weights)
         options.add_session_config_entry(_EXTERNAL_FILE, "optimized.weights")
         options.add_session_config_entry(_EXTERNAL_FROM_BYTES, "1024")
         try:
+            os.symlink(os.devnull, weights)
             loaded = self._open(request, options)
             with open(graph, "rb") as content:
                 return loaded, content.read()
+        except OSError as error:
+            raise Refused(str(error)) from error
         finally:
             for path in (graph, weights):
                 if os.path.exists(path):
