@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import hashlib
 import json
@@ -13,19 +12,20 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from device_agents import wire
-from device_agents.messages import MOST_PUT_AHEAD_BYTES, MOST_PUTS, LoadReport, LoadRequest, Revealed, Truth
+from device_agents.messages import LoadReport, LoadRequest, Revealed, Truth
 from harness.device import replies
 from harness.device.adb import start_over_adb
 from harness.device.inventory import Adb, Device, Ssh
 from harness.device.link import AgentLink, Deadlines
 from harness.device.local import start_here
 from harness.device.overrides import HOST_FACTS
+from harness.device.puts_ahead import FIRST_MINOR, PutsAhead
 from harness.device.replies import RunCheck, Series, Visit, check, read_truth
 from harness.device.revealed import check_revealed, reveal_limit_bytes
 from harness.device.ssh import start_over_ssh
 from harness.device.time_limit import TimeLimit
 from harness.device.transport import Connection
-from harness.errors import BackendError, DeviceUnreachable, LinkLost, ProtocolError
+from harness.errors import DeviceUnreachable, LinkLost, ProtocolError
 from harness.text import last_part
 
 __all__ = [
@@ -47,10 +47,6 @@ _REQUEST_BYTES = wire.MAX_HEADER_BYTES - 4096
 _ORACLE_BYTES = 8 << 20
 PREPARE = "prepare"
 _FEWEST_PREPARED = 2
-_PUTS_AHEAD_MINOR = 5
-"""The minor version of agents that take probes ahead."""
-_MOST_AHEAD_BYTES = MOST_PUT_AHEAD_BYTES // 2
-"""Of a model; the specifications of its weights and inputs come behind it."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +77,7 @@ class AgentSession:
         self.token = 0
         self.load_reports: dict[str, LoadReport] = {}
         self._prepared: set[bytes] = set()
-        self._ahead: dict[str, int] = {}
-        self._takes_ahead = False
+        self._ahead = PutsAhead(self._send_put, lambda request: self._wait_worker(request, "put"))
 
     def __enter__(self) -> Self:
         return self
@@ -114,7 +109,7 @@ class AgentSession:
             raise ProtocolError(f"The agent on {self._name} reports facts that it cannot know", why=why)
         facts = {key: last_part(value) for key, value in reply.fingerprint.items()}
         version_text = last_part(reply.agent_version)
-        self._takes_ahead = reply.minor >= _PUTS_AHEAD_MINOR
+        self._ahead.allowed = reply.minor >= FIRST_MINOR
         self.hello = AgentHello(version_text, reply.backend or "", facts, reply.clock or "", tuple(reply.reveals))
         return self.hello
 
@@ -150,9 +145,7 @@ class AgentSession:
         A request that was sent ahead is not sent again.
         """
         self._link.allow("put", reveal_limit_bytes(request.model) if request.reveal else 0)
-        self._finish_ahead(request.probe)
-        sent = self._ahead.pop(request.probe, None)
-        frame = self._wait_worker(self._send_put(request) if sent is None else sent, "put")
+        frame = self._ahead.answer(request)
         reply = check(replies.PutReply, frame.fields, self._name)
         if (reply.format is None) != (not frame.payload) or (frame.payload and not request.reveal):
             raise ProtocolError(f"{self._name} revealed a graph without being asked, or an empty one")
@@ -174,15 +167,12 @@ class AgentSession:
 
         Returns False if the device takes no further one now, or never does; `put` sends it then.
         """
-        may = self._takes_ahead and len(request.model) <= _MOST_AHEAD_BYTES and not request.reveal
-        if may and len(self._ahead) < MOST_PUTS:
-            self._ahead[request.probe] = self._send_put(request)
-        return request.probe in self._ahead
+        return self._ahead.add(request)
 
     @property
     def sent_ahead(self) -> tuple[str, ...]:
         """The probes that were sent ahead and whose `put` has not begun."""
-        return tuple(self._ahead)
+        return self._ahead.probes
 
     def _send_put(self, request: LoadRequest) -> int:
         lists = {"weights": request.weights, "inputs": request.inputs}
@@ -196,12 +186,6 @@ class AgentSession:
             output_bytes=request.output_bytes,
             reveal=request.reveal,
         )
-
-    def _finish_ahead(self, until: str = "") -> None:
-        """Wait for the answers to what was sent ahead, up to a probe or all: nobody will `put` it any more."""
-        while self._ahead and (first := next(iter(self._ahead))) != until:
-            with contextlib.suppress(BackendError):  # a refusal of a probe that is not wanted
-                self._wait_worker(self._ahead.pop(first), "put")
 
     def oracle(self, probe: str) -> Truth:
         """Return the true latencies of a loaded probe; needs a session for validation."""
@@ -224,7 +208,7 @@ class AgentSession:
         for visit in visits:
             if type(visit.runs) is not int or type(visit.warmup) is not int or visit.runs < 1 or visit.warmup < 0:
                 raise ValueError(f"{visit} needs one run or more")
-        self._finish_ahead()
+        self._ahead.finish()
         self._link.cancelling = False
         first = 0
         for part in _parts([[visit.probe, visit.warmup, visit.runs] for visit in visits]):
@@ -271,7 +255,7 @@ class AgentSession:
         self._link.close()
 
     def _ask_worker(self, type: str, payload: bytes = b"", **fields: Any) -> wire.Frame:
-        self._finish_ahead()
+        self._ahead.finish()
         return self._wait_worker(self._send_worker(type, payload, **fields), type)
 
     def _send_worker(self, type: str, payload: bytes, **fields: Any) -> int:

@@ -28,6 +28,7 @@ from harness.network.network import Network
 from harness.network.reading.limits import COMPARING, Limits, too_much_memory
 
 SECONDS = 1.5
+"""The longest time for runs; it ends earlier once these show that both take equally long within the TOLERANCE."""
 _OPENINGS_PER_BYTE = 0.35 / (1 << 20)
 """Measured on networks of 5 to 47 MB: to write, read and load a file takes 0.2 to 0.5 starts of a process per MB."""
 TOLERANCE = 0.08
@@ -80,6 +81,7 @@ def compare_with_file(reference: ModelReference, network: Network, sent: Assembl
                 {"spec": spec.wire(), "file": name} for spec, name in zip(sent.inputs, network.inputs, strict=True)
             ],
             "seconds": SECONDS,
+            "tolerance": TOLERANCE,
             "limits": limits and [limits.memory_bytes, limits.cpu_s],
         }
         try:
