@@ -31,6 +31,9 @@ _LOAD_BYTES = 300 << 10
 MAX_DEATHS = 3
 """Deaths of the worker while it loads a probe, after which the probe counts as refused."""
 
+_Prospect = tuple[float, int, int]
+"""What further rounds of a batch are worth, the number of the batch, and the rounds that it has then."""
+
 
 @dataclass
 class CampaignRun:
@@ -49,6 +52,7 @@ class CampaignRun:
     _requests: DeviceRequests = field(init=False)
     _loaded: LoadedProbes = field(init=False)
     _sends_ahead: bool = False
+    _prospects: dict[int, tuple[int, _Prospect | None]] = field(default_factory=dict)
     _rounds: list[int] = field(default_factory=list)
     _refused: set[str] = field(default_factory=set)
     _forecast: CampaignForecast = field(init=False)
@@ -217,13 +221,19 @@ class CampaignRun:
 
     def _most_worthwhile(self) -> tuple[int, int] | None:
         """The batch in which a second of device time narrows intervals most, with its new number of rounds, or None."""
-        found: list[tuple[float, int, int]] = []
-        for number, batch in enumerate(self.plan.batches):
-            rounds = self._rounds[number]
-            open_probes = self._open(batch, rounds)
-            if more := self.policy.more_rounds(rounds, open_probes):
-                found.append((self._worth(batch, open_probes, rounds, more), number, rounds + more))
+        found = [one for number in range(len(self.plan.batches)) if (one := self._prospect(number)) is not None]
         return max(found, key=lambda one: one[0])[1:] if found else None
+
+    def _prospect(self, number: int) -> _Prospect | None:
+        """Return what further rounds of a batch are worth; computed anew if its probes have new samples."""
+        batch, rounds, samples = self.plan.batches[number], self._rounds[number], self._requests.samples
+        count = sum(len(samples.get(probe, ())) for probe in batch.probes)
+        if number not in self._prospects or self._prospects[number][0] != count:
+            open_probes = self._open(batch, rounds)
+            more = self.policy.more_rounds(rounds, open_probes)
+            worth = self._worth(batch, open_probes, rounds, more) if more else 0.0
+            self._prospects[number] = count, (worth, number, rounds + more) if more else None
+        return self._prospects[number][1]
 
     def _worth(self, batch: Batch, open_probes: Mapping[str, Measurement], rounds: int, more: int) -> float:
         """Variance that further rounds remove from the batch's sum, relative to the square of the sum, per second."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.device.session import LoadRequest, Series, Visit
@@ -115,10 +115,10 @@ class DeviceRequests:
 
         It is one round until each probe has a sample, which shows how long a round takes.
         """
-        latest = [self.samples.get(probe_of(load), ())[-1:] for load in batch.loads]
-        if not all(latest):
+        known = self._latest_s(batch.loads)
+        if len(known) < len(batch.probes):
             return 1
-        round_s = sum(map(device_s, latest)) * (batch.runs + batch.warmup)
+        round_s = sum(known[probe_of(load)] for load in batch.loads) * (batch.runs + batch.warmup)
         return max(1, int(min(ROUNDS_REQUEST_S, left_s) / max(round_s, 1e-9)))
 
     def pool_rounds(self, batch: Batch) -> int:
@@ -158,8 +158,10 @@ class DeviceRequests:
     def _divided(self, due: Sequence[DueVisit], batch: Batch) -> Iterator[Sequence[DueVisit]]:
         """Divide visits into requests of about REQUEST_S, as the visits so far suggest; a pool is not divided."""
         while due and batch.visits != "pool":
-            known = {probe: device_s(samples[-1:]) for probe, samples in self.samples.items()}
-            longest_s, left_s = max(known.values(), default=_UNKNOWN_S), REQUEST_S
+            known = self._latest_s(load for _, load in due)
+            unknown = any(probe_of(load) not in known for _, load in due)
+            longest_s = max(self._latest_s(self.samples).values(), default=_UNKNOWN_S) if unknown else 0.0
+            left_s = REQUEST_S
             for count, (_, load) in enumerate(due):
                 left_s -= known.get(probe_of(load), longest_s) * (batch.runs + batch.warmup) * self._slowness
                 if left_s < 0 and count:
@@ -170,6 +172,11 @@ class DeviceRequests:
             due = due[count:]
         if due:
             yield due
+
+    def _latest_s(self, loads: Iterable[str]) -> dict[str, float]:
+        """Return the device time of the newest sample of each probe that has one."""
+        probes = dict.fromkeys(map(probe_of, loads))
+        return {probe: device_s(taken[-1:]) for probe in probes if (taken := self.samples.get(probe))}
 
     def _visit(self, due: Sequence[DueVisit], batch: Batch, untimed: Sequence[str], finish: Callable[[], None]) -> None:
         """Visit the loads of these slots in one request, after a visit to each of `untimed`; commit once."""
