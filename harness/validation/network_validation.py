@@ -28,7 +28,7 @@ from harness.notebook import frame, html_table
 from harness.samples import Sample
 from harness.settings import DEFAULT_DEVICE, VALIDATION_PROCESSES
 from harness.text import milliseconds
-from harness.validation.file_comparison import SECONDS, FileComparison, compare_with_file, openings
+from harness.validation.file_comparison import FileComparison, compare_with_file, openings, runs_s
 from harness.validation.network_case import (
     NetworkCase,
     compile_s,
@@ -185,8 +185,11 @@ def validate(
     ]
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
-    starts = [0.0 if table.clock == "device" else openings(case.network) for case in cases]
-    after = SECONDS * sum(map(bool, starts)), sum(starts)
+    compared_cases = cases if table.clock != "device" else []
+    after = (
+        sum(runs_s(case.covered[0]) for case in compared_cases),
+        sum(openings(one.network) for one in compared_cases),
+    )
     rules = {case.whole.id: case.stopping_rule(policy.target, processes) for case in cases}
     wanted = ProcessPlan(validation_plan(cases), rules, policy, layers, strict, wait_s, *after, variant)
     measured = measure_processes(table, workspace, wanted, observe, stop or threading.Event())
@@ -197,7 +200,7 @@ def validate(
     note_refused(by_device, note)
     first = measured.processes[0]
     by_file = {shown(reference): reference for reference in references} if table.clock != "device" else {}
-    sizes = [SECONDS + openings(case.network) for case in left]
+    sizes = [runs_s(case.covered[0]) + openings(case.network) for case in left]
     compared, results = steps_of(observe, "comparing with the files", sizes), []
     for number, case in enumerate(left):
         compared(number, len(left))

@@ -17,7 +17,7 @@ import onnxruntime
 
 from device_agents import arrays
 
-FEWEST, MOST = 10, 400
+MOST = 400
 _CLEAR = 6.0
 """Standard errors of a median ratio within which it surely is; a 95 % interval has two."""
 _MAD_TO_STDERR = 1.4826 * math.sqrt(math.pi / 2)
@@ -35,10 +35,10 @@ def main() -> None:
         sent = _session(task["sent"], weights)
         runs = (file, {name: value for name, _, value in feeds}), (sent, {name: value for _, name, value in feeds})
         times: List[List[int]] = []
-        until_s = time.monotonic() + task["seconds"]
-        while len(times) <= FEWEST or (time.monotonic() < until_s and len(times) <= MOST):
+        until_s, fewest = time.monotonic() + task["seconds"], task["fewest"]
+        while len(times) <= fewest or (time.monotonic() < until_s and len(times) <= MOST):
             times.append([_timed(session, values) for session, values in runs])
-            if len(times) > FEWEST and _are_alike(times[1:], task["tolerance"]):
+            if len(times) > fewest and _are_alike(times[1:], task["tolerance"]):
                 break
     except Exception as error:  # the runtime's exceptions have no narrower common base
         sys.exit(str(error).splitlines()[0][:300])
