@@ -11,6 +11,7 @@ from harness.device.time_limit import too_slow
 from harness.errors import DeviceTooSlow
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal.records import Campaign, Slot
+from harness.measure.policy import REFERENCE_EVERY
 from harness.probe.batches import Batch, probe_of
 from harness.probe.probe import Probe
 from harness.samples import Sample
@@ -115,10 +116,11 @@ class DeviceRequests:
 
         It is one round until each probe has a sample, which shows how long a round takes.
         """
-        known = self._latest_s(batch.loads)
-        if len(known) < len(batch.probes):
+        visited = [*batch.loads, *[self.campaign.reference] * -(-len(batch.loads) // REFERENCE_EVERY)]
+        known = self._latest_s(visited)
+        if not known.keys() >= set(map(probe_of, visited)):
             return 1
-        round_s = sum(known[probe_of(load)] for load in batch.loads) * (batch.runs + batch.warmup)
+        round_s = sum(known[probe_of(load)] for load in visited) * (batch.runs + batch.warmup)
         return max(1, int(min(ROUNDS_REQUEST_S, left_s) / max(round_s, 1e-9)))
 
     def pool_rounds(self, batch: Batch) -> int:
