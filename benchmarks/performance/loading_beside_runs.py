@@ -32,13 +32,13 @@ class Loader(threading.Thread):
 
     def __init__(self, backend: OnnxRuntimeBackend, plan: ProbePlan) -> None:
         super().__init__(daemon=True)
-        self._backend, self._probes, self._stop = backend, list(plan.probes.values()), threading.Event()
+        self._backend, self._probes, self._ending = backend, list(plan.probes.values()), threading.Event()
         self.loads = 0
 
     def run(self) -> None:
         """Load until stopped."""
         for probe in itertools.cycle(self._probes):
-            if self._stop.is_set():
+            if self._ending.is_set():
                 return
             self._backend.load(load_request(probe, "beside"))
             self._backend.unload("beside")
@@ -46,7 +46,7 @@ class Loader(threading.Thread):
 
     def end(self) -> int:
         """Stop, and return the number of loads."""
-        self._stop.set()
+        self._ending.set()
         self.join()
         return self.loads
 
