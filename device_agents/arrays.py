@@ -28,6 +28,7 @@ def make(spec: Dict[str, Any]) -> "np.ndarray[Any, Any]":
     if kind == "constant":
         return np.full(shape, spec.get("low", 0), dtype)
     seed, block = int(spec["seed"]), min(count, _BLOCK)
+    values: "np.ndarray[Any, Any]"
     if kind == "normal":
         start = seed * _STRIDE % _BLOCK
         values = _two_blocks()[start : start + block] * np.float32(spec.get("scale", 1.0))

@@ -133,7 +133,7 @@ class Worker:
     def _put_all(self, frames: Sequence[wire.Frame]) -> None:
         """Load probes and answer in order; side by side where the backend allows it and reveals no graph."""
         alone = self._loaders is None or len(frames) == 1 or any(one.fields.get("reveal") for one in frames)
-        loads = [partial(self._load, one) for one in frames]
+        loads: List[Callable[[], Optional[Revealed]]] = [partial(self._load, one) for one in frames]
         if self._loaders is not None and not alone:
             loads = [self._loaders.submit(load).result for load in loads]
         for at, frame in enumerate(frames):

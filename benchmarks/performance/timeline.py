@@ -6,7 +6,7 @@ import contextlib
 import functools
 import importlib
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,7 +41,7 @@ _WHOLE = ("golden probes", "further processes")
 class Timeline:
     """Seconds by stage; the present stage is on top of the stack."""
 
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     _stack: list[str] = field(default_factory=lambda: [OTHER])
     _since_s: float = field(default_factory=time.perf_counter)
 
