@@ -27,6 +27,7 @@ from harness.measure.journal.journal import Journal
 from harness.measure.machine_noise import State, between_processes
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, Progress
+from harness.measure.quiet_phases import by_probe, phases_of
 from harness.measure.reference import measure_reference
 from harness.measure.steadiness import drift_of
 from harness.measure.summary import STUDENT_95, summarise
@@ -45,7 +46,7 @@ class ProcessSamples:
 
     `load_reports` has how each probe was loaded, `states` what the machine reported beside the samples.
     `reference` has the reference probe alone, before the networks, and `reference_drift` its drift among them, None for
-    few samples.
+    few samples. `samples` lacks the runs in slow phases of the machine; `slow_phases` is their share.
     """
 
     samples: Mapping[str, Sequence[Sample]]
@@ -55,6 +56,7 @@ class ProcessSamples:
     reference: Sequence[Sample] = ()
     reference_drift: float | None = None
     states: Sequence[State] = ()
+    slow_phases: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -181,9 +183,13 @@ def _measure_process(
     refused = {one.id: one.refused for one in records if one.refused and one.role == "network"}
     truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
     reports = dict(session.load_reports)
-    taken, states = journal.samples(campaign.id), journal.states(campaign.id)
-    drift = drift_of(taken.get(campaign.reference, ()), campaign.clock).judged
-    return ProcessSamples(taken, run.fingerprint, truths, reports, reference, drift, states), refused
+    phases, states = phases_of(journal.taken_samples(campaign.id), campaign.clock), journal.states(campaign.id)
+    drift = drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock).judged
+    samples = by_probe(phases.quiet)
+    process = ProcessSamples(
+        samples, run.fingerprint, truths, reports, reference, drift, states, slow_phases=phases.slow_share
+    )
+    return process, refused
 
 
 def _stops(
