@@ -241,6 +241,7 @@ class AgentSession:
 
     def status(self) -> Mapping[str, Any]:
         """Return `state` (facts about the device), `holder` of its resource, and whether the worker is `busy`."""
+        self._ahead.finish()
         frame = self._link.ask("status", self._deadlines.reply_s, resource=self._device.resource)
         reply = check(replies.StatusReply, frame.fields, self._name)
         holder = None if reply.holder is None else last_part(reply.holder, 200)

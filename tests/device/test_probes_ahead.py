@@ -55,6 +55,8 @@ def test_only_what_is_put_counts(device: Device, model: AssembledModel) -> None:
         assert [len(series) for series, _ in session.run([Visit(name, 0, 1) for name in "abc"])] == [3]
         assert session.put_ahead(request_of(model, "e"))
         session.drop(["a", "b", "c"])
+        assert session.put_ahead(request_of(model, "f"))
+        assert not session.status()["busy"]
 
 
 def test_a_device_takes_so_many_at_once(device: Device, model: AssembledModel) -> None:
