@@ -78,7 +78,6 @@ def estimate(  # one parameter for each argument and group of options
         raise UsageError("There is nothing to estimate", next_step=step)
     from harness.device.overrides import Variant
     from harness.estimation import network_estimate as networks
-    from harness.lut.layer_work import DeviceRates
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
     from harness.network.network_list import refusals_error
@@ -93,11 +92,7 @@ def estimate(  # one parameter for each argument and group of options
     found = networks.NetworkEstimates.of(read, table)
     _write(files, found, read, table, workspace)
     is_detailed = layers or view != LayerView()
-    rates = DeviceRates.of(table) if is_detailed else None
-    works: list[Sequence[LayerWork | None]] = [
-        rates.works([(layer.key.text, layer.context) for layer in network.layers]) if rates else ()
-        for network in read.networks
-    ]
+    works = _works(read.networks, table) if is_detailed else [()] * len(found)
     warnings = _warnings(found)
     for warning in warnings:
         note(f"warning: {warning}")
@@ -137,6 +132,14 @@ def _write(
         samples = table_samples(workspace, table)
         source = ReportSource(command_words(), found.refused_networks, samples, read.networks)
         write_report(files.html, table, found, source=source)
+
+
+def _works(networks: Sequence[KeyedNetwork], table: Lut) -> list[Sequence[LayerWork | None]]:
+    """Return the work of the layers of each network."""
+    from harness.lut.layer_work import DeviceRates
+
+    rates = DeviceRates.of(table)
+    return [rates.works([(one.key.text, one.context) for one in network.layers]) for network in networks]
 
 
 def _document(found: NetworkEstimates, works: Sequence[Sequence[LayerWork | None]], table: Lut) -> dict[str, Any]:
