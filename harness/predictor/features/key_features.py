@@ -7,6 +7,7 @@ layers that share only its beginning run similar code.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,8 +46,11 @@ _IDIOMS = (
     (("HardSigmoid", "Mul"), "HardSwish"),
     (("Clip",), "Relu"),
 )
+_MOST_KEPT = 1 << 13
+"""Descriptions that stay in memory, of about a kilobyte each: networks have many layers in common."""
 
 
+@functools.lru_cache(_MOST_KEPT)
 def describe(signature: str, context: str = "", *, warm: bool = False) -> LayerFeatures | None:
     """Return the features of the layer with this key (`LayerKey.text`); None if it is not a key of this version.
 
