@@ -148,7 +148,7 @@ def _content_of(reference: ModelReference) -> str:
         return hashlib.sha256(reference.content).hexdigest()
     if is_builtin(reference):
         return reference
-    return file_digest(reference)
+    return file_digest(Path(reference))
 
 
 def _decoded(content: bytes | None) -> KeyedNetwork | None:
