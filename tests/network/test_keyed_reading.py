@@ -83,6 +83,21 @@ def test_the_cache_depends_on_content_not_on_the_path(reads: list[str], tmp_path
     assert len(reads) == 2
 
 
+def test_a_process_of_older_code_has_no_cache(
+    reads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process whose code was updated under it reads each file and stores nothing, before and while it reads."""
+    path, versions = str(build_network(tmp_path / "net.onnx")), ["code", ""]
+    monkeypatch.setattr(cache, "code_version", lambda *_: versions.pop(0) if len(versions) > 1 else versions[0])
+    for _ in range(3):
+        KeyedReader(DEFAULT_RULES).load(path)
+    assert len(reads) == 3
+    versions[:] = ["code"]
+    for _ in range(2):
+        KeyedReader(DEFAULT_RULES).load(path)
+    assert len(reads) == 4
+
+
 def test_rules_dimensions_and_batch_are_part_of_the_key(reads: list[str], tmp_path: Path) -> None:
     """Each way to read a file has an answer of its own."""
     path = str(build_network(tmp_path / "net.onnx"))
