@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from device_agents.result_cache import VARIABLE, get, key_of, put
 from harness.version import LOADED_NS
 
-__all__ = ["VARIABLE", "code_version", "get", "key_of", "put"]
+__all__ = ["VARIABLE", "code_version", "get", "key_of", "put", "unused"]
 
 _TICK_NS = 20_000_000
 """Systems date a change of a file by the last tick of their clock."""
@@ -29,6 +29,18 @@ def code_version(*packages: str) -> str:
     if any(status.st_ctime_ns > LOADED_NS - _TICK_NS for _, status in files):
         return ""
     return key_of(*(f"{path} {status.st_size} {status.st_ctime_ns}" for path, status in files))
+
+
+@contextlib.contextmanager
+def unused() -> Iterator[None]:
+    """Neither read nor write the cache meanwhile, to check what it would vouch for."""
+    with contextlib.ExitStack() as stack:
+        if VARIABLE in os.environ:
+            stack.callback(os.environ.__setitem__, VARIABLE, os.environ[VARIABLE])
+        else:
+            stack.callback(os.environ.pop, VARIABLE, None)
+        os.environ[VARIABLE] = ""
+        yield
 
 
 def _files_of(package: str) -> Iterator[tuple[str, os.stat_result]]:

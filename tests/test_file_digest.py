@@ -20,8 +20,9 @@ LATER_NS = 10**10
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of this test's own."""
+    """A cache of this test's own, in which small files count as large."""
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(file_digest, "_LARGE_BYTES", 0)
     return tmp_path / "cache" / "results"
 
 
@@ -112,9 +113,13 @@ def test_an_unchanged_file_is_hashed_once(tmp_path: Path, hashed: list[str]) -> 
     path = tmp_path / "net.onnx"
     path.write_bytes(b"content")
     assert len({file_digest.file_digest(path) for _ in range(3)}) == len(hashed) == 1
+    assert read_with_digest(path, 10) == (b"content", hashed[0])
     path.touch()
     file_digest.file_digest(path)
     assert hashed == hashed[:1] * 2
+    with cache.unused():
+        file_digest.file_digest(path)
+    assert len(hashed) == 3
 
 
 def test_a_file_that_was_just_written_is_hashed_each_time(tmp_path: Path, hashed: list[str], folder: Path) -> None:
