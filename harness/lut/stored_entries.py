@@ -1,9 +1,9 @@
 """The entries of a large table, parsed when they are looked up.
 
 A table of 100,000 entries takes seconds to parse and check. Once that was done, the cache holds an index under the hash
-of `entries.csv`: where each row begins, and the rows in the order of their keys. The file is read and its hash compared
-each time (`read_with_digest`); the index states only that this content was checked. Files that `write_entries` would write otherwise have no
-index, because their rows need the full parser.
+of `entries.csv`: where each row begins, and the rows in the order of their keys. The file is read each time, and its
+hash is compared (`read_with_digest`); the index states only that this content was checked. Files that `write_entries`
+would write otherwise have no index, because their rows need the full parser.
 """
 
 from __future__ import annotations
