@@ -46,11 +46,10 @@ _IDIOMS = (
     (("HardSigmoid", "Mul"), "HardSwish"),
     (("Clip",), "Relu"),
 )
-_MOST_KEPT = 1 << 13
-"""Descriptions that stay in memory, of about a kilobyte each: networks have many layers in common."""
+_MOST_KEPT, _LONGEST_KEPT = 1 << 13, 1 << 12
+"""Descriptions that stay in memory, since networks have many layers in common, and the longest text of one."""
 
 
-@functools.lru_cache(_MOST_KEPT)
 def describe(signature: str, context: str = "", *, warm: bool = False) -> LayerFeatures | None:
     """Return the features of the layer with this key (`LayerKey.text`); None if it is not a key of this version.
 
@@ -60,6 +59,12 @@ def describe(signature: str, context: str = "", *, warm: bool = False) -> LayerF
     and further inputs as extra operands; anything else moves bytes. A text that contradicts itself, as a forged table
     may hold, is no key; neither is that of a layer with an empty tensor.
     """
+    found = _described if len(signature) + len(context) <= _LONGEST_KEPT else _described.__wrapped__
+    return found(signature, context, warm)
+
+
+@functools.lru_cache(_MOST_KEPT)
+def _described(signature: str, context: str, warm: bool) -> LayerFeatures | None:
     try:
         parsed = parse_key(signature)
         maps = context.partition("@")[0].split(",").count(FEATURE_MAP)
