@@ -8,7 +8,7 @@ import math
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +20,7 @@ from harness.network.reading.expansion import check_expansion
 from harness.text import printable
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import Descriptor
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from google.protobuf.message import Message
     from onnx import ModelProto, TensorProto
 
@@ -74,7 +74,6 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
     Raises as `read_model` does.
     """
     import onnx
-    from google.protobuf.descriptor import FieldDescriptor
     from google.protobuf.message import DecodeError
 
     try:
@@ -87,9 +86,10 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
     if not model.HasField("graph") or not model.graph.node:
         why = "Its graph has no nodes" if content else "The file is empty"
         raise InvalidNetwork(f"{shown} holds no network", why=why, next_step=_EXPORT_AGAIN)
-    for message in _messages([model]):
+    for field, value in (part for message in _messages([model]) for part in _fields(message)):
+        texts = value if field.is_repeated else (value,)
         # Protobuf passes other bytes on if a file is damaged.
-        if not all(isinstance(text, str) for text in _values(message, FieldDescriptor.TYPE_STRING)):
+        if field.type == field.TYPE_STRING and not all(isinstance(text, str) for text in texts):
             raise InvalidNetwork(f"{shown} is not valid ONNX", why="A name in it is not UTF-8 text")
     outside = _check_external_data(model, folder)
     return replace(check_model(name, model, content, sha256), stored_bytes=len(content) + outside)
@@ -115,26 +115,24 @@ def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") 
 
 def _messages(roots: Iterable[Message]) -> Iterator[Message]:
     """Yield protobuf messages and all messages inside them."""
-    from google.protobuf.descriptor import FieldDescriptor
-
     waiting = list(roots)
     while waiting:
         yield (message := waiting.pop())
-        waiting += _values(message, FieldDescriptor.TYPE_MESSAGE)
+        for field, value in _fields(message):
+            if field.type == field.TYPE_MESSAGE:
+                waiting += value if field.is_repeated else (value,)
 
 
-def _values(message: Message, kind: int) -> Iterator[Any]:
-    """Yield the values of a message's own fields of one type; fields of bytes, which may be large, are not touched."""
-    for name, is_repeated in _names(message.DESCRIPTOR, kind):
-        if is_repeated:
-            yield from getattr(message, name)
-        elif message.HasField(name):
-            yield getattr(message, name)
+def _fields(message: Message) -> Sequence[tuple[FieldDescriptor, Any]]:
+    """Return the fields of a message that are set, of a tensor those without its values: to read these copies them."""
+    if message.DESCRIPTOR.name != "TensorProto":
+        return message.ListFields()
+    return [(field, getattr(message, field.name)) for field in _plain_fields(message.DESCRIPTOR)]
 
 
 @functools.cache
-def _names(descriptor: Descriptor, kind: int) -> tuple[tuple[str, bool], ...]:
-    return tuple((field.name, field.is_repeated) for field in descriptor.fields if field.type == kind)
+def _plain_fields(descriptor: Descriptor) -> list[FieldDescriptor]:
+    return [field for field in descriptor.fields if field.type in (field.TYPE_STRING, field.TYPE_MESSAGE)]
 
 
 def _check_external_data(model: ModelProto, folder: Path | None) -> int:
