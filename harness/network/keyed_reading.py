@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from harness.network.model_references import (
 )
 from harness.network.network_list import NetworksRead, Progress, read_each
 from harness.network.reading.limits import READING
+from harness.parallel import cores, may_fork
 from harness.version import VERSION
 
 _FEWEST_SHARED = 4
@@ -118,9 +118,9 @@ def read_keyed_networks(
 
 def _jobs(references: Sequence[ModelReference]) -> int:
     """Return how many processes read: one for each core, or as many as may read the largest files at the same time."""
-    if len(references) < _FEWEST_SHARED or threading.active_count() > 1:
+    if len(references) < _FEWEST_SHARED or not may_fork():
         return 1
-    largest = sorted((READING.limits(_size(one)).memory_bytes for one in references), reverse=True)[: _cores()]
+    largest = sorted((READING.limits(_size(one)).memory_bytes for one in references), reverse=True)[: cores()]
     return max(1, sum(1 for taken_bytes in itertools.accumulate(largest) if taken_bytes <= _room_bytes()))
 
 
@@ -136,10 +136,6 @@ def _size(reference: ModelReference) -> int:
         return os.stat(reference).st_size
     except (OSError, ValueError):  # a built-in network, or the reader says what is wrong
         return 0
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _content_of(reference: ModelReference) -> str:

@@ -210,9 +210,9 @@ def test_files_that_are_read_at_once_fit_into_the_memory(
         used.append(named.pop("jobs"))
         return read(*given, **named, jobs=1)
 
-    monkeypatch.setattr(keyed_reading, "_cores", lambda: 3)
+    monkeypatch.setattr(keyed_reading, "cores", lambda: 3)
     monkeypatch.setattr(keyed_reading, "read_each", read_in_one)
-    monkeypatch.setattr("threading.active_count", lambda: 1)  # with threads of other tests, one process reads
+    monkeypatch.setattr(keyed_reading, "may_fork", lambda: True)  # with threads of other tests, one process reads
     paths = [str(build_network(tmp_path / f"{at}.onnx")) for at in range(4)]
     each = max(READING.limits(Path(path).stat().st_size).memory_bytes for path in paths)
     monkeypatch.setattr(keyed_reading, "_room_bytes", lambda: room * each)
@@ -223,10 +223,10 @@ def test_files_that_are_read_at_once_fit_into_the_memory(
 def test_many_files_are_read_in_order_by_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several processes give the networks of one process in the order of the files, and name a refused file."""
     paths = [str(build_network(tmp_path / f"net{at}.onnx", (8, *[16 + at] * 3, 32))) for at in range(6)]
-    monkeypatch.setattr(keyed_reading, "_cores", lambda: 1)
+    monkeypatch.setattr(keyed_reading, "cores", lambda: 1)
     one = read_keyed_networks(paths, DEFAULT_RULES)
     monkeypatch.setenv(cache.VARIABLE, "")
-    monkeypatch.setattr(keyed_reading, "_cores", lambda: 3)
+    monkeypatch.setattr(keyed_reading, "cores", lambda: 3)
     seen: list[tuple[int, int]] = []
     many = read_keyed_networks(paths, DEFAULT_RULES, progress=lambda done, count: seen.append((done, count)))
     assert many == one
