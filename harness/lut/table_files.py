@@ -105,7 +105,8 @@ def read_lut(folder: Path, device: str | None = None) -> Lut:
     held = (CORRELATION, PREDICTOR, CHAINS)
     names = (ENTRIES, *(name for name in held if (folder / name).exists()))
     read = {name: _read_part(folder / name) for name in names}
-    files, hashes = ({name: one[at] for name, one in read.items()} for at in (0, 1))
+    files = {name: content for name, (content, _) in read.items()}
+    hashes = {name: digest for name, (_, digest) in read.items()}
     return of_device(_parse(folder, read_part(folder / MANIFEST), files, hashes), device, str(folder))
 
 

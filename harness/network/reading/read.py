@@ -126,7 +126,7 @@ def _messages(roots: Iterable[Message]) -> Iterator[Message]:
 def _fields(message: Message) -> Sequence[tuple[FieldDescriptor, Any]]:
     """Return the fields of a message that are set, of a tensor those without its values: to read these copies them."""
     if message.DESCRIPTOR.name != "TensorProto":
-        return message.ListFields()
+        return list(message.ListFields())
     return [(field, getattr(message, field.name)) for field in _plain_fields(message.DESCRIPTOR)]
 
 
