@@ -18,6 +18,7 @@ import functools
 import hashlib
 import itertools
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -301,10 +302,10 @@ class _Matcher:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._variants = {node.index: _variant(network, node) for node in network.nodes}
-        self._sinks: dict[str, list[Node]] = {}
+        self._sinks: dict[str, list[Node]] = defaultdict(list)
         for node in network.nodes:
-            for op in {self._variants[node.index], node.op}:
-                self._sinks.setdefault(op, []).append(node)
+            for name in {node.op, self._variants[node.index]}:
+                self._sinks[name].append(node)
 
     def places(self, pattern: Sequence[PatternNode], claimed: set[int]) -> Iterator[tuple[Node, ...]]:
         """Yield disjoint groups that match and share no node with `claimed`."""

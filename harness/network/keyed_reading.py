@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from harness import cache
+from harness.file_digest import file_digest
 from harness.network.documents import decode_document
 from harness.network.fusion_rules import FusionRule
 from harness.network.keyed_network import FORMAT, KeyedNetwork, encode_keyed, keyed, keyed_of
@@ -30,10 +29,6 @@ from harness.network.model_references import (
 from harness.network.network_list import NetworksRead, Progress, read_each, reading_jobs
 from harness.version import VERSION
 
-_BLOCK_BYTES = 1 << 18
-_MAX_FILE_BYTES = 1 << 31
-"""No reader accepts a larger file."""
-
 
 class KeyedReader:
     """Reads networks as keys of layers, cut by the rules of a table."""
@@ -41,7 +36,7 @@ class KeyedReader:
     def __init__(self, rules: Sequence[FusionRule]) -> None:
         """`rules` are those of a table."""
         self._rules = tuple(rules)
-        self._version = ""
+        self._version = self._find_version()
 
     def load(
         self,
@@ -58,11 +53,11 @@ class KeyedReader:
         """
         (reference,) = model_references(model)
         content = _content_of(reference)
-        key = self._key(content, dims or {}, batch) if content else ""
+        key = self._key(content, dims or {}, batch) if content and self._version else ""
         found = _decoded(cache.get(key)) if key else None
         if found is None:
             found, answer = self._read(reference, dims or {}, batch, note)
-            if key and answer and content in (found.sha256, reference):
+            if key and answer and content in (found.sha256, reference) and self._version == self._find_version():
                 cache.put(key, answer)
         return replace(found, name=stem_of(reference), file=shown(reference))
 
@@ -85,14 +80,13 @@ class KeyedReader:
         return found, answer
 
     def _key(self, content: str, dims: Mapping[str, int], batch: int | None) -> str:
-        read_with = json.dumps([sorted(dims.items()), batch])
-        self._version = self._version or cache.key_of(
-            FORMAT,
-            VERSION,
-            cache.code_version("harness.network", "onnx", "onnxruntime"),
-            json.dumps([asdict(rule) for rule in self._rules], sort_keys=True),
-        )
-        return cache.key_of(self._version, content, read_with)
+        return cache.key_of(self._version, content, json.dumps([sorted(dims.items()), batch]))
+
+    def _find_version(self) -> str:
+        """Return a text for the code that reads networks and the rules that cut them; empty if the code is unknown."""
+        code = cache.code_version("harness.network", "onnx", "onnxruntime")
+        rules = json.dumps([asdict(rule) for rule in self._rules], sort_keys=True)
+        return code and cache.key_of(FORMAT, VERSION, code, rules)
 
 
 def read_keyed_networks(
@@ -121,19 +115,7 @@ def _content_of(reference: ModelReference) -> str:
         return hashlib.sha256(reference.content).hexdigest()
     if is_builtin(reference):
         return reference
-    digest, left = hashlib.sha256(), _MAX_FILE_BYTES
-    try:
-        handle = os.open(reference, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb", buffering=0) as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return ""
-            block = memoryview(bytearray(_BLOCK_BYTES))
-            while left > 0 and (count := file.readinto(block)):
-                digest.update(block[:count])
-                left -= count
-    except (OSError, ValueError):  # the reader says what is wrong
-        return ""
-    return digest.hexdigest() if left > 0 else ""
+    return file_digest(Path(reference))
 
 
 def _decoded(content: bytes | None) -> KeyedNetwork | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -21,7 +20,7 @@ from harness.network.model_references import (
 )
 from harness.network.network import Network, UnmeasuredNode
 from harness.network.reading.limits import READING
-from harness.parallel import results
+from harness.parallel import cores, may_fork, results
 from harness.text import printable
 
 _NEXT = "Name the files in several commands, to find the one that ends it"
@@ -158,9 +157,9 @@ def read_each(
 
 def reading_jobs(references: Sequence[ModelReference]) -> int:
     """Return how many processes read: one for each core, or as many as may read the largest files at the same time."""
-    if len(references) < _FEWEST_SHARED or threading.active_count() > 1:
+    if len(references) < _FEWEST_SHARED or not may_fork():
         return 1
-    largest = sorted((READING.limits(_size(one)).memory_bytes for one in references), reverse=True)[: _cores()]
+    largest = sorted((READING.limits(_size(one)).memory_bytes for one in references), reverse=True)[: cores()]
     return max(1, sum(1 for taken_bytes in itertools.accumulate(largest) if taken_bytes <= _room_bytes()))
 
 
@@ -176,10 +175,6 @@ def _size(reference: ModelReference) -> int:
         return os.stat(reference).st_size
     except (OSError, ValueError):  # a built-in network, or the reader says what is wrong
         return 0
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _attempt(reference: ModelReference, load: Load[AnyNetwork]) -> tuple[AnyNetwork | RefusedNetwork, list[str]]:
