@@ -10,9 +10,21 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.output import check_folder
 from harness.errors import UsageError
 from harness.settings import DEFAULT_DEVICE
 from harness.text import duration_s
+
+
+def writable_page(option: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Return the path of a page that can be written; raises UsageError, ConfigurationError if its folder is missing."""
+    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+        flag = option.opts[0]
+        why, step = "The result is an HTML page", f"Write {flag} FILE.html"
+        raise UsageError(f"{flag} {path} does not end in .html", why=why, next_step=step)
+    if path is not None:
+        check_folder(path)
+    return path
 
 
 def complete_device(incomplete: str) -> list[str]:
@@ -76,6 +88,10 @@ ModelOrProgram = Annotated[
         help="An ONNX file, builtin:NAME, or a program file of `npu compile -o`.",
         autocompletion=complete_model,
     ),
+]
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE.html", help="Write the result as a page to this file.", callback=writable_page),
 ]
 CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows to this CSV file.")]
 OptionalModels = Annotated[
@@ -274,12 +290,3 @@ def parse_runs(text: str) -> int | None:
     if not _NUMBER.match(text) or not 1 <= int(text) <= 100_000:
         raise UsageError(f"--runs {text[:40]} is neither `auto` nor a number from 1 to 100000")
     return int(text)
-
-
-def html_only(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Return the path of an option that names a page; raises UsageError if it does not end in .html."""
-    if path is not None and path.suffix.lower() not in (".html", ".htm"):
-        option = parameter.opts[0]
-        why = "The plot is an HTML page"
-        raise UsageError(f"{option} {path} does not end in .html", why=why, next_step=f"Write {option} FILE.html")
-    return path

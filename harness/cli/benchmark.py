@@ -45,15 +45,7 @@ class Results:
     """The files that the command writes."""
 
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write each timed run to this file.")] = None
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html",
-            metavar="FILE.html",
-            help="Plot latency over batches, or over threads.",
-            callback=arguments.html_only,
-        ),
-    ] = None
+    html: arguments.HtmlFile = None
 
 
 @spread
@@ -76,9 +68,8 @@ def benchmark(
 
     Example: harness benchmark builtin:squeezenet --threads 1,2 --csv runs.csv
     """
-    for written in (files.csv, files.html):
-        if written is not None:
-            check_folder(written)
+    if files.csv is not None:
+        check_folder(files.csv)
     batches = arguments.parse_counts("--batch", sweep.batch, 65536)
     threads = arguments.parse_counts("--threads", sweep.threads, 1024)
     from harness.benchmarking import measurement

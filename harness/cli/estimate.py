@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Files:
     """The files that the command writes."""
 
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report to this file.")] = None
+    html: arguments.HtmlFile = None
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the layers to this file.")] = None
 
 
@@ -130,13 +130,9 @@ def _write(
     if files.csv is not None:
         write_csv(files.csv, [_row(network, layer) for network in found for layer in network.layers])
     if files.html is not None:
-        from harness.lut.table_samples import table_samples
-        from harness.report.html import write_report
-        from harness.report.report_source import ReportSource
+        from harness.report.html import report_networks
 
-        samples = table_samples(workspace, table)
-        source = ReportSource(command_words(), found.refused_networks, samples, read.networks)
-        write_report(files.html, table, found, source=source)
+        report_networks(files.html, workspace, table, read, command_words())
 
 
 def _document(found: NetworkEstimates, works: Sequence[Sequence[LayerWork | None]], table: Lut) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bokeh_figures import figure_text
 from page_browser import Browser
 from report_inputs import make_estimate, make_table, make_validation
 
@@ -216,10 +217,9 @@ def test_many_layers_share_bars() -> None:
     layers = tuple((f"layer{at}", 1e-3) for at in range(1000))
     page = render(make_table(), [make_estimate(layers=layers)])
     assert "There are 1000 layers, so neighbours share a bar." in page
-    document = re.search(r'id="layers-1-data">(.*?)</script>', page)
-    assert document
+    document = figure_text(page, "layers-1")
     tops = [
-        float(top) for column in re.findall(r'\["top",\[([^]]*)\]\]', document[1]) for top in column.split(",") if top
+        float(top) for column in re.findall(r'\["top",\[([^]]*)\]\]', document) for top in column.split(",") if top
     ]
     assert len(tops) == 251
     assert sum(tops) == pytest.approx(1000)

@@ -15,7 +15,8 @@ from harness.errors import CoverageError, LutNotFound, UsageError
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.samples import Sample
-from harness.validation.network_validation import DEFAULT_PROCESSES, Validation
+from harness.validation.network_validation import DEFAULT_PROCESSES
+from harness.validation.results import Validation
 from harness.validation.whole_networks import ProcessSamples, whole_latency
 
 
