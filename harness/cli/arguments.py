@@ -38,15 +38,21 @@ def complete_device(incomplete: str) -> list[str]:
 
 
 def complete_table(incomplete: str) -> list[str]:
-    """Return the names of tables, and of devices with one, that begin so, for the shell's completion."""
+    """Return the names of tables, those of the package included, that begin so, for the shell's completion."""
+    from harness.lut.published_tables import PUBLISHED
     from harness.lut.table_choice import table_folders
     from harness.workspace import find_workspace
 
-    folders = table_folders(find_workspace(None).lut)
-    names = dict.fromkeys(
-        (*(one.parent.name for one in folders), *(f"{one.parent.name}/{one.name}" for one in folders))
-    )
+    folders = (*table_folders(find_workspace(None).lut), *table_folders(PUBLISHED))
+    names = dict.fromkeys(f"{one.parent.name}/{one.name}" for one in folders)
     return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_side(incomplete: str) -> list[str]:
+    """Return the names of tables and of devices with one that begin so, for the shell's completion."""
+    tables = complete_table(incomplete)
+    devices = dict.fromkeys(name.partition("/")[0] for name in complete_table(""))
+    return [*(name for name in devices if name.startswith(incomplete)), *tables]
 
 
 def complete_model(incomplete: str) -> list[str]:

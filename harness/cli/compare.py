@@ -31,7 +31,7 @@ Side = Annotated[
     typer.Argument(
         metavar="TABLE|DEVICE",
         help="Folder of a table, its name DEVICE/TABLE, or a device, whose newest table is used.",
-        autocompletion=arguments.complete_table,
+        autocompletion=arguments.complete_side,
     ),
 ]
 

@@ -60,7 +60,7 @@ def validate(
     """
     workspace, dims = find_workspace(directory), reading.dims
     wait_s = arguments.parse_wait(wait) or 0.0
-    device = device or workspace.default_device
+    label = device or (workspace.default_device if lut is None else str(lut))
 
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
@@ -68,7 +68,7 @@ def validate(
     from harness.validation import network_validation as validation
     from harness.validation.results import MOST_FLOOR
 
-    with show_progress(f"validate {device}") as observe, stop_on_interrupt() as stop:
+    with show_progress(f"validate {label}") as observe, stop_on_interrupt() as stop:
         result = validation.validate(
             models,
             device=device,
@@ -88,7 +88,7 @@ def validate(
     if html is not None:
         from harness.report.html import report_networks
 
-        table = open_table(device, Path(result.lut) if lut is None else lut, workspace)
+        table = open_table(result.device, Path(result.lut) if lut is None else lut, workspace)
         read = read_keyed_networks(models, table.rules, dims, batch=reading.batch)
         report_networks(html, workspace, table, read, command_words(), result)
     if json:
@@ -114,7 +114,7 @@ def show_validation(result: Validation) -> None:
             milliseconds(network.estimated_s),
             interval_ms(network.interval_s),
             milliseconds(network.measured_s),
-            milliseconds(network.measured_halfwidth_s),
+            milliseconds(network.measured_halfwidth_s, 1),
             percent(network.error),
             "" if network.repeatability is None else f"{network.repeatability:.1%}",
         ]

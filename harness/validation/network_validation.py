@@ -24,7 +24,6 @@ from harness.network.model_references import ModelReference, Models, model_refer
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
 from harness.samples import Sample
-from harness.settings import DEFAULT_DEVICE
 from harness.validation.file_comparison import SECONDS, compare_with_file, openings
 from harness.validation.last_validation import keep_validation
 from harness.validation.network_case import (
@@ -49,7 +48,7 @@ DEFAULT_PROCESSES = 3
 def validate(
     models: Models,
     *,
-    device: str = DEFAULT_DEVICE,
+    device: str | None = None,
     lut: TableReference = None,
     workspace: AnyWorkspace = None,
     policy: RepeatPolicy = VALIDATION_POLICY,
@@ -108,7 +107,7 @@ def validate(
         compared(number, len(left))
         results.append(_with_file(_compare(case, measured.processes, table.clock), by_file, case))
     oracle = _report_oracle(table, left, [process.truths for process in measured.processes if process.truths])
-    found = _summary(device, table, results, first.fingerprint, oracle)
+    found = _summary(table, results, first.fingerprint, oracle)
     machine = judge_processes(measured.processes, table, found.floor)
     found = replace(found, refused_networks=refused, machine=machine)
     keep_validation(workspace, references, found)
@@ -154,7 +153,6 @@ def _report_oracle(
 
 
 def _summary(
-    device: str,
     table: Lut,
     results: Sequence[NetworkValidation],
     fingerprint: Mapping[str, str],
@@ -163,7 +161,7 @@ def _summary(
     errors = [abs(result.error) for result in results]
     floors = [result.repeatability for result in results if result.repeatability is not None]
     return Validation(
-        device=device,
+        device=table.device,
         lut=table.name,
         clock=table.clock,
         networks=tuple(results),
