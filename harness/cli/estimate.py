@@ -78,7 +78,7 @@ def estimate(  # one parameter for each argument and group of options
         raise UsageError("There is nothing to estimate", next_step=step)
     from harness.device.overrides import Variant
     from harness.estimation import network_estimate as networks
-    from harness.lut.layer_work import DeviceRates
+    from harness.lut.layer_work import DeviceRoofs, WorkedLayer
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
     from harness.network.network_list import refusals_error
@@ -93,10 +93,17 @@ def estimate(  # one parameter for each argument and group of options
     found = networks.NetworkEstimates.of(read, table)
     _write(files, found, read, table, workspace)
     is_detailed = layers or view != LayerView()
-    rates = DeviceRates.of(table) if is_detailed else None
+    roofs = DeviceRoofs.of(table) if is_detailed else None
     works: list[Sequence[LayerWork | None]] = [
-        rates.works([(layer.key.text, layer.context) for layer in network.layers]) if rates else ()
-        for network in read.networks
+        roofs.works(
+            [
+                WorkedLayer(layer.key.text, layer.context, estimated.latency_s)
+                for layer, estimated in zip(network.layers, one.layers, strict=True)
+            ]
+        )
+        if roofs
+        else ()
+        for network, one in zip(read.networks, found, strict=True)
     ]
     warnings = _warnings(found)
     for warning in warnings:
