@@ -118,4 +118,7 @@ def _show(found: Benchmark) -> None:
     if all(one.peak_bytes is None for one in found.networks):
         note(f"{found.device} reports no memory")
     if all(one.energy_j is None for one in found.networks):
-        note(f"{found.device} reports no energy: it has neither a readable RAPL counter nor an INA sensor")
+        note(
+            f"{found.device} reports no energy: it has neither an INA sensor, a readable RAPL counter nor a program"
+            " ~/.config/harness/power; docs/benchmark.md describes them"
+        )
