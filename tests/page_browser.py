@@ -57,7 +57,6 @@ class Visit:
     errors: list[str] = field(default_factory=list)
     dialogs: list[str] = field(default_factory=list)
 
-
     def hover(self, figure: str) -> str:
         """Return the tooltip with the pointer at the first point or bar of a figure that has one."""
         self.page.locator(figure).scroll_into_view_if_needed()

@@ -19,7 +19,16 @@ from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.npu.emulation import CompilerOptions, emulate
 
-NAMES = ("squeezenet", "mobilenetv2", "resnet50", "resnet18", "efficientnet_b0", "vit_tiny", "bert_mini", "inception_v2")
+NAMES = (
+    "squeezenet",
+    "mobilenetv2",
+    "resnet50",
+    "resnet18",
+    "efficientnet_b0",
+    "vit_tiny",
+    "bert_mini",
+    "inception_v2",
+)
 _QUEUES = {"arithmetic": ("compute", "fill"), "weights": ("io",), "features": ("io",)}
 
 

@@ -97,7 +97,9 @@ ModelOrProgram = Annotated[
 ]
 HtmlFile = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE.html", help="Write the result as a page to this file.", callback=writable_page),
+    typer.Option(
+        "--html", metavar="FILE.html", help="Write the result as a page to this file.", callback=writable_page
+    ),
 ]
 CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows to this CSV file.")]
 OptionalModels = Annotated[

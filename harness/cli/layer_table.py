@@ -114,7 +114,9 @@ def show_layers(rows: Sequence[LayerRow], view: LayerView, *, sort: SortName, to
     ordered = sorted(rows, key=_ORDERS[view.sort or ("latency" if view.top else sort)])
     count = top if view.top is None else view.top
     shown = ordered[: count or None]
-    columns = [one for one in _COLUMNS if (view.wide or not one.wide) and {one.cell(row) for row in shown} - {"", _UNKNOWN}]
+    columns = [
+        one for one in _COLUMNS if (view.wide or not one.wide) and {one.cell(row) for row in shown} - {"", _UNKNOWN}
+    ]
     if not view.wide and len({row.source for row in rows}) == 1:
         columns = [one for one in columns if one.head != "source"]
     cells = [[one.cell(row) for one in columns] for row in shown]

@@ -21,8 +21,8 @@ WORST_LAYERS = 5
 NAMED_ON_CPU = 10
 
 if TYPE_CHECKING:
-    from harness.validation.results import NetworkValidation, Validation
     from harness.validation.oracle_comparison import OracleReport
+    from harness.validation.results import NetworkValidation, Validation
 
 
 @dataclass(frozen=True)

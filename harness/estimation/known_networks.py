@@ -27,9 +27,7 @@ def networks_of(table: Lut, workspace: Workspace) -> tuple[str, ...]:
     return known_networks(hashes_of(table), table, workspace)[0]
 
 
-def known_networks(
-    hashes: set[str], table: Lut, workspace: Workspace
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def known_networks(hashes: set[str], table: Lut, workspace: Workspace) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the built-in networks and files of the workspace that have these hashes, and the hashes left over."""
     found: dict[str, str] = {}
     for path in sorted(workspace.root.glob("**/*.onnx")) if hashes else ():

@@ -15,7 +15,6 @@ from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.keyed_network import keyed
 from harness.network.model_references import load_network
 
-
 NO_ROOF = float("inf")
 
 

@@ -218,9 +218,7 @@ def test_many_layers_share_bars() -> None:
     page = render(make_table(), [make_estimate(layers=layers)])
     assert "There are 1000 layers, so neighbours share a bar." in page
     document = figure_text(page, "layers-1")
-    tops = [
-        float(top) for column in re.findall(r'\["top",\[([^]]*)\]\]', document) for top in column.split(",") if top
-    ]
+    tops = [float(top) for column in re.findall(r'\["top",\[([^]]*)\]\]', document) for top in column.split(",") if top]
     assert len(tops) == 251
     assert sum(tops) == pytest.approx(1000)
 

@@ -75,7 +75,13 @@ def test_two_tables_have_a_page_with_their_networks(lab: Harness) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["estimate small.onnx", "validate small.onnx", "report small.onnx", "compare null01 null01", "benchmark small.onnx"],
+    [
+        "estimate small.onnx",
+        "validate small.onnx",
+        "report small.onnx",
+        "compare null01 null01",
+        "benchmark small.onnx",
+    ],
 )
 def test_a_page_has_a_name_and_a_folder(command: str, lab: Harness) -> None:
     """Every `--html` refuses a name that no browser opens, and a folder that does not exist, before any work."""

@@ -13,7 +13,7 @@ from harness.cli import arguments
 from harness.cli.invocation import command_line
 from harness.cli.npu.limited import limited
 from harness.cli.option_groups import spread
-from harness.cli.output import check_folder, note, print_json, print_report, write_csv
+from harness.cli.output import note, print_json, print_report, write_csv
 from harness.errors import UsageError
 from harness.npu.npu_options import MachineChoice, Options, RowSort, RunOptions
 

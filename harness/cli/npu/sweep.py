@@ -56,7 +56,9 @@ def sweep_command(
     csv: arguments.CsvFile = None,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE.html", help="Write a plot to this page.", callback=arguments.writable_page),
+        typer.Option(
+            "--plot", metavar="FILE.html", help="Write a plot to this page.", callback=arguments.writable_page
+        ),
     ] = None,
     *,
     compiler: Options,
