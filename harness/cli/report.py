@@ -19,6 +19,7 @@ from harness.workspace import Workspace, find_workspace
 if TYPE_CHECKING:
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.table import Lut
+    from harness.network.keyed_network import KeyedNetwork
     from harness.validation.results import Validation
 
 _NAMED = 5
@@ -61,7 +62,7 @@ def report(
     table = open_table(choice.device, choice.lut, workspace, Variant(reading.batch, reading.threads))
     last = last_validation(workspace, table)
     chosen = tuple(models or ()) or (last.models if last else ()) or networks_of(table, workspace)
-    read = NetworksRead(())
+    read: NetworksRead[KeyedNetwork] = NetworksRead(())
     if chosen:
         with show_count("reading networks") as progress:
             read = read_keyed_networks(
