@@ -1,6 +1,6 @@
 """Draws pictures of pages for the documentation in a headless Chromium: docs/images/run.png and compare.png.
 
-    python -m benchmarks.pictures
+python -m benchmarks.pictures
 """
 
 from __future__ import annotations
