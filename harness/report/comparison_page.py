@@ -75,7 +75,7 @@ def _networks(before: Lut, after: Lut, compared: TableComparison) -> ReportTable
         )
         for one in compared.networks
     )
-    columns = [(f"{display(table.name)}, {unit.symbol}", "95 % interval") for table in (before, after)]
+    columns = [(f"{name}, {unit.symbol}", "95 % interval") for name in _names(before, after)]
     header = ("network", *columns[0], *columns[1], "change", "faster")
     return ReportTable("Networks, estimated from each table", header, rows, (0, 6))
 
@@ -94,9 +94,16 @@ def _operators(before: Lut, after: Lut, compared: TableComparison) -> ReportTabl
         )
         for one in compared.operators
     )
-    columns = [f"{display(table.name)}, {unit.symbol}" for table in (before, after)]
-    header = ("operator", "layers", *columns, "change", "faster in the first", "faster in the second")
+    columns = [f"{name}, {unit.symbol}" for name in _names(before, after)]
+    header = ("operator", "layers", *columns, "change", "first faster", "second faster")
     return ReportTable("Common layers by operator, largest difference first", header, rows)
+
+
+def _names(before: Lut, after: Lut) -> list[str]:
+    """Return the names that the page's title has in full: of the devices if these differ."""
+    from harness.estimation.table_comparison import side_names
+
+    return [display(name) for name in side_names(before, after)]
 
 
 def _picture(pairs: list[Pair]) -> CaptionedFigure:
@@ -130,7 +137,7 @@ def _layers(before: Lut, after: Lut, pairs: list[Pair]) -> ReportTable:
         )
         for one, other in sorted(pairs, key=lambda pair: -abs(pair[1].latency_s - pair[0].latency_s))
     )
-    columns = [f"{display(table.name)}, {unit.symbol}" for table in (before, after)]
+    columns = [f"{name}, {unit.symbol}" for name in _names(before, after)]
     header = ("operator", "context", "key", columns[0], "±", columns[1], "±", "change")
     return ReportTable("Layers that both tables hold, largest difference first", header, rows, (0, 1, 2))
 
