@@ -22,6 +22,8 @@ _NAMES: tuple[BoundName, ...] = ("arithmetic", "weights", "features")
 _MULTIPLIES = "mac/"
 _FEWEST = 20
 """Layers below which a table shows no roofs."""
+_MOST = 2000
+"""Entries that the roofs are taken from: enough for three rates."""
 _LARGEST_ERROR = 0.1
 """The largest standard error, as a fraction, of a latency that shows a rate."""
 _ROOF = 0.98
@@ -61,7 +63,8 @@ class DeviceRoofs:
     @classmethod
     def of(cls, table: Lut) -> DeviceRoofs:
         """Return the roofs that a table shows."""
-        sure = [one for one in table.entries if one.resolved and one.stderr_s < _LARGEST_ERROR * one.latency_s]
+        step = -(-len(table.entries) // _MOST) or 1
+        sure = [one for one in table.entries[::step] if one.resolved and one.stderr_s < _LARGEST_ERROR * one.latency_s]
         described = [(describe(one.signature, one.context), one.latency_s) for one in sure]
         rows = np.array([np.array(_amounts(layer)) / latency_s for layer, latency_s in described if layer is not None])
         if len(rows) < _FEWEST:
