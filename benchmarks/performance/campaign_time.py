@@ -102,7 +102,7 @@ def npu_campaigns() -> Iterator[tuple[str, Took]]:
     number = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
         for label, cache, used in (("one core", "a", 1), (f"{number} cores", "b", number), ("cached", "b", number)):
-            with mock.patch.dict(os.environ, XDG_CACHE_HOME=f"{folder}/{cache}"), cores(used):
+            with mock.patch.dict(os.environ, HARNESS_CACHE_DIR=f"{folder}/{cache}"), cores(used):
                 yield f"npu01 profile, {label}", campaign("npu01", [NPU_NETWORK])
 
 
