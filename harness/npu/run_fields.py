@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import direct_convolutions
-from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.choices import Choice
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.search.choices import Choice
 from device_agents.emulated_npu.machine import MacroAreas, macro_areas
 from device_agents.emulated_npu.reports.accounting import instruction_counts, moved_by_class
 from device_agents.emulated_npu.reports.dft_counters import dft_counters

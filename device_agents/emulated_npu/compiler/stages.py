@@ -21,9 +21,7 @@ from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutio
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
 from device_agents.emulated_npu.compiler.ordering.residency import ResidentWeights, keep_weights
-from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.decisions import decide_chains
-from device_agents.emulated_npu.compiler.planning.external_memory import (
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import (
     FREE,
     OccupiedMemory,
     choose_spaces,
@@ -31,6 +29,8 @@ from device_agents.emulated_npu.compiler.planning.external_memory import (
     port_of,
 )
 from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, plan
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, check_assignment, with_room

@@ -8,10 +8,10 @@ from dataclasses import replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
-from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.decisions import decide_by_each_assumption
-from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces, placeholders
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, plan
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.search.decisions import decide_by_each_assumption
 from device_agents.emulated_npu.compiler.splitting.division import divide
 from device_agents.emulated_npu.machine import Machine
 

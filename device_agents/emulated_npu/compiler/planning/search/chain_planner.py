@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, whole_value, with_parts, written_part
 from device_agents.emulated_npu.compiler.graph.regions import overlap, view_region
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.chain import Chain, ChainPlan, Room, reads_outside
-from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
-from device_agents.emulated_npu.compiler.planning.chain_keys import ChainKeys
-from device_agents.emulated_npu.compiler.planning.choices import ASSUMPTIONS, ChainEstimate, Choice, Way
-from device_agents.emulated_npu.compiler.planning.search import ChainSearch
-from device_agents.emulated_npu.compiler.planning.tiling import NotTileable
+from device_agents.emulated_npu.compiler.planning.chains.chain import Chain, ChainPlan, Room, reads_outside
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chains.tiling import NotTileable
+from device_agents.emulated_npu.compiler.planning.search.chain_keys import ChainKeys
+from device_agents.emulated_npu.compiler.planning.search.chain_search import ChainSearch
+from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS, ChainEstimate, Choice, Way
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 

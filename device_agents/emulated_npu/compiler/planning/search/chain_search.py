@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
 from device_agents.emulated_npu.compiler.graph.regions import is_windowed
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
-from device_agents.emulated_npu.compiler.planning.chain import (
+from device_agents.emulated_npu.compiler.planning.chains.chain import (
     MAX_PASSES,
     Chain,
     ChainDraft,
@@ -22,28 +22,28 @@ from device_agents.emulated_npu.compiler.planning.chain import (
     draft_chain,
     element_type,
 )
-from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
-from device_agents.emulated_npu.compiler.planning.chain_times import ChainTimes, QueueTimes, TimedPlan
-from device_agents.emulated_npu.compiler.planning.choices import ASSUMPTIONS, ChainEstimate, Way, estimate_of
-from device_agents.emulated_npu.compiler.planning.cuts import (
-    Cuts,
-    candidate_cuts,
-    first_guess,
-    first_that_fits,
-    tiles_per_item,
-)
-from device_agents.emulated_npu.compiler.planning.tiling import (
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chains.tiling import (
     DividesParts,
     HaloMode,
     NotTileable,
     count_tiles,
     cut_chain,
 )
-from device_agents.emulated_npu.compiler.planning.weights import (
+from device_agents.emulated_npu.compiler.planning.chains.weights import (
     is_product,
     packed_bytes,
     slice_outputs,
     uses_weight_buffer,
+)
+from device_agents.emulated_npu.compiler.planning.search.chain_times import ChainTimes, QueueTimes, TimedPlan
+from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS, ChainEstimate, Way, estimate_of
+from device_agents.emulated_npu.compiler.planning.search.cuts import (
+    Cuts,
+    candidate_cuts,
+    first_guess,
+    first_that_fits,
+    tiles_per_item,
 )
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
-from device_agents.emulated_npu.compiler.planning.layer_commands import factor_axes
-from device_agents.emulated_npu.compiler.planning.tiling import Geometry
-from device_agents.emulated_npu.compiler.planning.weights import (
+from device_agents.emulated_npu.compiler.planning.chains.layer_commands import factor_axes
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Geometry
+from device_agents.emulated_npu.compiler.planning.chains.weights import (
     WeightLoad,
     cut_weights,
     gather_loads,

@@ -18,17 +18,17 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
 )
 from device_agents.emulated_npu.compiler.graph.regions import multiplier, size_of
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
-from device_agents.emulated_npu.compiler.planning.cache_places import place_by_gain
-from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, depthwise_bytes, element_type
-from device_agents.emulated_npu.compiler.planning.chain_commands import (
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, depthwise_bytes, element_type
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import (
     Destination,
     Externals,
     factor_scale_key,
     weight_key,
 )
+from device_agents.emulated_npu.compiler.planning.chains.weights import WeightBlock, uses_weight_buffer
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes, dense_strides
-from device_agents.emulated_npu.compiler.planning.trailing import Trails, trails
-from device_agents.emulated_npu.compiler.planning.weights import WeightBlock, uses_weight_buffer
+from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import place_by_gain
+from device_agents.emulated_npu.compiler.planning.off_chip.trailing import Trails, trails
 from device_agents.emulated_npu.compiler.splitting.division import GroupGraph
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.isa.program import Port

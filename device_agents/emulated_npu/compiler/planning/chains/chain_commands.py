@@ -14,28 +14,28 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     multiplier,
     view_region,
 )
-from device_agents.emulated_npu.compiler.planning.chain import (
+from device_agents.emulated_npu.compiler.planning.chains.chain import (
     ChainPlan,
     depthwise_bytes,
     element_type,
     reads_outside,
 )
-from device_agents.emulated_npu.compiler.planning.factor_commands import Factors, batches
-from device_agents.emulated_npu.compiler.planning.layer_commands import (
+from device_agents.emulated_npu.compiler.planning.chains.factor_commands import Factors, batches
+from device_agents.emulated_npu.compiler.planning.chains.layer_commands import (
     Buffers,
     commands_of,
     convolve,
     depthwise_constants,
 )
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Tile
+from device_agents.emulated_npu.compiler.planning.chains.weight_plans import WeightPlan
+from device_agents.emulated_npu.compiler.planning.chains.weights import WeightLoad, uses_weight_buffer, weight_operand
 from device_agents.emulated_npu.compiler.planning.memory_places import (
     Buffer,
     dense_strides,
     region_operand,
     stored_type,
 )
-from device_agents.emulated_npu.compiler.planning.tiling import Tile
-from device_agents.emulated_npu.compiler.planning.weight_plans import WeightPlan
-from device_agents.emulated_npu.compiler.planning.weights import WeightLoad, uses_weight_buffer, weight_operand
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Operand, Space, descriptor_of
 
