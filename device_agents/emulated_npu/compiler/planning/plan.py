@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from device_agents.emulated_npu.cached_value import CachedValue
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, with_parts
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
+from device_agents.emulated_npu.compiler.graph.value_parts import with_parts
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.arithmetic import PS_PER_NS
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, Value, whole_value
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, Value
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
@@ -103,11 +103,8 @@ class SplitPredictor:
 
 def _apart(externals: Externals) -> Externals:
     """Return the externals with every value at a distant address, so that no two values conflict."""
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(map(whole_value, externals.values)), 1)}
-    moved = {
-        name: buffer.moved(numbers[whole_value(name)] * _APART_BYTES, buffer.origin)
-        for name, buffer in externals.values.items()
-    }
+    places = enumerate(externals.values.items(), 1)
+    moved = {name: buffer.moved(number * _APART_BYTES, buffer.origin) for number, (name, buffer) in places}
     return replace(externals, values=moved)
 
 

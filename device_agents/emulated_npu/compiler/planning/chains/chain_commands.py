@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value, whole_value
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
 from device_agents.emulated_npu.compiler.graph.regions import (
     Interval,
     Region,
@@ -14,6 +14,7 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     multiplier,
     view_region,
 )
+from device_agents.emulated_npu.compiler.graph.value_parts import grid_of, whole_value
 from device_agents.emulated_npu.compiler.planning.chains.chain import (
     ChainPlan,
     depthwise_bytes,
@@ -203,9 +204,14 @@ class ChainWriter:
     def _load(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
         yield from self._enter(name, tile, layer)
         if self._geometry.is_active(name, tile):
-            ends = self._current[name], self._externals.values[name]
+            ends = self._current[name], self._source(name)
             yield self._move(Function.LOAD, name, ends, self._geometry.new_region(name, tile), layer)
         yield from self._keep(name, tile, layer)
+
+    def _source(self, name: str) -> Buffer:
+        """Return where a value lies off chip, or the elements of a value that a name stands for."""
+        buffer, grid = self._externals.values[whole_value(name)], grid_of(name)
+        return buffer if grid is None else buffer.sampled(grid.starts, grid.steps)
 
     def _store(self, layer: HardwareLayer, tile: Tile) -> Iterator[Command]:
         name = layer.output.value
@@ -213,10 +219,11 @@ class ChainWriter:
         region = intersection(own, self._geometry.stored_region(name, tile))
         if is_empty(region):
             return
-        if name in self._externals.values:
-            ends = self._externals.values[name], self._current[name]
+        whole = whole_value(name)
+        if whole in self._externals.values:
+            ends = self._externals.values[whole], self._current[name]
             yield self._move(Function.STORE, name, ends, region, layer.index)
-        for destination in self._externals.sends.get(whole_value(name), ()):
+        for destination in self._externals.sends.get(whole, ()):
             part = intersection(region, destination.region)
             if not is_empty(part):
                 yield from self._send(name, part, destination, layer.index)
@@ -224,7 +231,7 @@ class ChainWriter:
     def _send(self, name: str, region: Region, destination: Destination, layer: int) -> Iterator[Command]:
         """Send a part of a value to the first core of a destination, and a notification to the others."""
         order = self._values[name].order
-        target = region_operand(destination.buffer or self._externals.values[name], region, order)
+        target = region_operand(destination.buffer or self._externals.values[whole_value(name)], region, order)
         payload = None if destination.buffer is None else region_operand(self._current[name], region, order)
         for core in destination.cores:
             yield Command(Function.SEND, target, payload, peer=core, layer=layer)

@@ -127,7 +127,7 @@ class ChainTimes:
         layer = step.layer
         weights = plan.weights.get(layer.index)
         sizes = tuple(map(size_of, step.region))
-        key = (layer.index, layer.output.start, sizes, weights and (weights.resident, weights.loads))
+        key = (layer.index, layer.output.start, layer.settings, sizes, weights and (weights.resident, weights.loads))
         known = self._computing.get(key)
         if known is None:
             known = self._computing[key] = self._times_ps(writer.compute(step))
