@@ -12,6 +12,7 @@ from device_agents.emulated_npu.compiler.planning.chains.layer_commands import f
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Geometry
 from device_agents.emulated_npu.compiler.planning.chains.weights import (
     WeightLoad,
+    column_bytes,
     cut_weights,
     gather_loads,
     packed_bytes,
@@ -26,8 +27,8 @@ _LOAD_BYTES = 128 << 10
 _FACTOR_BYTES = 32 << 10
 """Small second factors of products are fetched together, in loads of up to about this size."""
 
-_FACTOR_SLOTS = 8
-"""Loads of second factors that SB holds at once, so that they arrive while other layers compute."""
+_SLOTS = 8
+"""Loads that SB holds at once, so that they arrive while other layers compute."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class _Buffer:
         streamed, share = self._streamed(passes)
         plans, top = self._resident([layer for layer in self._layers if layer.index not in streamed])
         moving = [layer for layer in self._layers if layer.index in streamed]
-        slot_bytes = aligned_down(share // 2)
+        slot_bytes = self._slot_bytes(moving, passes, share // 2)
         try:
             slots = {layer.index: self._loads(layer, slot_bytes) for layer in moving}
         except DoesNotFit:  # use all of SB, at the cost that neighbouring chains cannot fetch ahead
@@ -101,12 +102,21 @@ class _Buffer:
         together = {layer.index: _together(layer, slots[layer.index], most_bytes) for layer in moving}
         most = {index: max(load.bytes for load in parts) * together[index] for index, parts in slots.items()}
         largest = aligned(max(most.values(), default=0))
-        number = 2
-        if largest and all(layer.weights is None for layer in moving):
-            number = max(2, min(_FACTOR_SLOTS, share // largest))
+        number = max(2, min(_SLOTS, share // largest)) if largest else 2
         addresses = tuple(top + place * largest for place in range(number))
         plans.update({index: WeightPlan(False, parts, addresses, together[index]) for index, parts in slots.items()})
         return plans, top + number * largest
+
+    def _slot_bytes(self, moving: Sequence[HardwareLayer], passes: int, most_bytes: int) -> int:
+        """Return the bytes of a load of streamed weights, at most `most_bytes`, and a round of columns if possible.
+
+        Units wait for the first load, and every load has the latency of the memory: both together are least.
+        """
+        ddr = self._machine.ddr
+        fetched_bytes = passes * sum(self._fixed.get(layer.index, 0) for layer in moving)
+        least_bytes = math.isqrt(round(ddr.latency_ns * 1e-9 * ddr.bytes_per_s * fetched_bytes))
+        rounds = [_round_bytes(layer, self._machine) for layer in moving if layer.weights is not None]
+        return aligned_down(min(most_bytes, max(least_bytes, *rounds))) if rounds else aligned_down(most_bytes)
 
     def _streamed(self, passes: int) -> tuple[set[int], int]:
         """Return the layers whose second operands are fetched in every pass, and the bytes for their loads."""
@@ -135,7 +145,8 @@ class _Buffer:
         for layer in layers:
             held = self._held.get(layer.index)
             if held is None:
-                loads = gather_loads(cut_weights(layer, self._machine, self._sb_bytes), _LOAD_BYTES)
+                blocks = cut_weights(layer, self._machine, self._sb_bytes)
+                loads = gather_loads(blocks, _LOAD_BYTES)
                 plans[layer.index] = WeightPlan(True, loads, (top,))
                 top += aligned(self._sizes[layer.index])
                 continue
@@ -148,6 +159,11 @@ class _Buffer:
     def _loads(self, layer: HardwareLayer, slot_bytes: int) -> tuple[WeightLoad, ...]:
         """Return loads that fit a slot; the second factor of a product is loaded block by block."""
         return gather_loads(cut_weights(layer, self._machine, slot_bytes), slot_bytes if layer.weights else 0)
+
+
+def _round_bytes(layer: HardwareLayer, machine: Machine) -> int:
+    """Return the bytes of the weights that fill the columns of the matrix unit once."""
+    return machine.mfu.columns * column_bytes(layer, machine)
 
 
 def _held_factors(
