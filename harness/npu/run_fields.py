@@ -33,7 +33,7 @@ def json_fields(run: CoreRun) -> dict[str, Any]:
         "formula_cycles": timing.cycles(timed.formula.total_ps),
         "wait_cycles": timing.cycles(timing.wait_ps),
         "waiting_queue": timing.waiting_queue.name.lower(),
-        "io_cycles": timing.cycles(timing.io_ps),
+        "io_cycles": timing.cycles(timing.transfer_ps),
         "compute_cycles": timing.cycles(timing.compute_ps),
         "mfu_cycles": timing.cycles(timing.mfu_ps),
         "vfu_cycles": timing.cycles(timing.vfu_ps),

@@ -233,6 +233,9 @@ class Machine:
       0: as many as they need.
     - `vfu_queue_depth`: entries of a queue of the VFU, which then has a server of its own and works while the MFU does.
       0: MFU and VFU share the CP queue.
+    - `llc_queue_depth`: entries of a queue for transfers between the last-level cache and the core, which then has a
+      server of its own and works while the IO queue moves data of DDR. 0: all transfers share the IO queue. Several
+      cores that share a cache share its bandwidth, and run with one queue each.
     """
 
     name: str
@@ -257,16 +260,22 @@ class Machine:
     nb_port_bytes: _PortBytes = 0
     sb_port_bytes: _PortBytes = 0
     vfu_queue_depth: _QueueDepthOrNone = 0
+    llc_queue_depth: _QueueDepthOrNone = 0
 
     @property
-    def queue_depths(self) -> tuple[int, ...]:
-        """The depths of the queues by number; each queue has a server."""
-        own = (self.vfu_queue_depth,) if self.vfu_queue_depth else ()
-        return (self.io_queue_depth, self.cp_queue_depth, *own)
+    def queue_depths(self) -> dict[Queue, int]:
+        """The queues that the machine has, with their depths; each queue has a server."""
+        depths = (self.io_queue_depth, self.cp_queue_depth, self.vfu_queue_depth, self.llc_queue_depth)
+        return {queue: depth for queue, depth in zip(Queue, depths, strict=True) if depth}
 
     def queue_of(self, queue: Queue) -> Queue:
-        """Return the queue that a queue of a program is on this machine: CP for the VFU if the units share a queue."""
-        return Queue.CP if queue is Queue.VFU and not self.vfu_queue_depth else queue
+        """Return the queue that a queue of a program is on this machine.
+
+        It is CP for the VFU if the units share a queue, and IO for the last-level cache if all transfers do.
+        """
+        if queue is Queue.VFU and not self.vfu_queue_depth:
+            return Queue.CP
+        return Queue.IO if queue is Queue.LLC and not self.llc_queue_depth else queue
 
     @property
     def digest(self) -> str:

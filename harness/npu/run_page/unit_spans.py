@@ -42,7 +42,7 @@ def unit_spans(timed: TimedProgram) -> tuple[UnitSpan, ...]:
 
 
 def _unit_of(timed: TimedProgram, command: Command) -> str:
-    if command.queue is Queue.IO:
+    if command.function.is_transfer:
         return "IO"
     return "MFU" if timed.costs.cost(command).on_mfu else "VFU"
 

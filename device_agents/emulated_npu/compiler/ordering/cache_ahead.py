@@ -39,6 +39,8 @@ def bring_weights_ahead(
 ) -> Iterator[list[Item]]:
     """Yield the items with weights that pass through the cache: of all loads, and of those that units wait for.
 
+    On a machine with an LLC queue, SB is filled from the cache by either queue.
+
     Requires: synchronised items of one core that uses the cache alone; `values` are all values in the cache.
     Ensures: the same results. Loads into SB read the cache instead of DDR, in two parts where only a part is there.
     """
@@ -49,11 +51,12 @@ def bring_weights_ahead(
     saved = 1 - machine.ddr.bytes_per_s / machine.llc.bytes_per_s
     timeline = Timeline.of(commands, conflicts, costs)
     late = late_loads(commands, loads, timeline, _pause_ps(machine), saved, machine.llc.bytes)
-    for wanted in (loads, late):
-        walk = _Walk(commands, wanted, _Room(commands, values, machine.llc.bytes), costs)
-        ahead = walk.run(conflicts)
-        if walk.is_changed:
-            yield synchronise(ahead, memory_of)
+    for own_queue in (False, True) if machine.llc_queue_depth else (False,):
+        for wanted in (loads, late):
+            walk = _Walk(commands, wanted, _Room(commands, values, machine.llc.bytes), costs, own_queue)
+            ahead = walk.run(conflicts)
+            if walk.is_changed:
+                yield synchronise(ahead, memory_of)
 
 
 def has_faster_cache(machine: Machine) -> bool:
@@ -128,7 +131,10 @@ class _Ahead:
 class _Walk:
     """Follows the commands in time and fills gaps of the IO queue with loads into the cache."""
 
-    def __init__(self, commands: Sequence[Command], loads: Sequence[int], room: _Room, costs: CostModel) -> None:
+    def __init__(
+        self, commands: Sequence[Command], loads: Sequence[int], room: _Room, costs: CostModel, own_queue: bool
+    ) -> None:
+        self._own_queue = own_queue
         self._commands, self._loads, self._room, self._costs = commands, loads, room, costs
         self._turn = 0
         self._ahead: dict[int, _Ahead] = {}
@@ -150,9 +156,9 @@ class _Walk:
                 free_ps[queue] = self._fill(position, free_ps[queue], ready_ps)
             parts = self._parts(position, command)
             self._result += parts
-            start_ps = max(free_ps[queue], ready_ps)
-            free_ps[queue] = start_ps + sum(map(self._costs.duration_ps, parts))
-            ends_ps.append(free_ps[queue])
+            for part in parts:
+                free_ps[part.queue] = max(ready_ps, free_ps[part.queue]) + self._costs.duration_ps(part)
+            ends_ps.append(max(free_ps[part.queue] for part in parts))
         return self._result
 
     def _fill(self, position: int, from_ps: int, until_ps: int) -> int:
@@ -196,9 +202,8 @@ class _Walk:
         load = self._commands[ahead.position]
         size_bytes = min(most_bytes, load.target.descriptor.elements - ahead.bytes)
         target = _bytes(Space.LLC, ahead.address + ahead.bytes, size_bytes)
-        return replace(
-            load, target=target, first=_bytes(Space.DDR, present(load, load.first).address + ahead.bytes, size_bytes)
-        )
+        source = present(load, load.first).address + ahead.bytes
+        return replace(load, target=target, first=_bytes(Space.DDR, source, size_bytes))
 
     def _parts(self, position: int, command: Command) -> list[Command]:
         """Return the commands of a load: one from the cache for what is there, and one from DDR for the rest."""
@@ -207,9 +212,8 @@ class _Walk:
             return [command]
         target, source, there = command.target.address, present(command, command.first).address, ahead.bytes
         rest_bytes = command.target.descriptor.elements - there
-        parts = [
-            replace(command, target=_bytes(Space.SB, target, there), first=_bytes(Space.LLC, ahead.address, there))
-        ]
+        cached, first = _bytes(Space.SB, target, there), _bytes(Space.LLC, ahead.address, there)
+        parts = [replace(command, target=cached, first=first, own_queue=self._own_queue)]
         if rest_bytes:
             first = _bytes(Space.DDR, source + there, rest_bytes)
             parts.append(replace(command, target=_bytes(Space.SB, target + there, rest_bytes), first=first))

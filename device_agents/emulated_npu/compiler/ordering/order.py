@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from operator import itemgetter
 
 from device_agents.emulated_npu.cached_value import CachedValue
@@ -23,14 +24,14 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.formula import formula
-from device_agents.emulated_npu.unit_commands import Command, Function, Item
+from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
 
 _HOIST_WINDOW = 64
 _OVERLAP_WINDOW = 128
 _WORTH_BY_TIME = 0.995
 """An order by time has fewer loops than one by place, and so more instructions: it must be faster by this factor."""
 _WORTH_OWN_QUEUES = 0.99
-"""What a queue for the VFU must bring: the formula knows nothing of the time that more instructions take to issue."""
+"""What a queue for the VFU or the cache must bring: the formula knows nothing of the time of more instructions."""
 _DELAYS = (0.75, 1.0)
 """The delays of `fill_gaps` that are tried."""
 
@@ -47,7 +48,7 @@ def order(
     results; addresses in SB may differ. If the options allow it, transfers are ordered by time, or loads are hoisted,
     where the formula predicts less time. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
     the commands of both units are in the CP queue. `cached` are all values in the last-level cache, if this core alone
-    uses it: weights may then pass through the rest of the cache.
+    uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache.
     """
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands
@@ -59,6 +60,7 @@ def order(
     if not options.reorder:
         return synchronise(own, memory_of)
     costs = CostModel(machine)
+    chosen = commands
     best = _faster(_by_place(commands, memory_of), _by_time(commands, machine, costs), machine, costs)
     if machine.vfu_queue_depth:
         durations_ps = [costs.duration_ps(command) for command in own]
@@ -67,7 +69,12 @@ def order(
         by_place = [synchronise(each, memory_of) for each in (both, early)]
         overlapped = _faster(by_place, _by_time(both, machine, costs), machine, costs)
         if overlapped[0] < _WORTH_OWN_QUEUES * best[0]:
-            best = overlapped
+            chosen, best = both, overlapped
+    if cached is not None and machine.llc_queue_depth:
+        apart = [replace(each, own_queue=True) if _is_of_cache(each) else each for each in chosen]
+        beside = _faster(_by_place(apart, memory_of), _by_time(apart, machine, costs), machine, costs)
+        if beside[0] < _WORTH_OWN_QUEUES * best[0]:
+            best = beside
     if cached is not None and options.cached_weights and has_faster_cache(machine):
         ahead = bring_weights_ahead(best[1], cached, machine, costs)
         best = _faster([best[1]], ahead, machine, costs)
@@ -84,6 +91,14 @@ def _faster(
     best = min(placed, key=itemgetter(0))
     faster = min(timed, key=itemgetter(0), default=best)
     return faster if faster[0] <= _WORTH_BY_TIME * best[0] else best
+
+
+def _is_of_cache(command: Command) -> bool:
+    """Return whether a command moves data between the last-level cache and the core, and no other memory."""
+    if not command.function.has_own_queue or command.function.is_vector:
+        return False
+    spaces = {operand.descriptor.space for operand in (command.target, *command.sources)}
+    return Space.LLC in spaces and Space.DDR not in spaces
 
 
 def _by_place(commands: Sequence[Command], memory_of: Sequence[int]) -> list[list[Item]]:

@@ -40,7 +40,7 @@ def test_weights_arrive_while_features_wait() -> None:
 
 def test_computes_of_two_queues_start_at_the_same_time() -> None:
     """A compute of the VFU queue and one of the CP queue that need nothing of each other do not wait for each other."""
-    vector = replace(compute(300, 0), vfu_queue=True)
+    vector = replace(compute(300, 0), own_queue=True)
     program = [load(0, 0), compute(100, 0), vector, store(900, 300), _weights(0, 2000)]
     assert fill_gaps(program, dependencies(program), [5, 50, 10, 5, 30], 0.0) == [0, 1, 2, 3, 4]
     in_one_queue = [program[0], program[1], compute(300, 0), *program[3:]]

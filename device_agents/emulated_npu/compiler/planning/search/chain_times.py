@@ -98,7 +98,7 @@ class ChainTimes:
                 for queue, duration_ps in times_ps.items():
                     totals_ps[queue] += duration_ps * count
             drain_ps = max(0, stored_ps - pass_ps)
-        io_ps, mfu_ps, vfu_ps = totals_ps.values()
+        io_ps, mfu_ps, vfu_ps = totals_ps[Queue.IO], totals_ps[Queue.CP], totals_ps[Queue.VFU]
         if not plan.loads_ahead:
             fill_ps = io_ps - drain_ps
         unit_ps = max(mfu_ps, vfu_ps)
