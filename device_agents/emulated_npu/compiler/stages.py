@@ -53,8 +53,11 @@ def compile_model(model: bytes, machine: Machine, options: Options = DEFAULT) ->
 
 @rare_collections()
 def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) -> Compiled:
-    """Compile a graph for one core; raises DoesNotFit, or UnsupportedOperator for a forced DFT that is impossible."""
-    machine = machine_for(graph, machine)
+    """Compile a graph for one core, core 0 of the machine.
+
+    Raises DoesNotFit, or UnsupportedOperator for a forced DFT that is impossible.
+    """
+    machine = machine_for(graph, machine.of_core(0))
     predictor = GraphPredictor(machine, options)
     chosen = choose_convolutions(graph, machine, options, predictor)
     # A DFT that is faster for a layer can be slower for the network, because it ends chains.
@@ -174,12 +177,12 @@ def _schedule(
     weights: WeightPolicy = "fetched",
 ) -> _Schedule:
     plans = plan(division, options, decisions=decisions, occupied=occupied)
-    resident = _resident(plans, machine) if weights == "resident" else {}
+    resident = _resident(plans) if weights == "resident" else {}
     alone = len(plans) == len(plans[0].cores) == 1 and division.graph.setup is None and occupied is FREE
     items = {
         core.core: order(
             resident[core.core].commands if core.core in resident else core.commands,
-            machine,
+            machine.of_core(core.core),
             options,
             core.cached if alone else None,
         )
@@ -189,13 +192,15 @@ def _schedule(
     return _Schedule(division, plans, items, resident)
 
 
-def _resident(plans: Sequence[GroupPlan], machine: Machine) -> dict[int, ResidentWeights]:
+def _resident(plans: Sequence[GroupPlan]) -> dict[int, ResidentWeights]:
     """Return by core the weights that stay in SB; none where SB and NB are one memory, which chains divide."""
     found = {}
-    for group in () if machine.shared_buffer else plans:
+    for group in plans:
+        if group.group.machine.shared_buffer:
+            continue
         ranges = [(each.address, each.address + each.bytes) for each in group.memory.packed]
         for core in group.cores:
-            kept = keep_weights(core.commands, ranges, machine.sb_bytes)
+            kept = keep_weights(core.commands, ranges, group.group.machine.sb_bytes)
             if kept is not None:
                 found[core.core] = kept
     return found

@@ -70,7 +70,7 @@ class _RunningQueue:
 class _CoreRun:
     def __init__(self, code: CoreCode, stream: StreamState, run: int, begin_ps: int) -> None:
         self._code, self._stream, self._run, self._clock_ps = code, stream, run, begin_ps
-        machine = stream.machine
+        machine = code.machine
         self._queues = [_RunningQueue(code, number, depth, begin_ps) for number, depth in machine.queue_depths.items()]
         self._issued_ps: list[int] = []  # of steps that enter no queue
         self._waits = CoreWaits()

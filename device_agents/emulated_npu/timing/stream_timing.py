@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine
@@ -105,7 +105,7 @@ def simulate_cores(
     if not cores or inputs < 1:
         what = f"{len(cores)} cores run {inputs} inputs"
         raise ExecutionFault(what, "there is nothing to time", "Give at least one of each")
-    shared = replace(machine, llc_queue_depth=0)
+    shared = machine.sharing_caches
     translation = Translation(cores, shared, costs or CostModel(machine), depths)
     state = StreamState(translation, inputs, limit_ps)
     used = run_engine(translation, state)
