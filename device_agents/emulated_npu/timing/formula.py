@@ -37,13 +37,21 @@ class Formula:
     llc_queue_ps: int = 0
 
 
-def formula(steps: Iterable[IssuedStep], machine: Machine, *, costs: CostModel | None = None) -> Formula:
+def formula(
+    steps: Iterable[IssuedStep],
+    machine: Machine,
+    *,
+    costs: CostModel | None = None,
+    durations: dict[int, tuple[Command, int]] | None = None,
+) -> Formula:
     """Evaluate the formula of S2.6 for the steps of a program.
+
+    `durations` keeps the times of commands, by their identity, from one evaluation to the next on the same machine.
 
     Raises `Deadlock` if a WAIT has no POST that can be issued, naming its instruction, and `ExecutionFault` for an
     invalid command.
     """
-    recurrence = _Recurrence(machine, costs or CostModel(machine))
+    recurrence = _Recurrence(machine, costs or CostModel(machine), {} if durations is None else durations)
     for step in steps:
         recurrence.add(step)
     return recurrence.result()
@@ -89,7 +97,7 @@ class _Units:
 
 
 class _Recurrence:
-    def __init__(self, machine: Machine, costs: CostModel) -> None:
+    def __init__(self, machine: Machine, costs: CostModel, durations: dict[int, tuple[Command, int]]) -> None:
         self._costs = costs
         self._of_queue = {
             queue: _QueueState(depth, _window(machine, queue)) for queue, depth in machine.queue_depths.items()
@@ -98,7 +106,7 @@ class _Recurrence:
         self._lane_of = tuple(self._of_queue[machine.queue_of(queue)] for queue in Queue)
         self._feeds = UnitFeeds(machine)
         self._units: defaultdict[int, _Units] = defaultdict(_Units)
-        self._durations: dict[int, tuple[Command, int]] = {}
+        self._durations = durations
         self._issue_ps = 0
 
     def add(self, step: IssuedStep) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S, ceil_div
 from device_agents.emulated_npu.cached_value import CachedValue
@@ -34,16 +35,16 @@ _LEAST_BYTES = 4 << 10
 """Fewer bytes than this are not worth the latency of a transfer."""
 
 
-def bring_weights_ahead(
-    items: Sequence[Item], values: Sequence[CachedValue], machine: Machine, costs: CostModel
-) -> Iterator[list[Item]]:
-    """Yield the items with weights that pass through the cache: of all loads, and of those that units wait for.
+def bring_weights_ahead(items: Sequence[Item], values: Sequence[CachedValue], costs: CostModel) -> list[Item] | None:
+    """Return the items with weights that pass through the cache: of all loads, or of those that units wait for.
 
-    On a machine with an LLC queue, SB is filled from the cache by either queue.
+    On a machine with an LLC queue, SB is filled from the cache by either queue. The way that ends first counts; None if
+    no weights pass through the cache.
 
     Requires: synchronised items of one core that uses the cache alone; `values` are all values in the cache.
     Ensures: the same results. Loads into SB read the cache instead of DDR, in two parts where only a part is there.
     """
+    machine = costs.machine
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     commands = [item for item in items if isinstance(item, Command)]
     conflicts = dependencies(commands, memory_of)
@@ -51,12 +52,14 @@ def bring_weights_ahead(
     saved = 1 - machine.ddr.bytes_per_s / machine.llc.bytes_per_s
     timeline = Timeline.of(commands, conflicts, costs)
     late = late_loads(commands, loads, timeline, _pause_ps(machine), saved, machine.llc.bytes)
+    found = []
     for own_queue in (False, True) if machine.llc_queue_depth else (False,):
         for wanted in (loads, late):
             walk = _Walk(commands, wanted, _Room(commands, values, machine.llc.bytes), costs, own_queue)
-            ahead = walk.run(conflicts)
+            walked = walk.run(conflicts)
             if walk.is_changed:
-                yield synchronise(ahead, memory_of)
+                found.append(walked)
+    return synchronise(min(found, key=itemgetter(0))[1], memory_of) if found else None
 
 
 def has_faster_cache(machine: Machine) -> bool:
@@ -145,8 +148,8 @@ class _Walk:
         """Whether weights pass through the cache."""
         return any(ahead.bytes for ahead in self._ahead.values())
 
-    def run(self, conflicts: Sequence[Conflicts]) -> list[Command]:
-        """Return the commands with those that move weights through the cache."""
+    def run(self, conflicts: Sequence[Conflicts]) -> tuple[int, list[Command]]:
+        """Return the commands with those that move weights through the cache, and before them when the last ends."""
         free_ps = dict.fromkeys(Queue, 0)
         ends_ps: list[int] = []
         for position, command in enumerate(self._commands):
@@ -159,7 +162,7 @@ class _Walk:
             for part in parts:
                 free_ps[part.queue] = max(ready_ps, free_ps[part.queue]) + self._costs.duration_ps(part)
             ends_ps.append(max(free_ps[part.queue] for part in parts))
-        return self._result
+        return max(free_ps.values()), self._result
 
     def _fill(self, position: int, from_ps: int, until_ps: int) -> int:
         """Move weights of later loads into the cache, as long as that ends in time; return when the queue is free."""

@@ -9,6 +9,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from device_agents.emulated_npu.compiler.ordering.hazards import (
     CACHED_LOAD,
@@ -21,10 +22,17 @@ from device_agents.emulated_npu.compiler.ordering.hazards import (
 from device_agents.emulated_npu.unit_commands import Command
 
 
+class Filled(NamedTuple):
+    """The positions of commands by start, and the end of all."""
+
+    end_ps: int
+    order: list[int]
+
+
 def fill_gaps(
     commands: Sequence[Command], conflicts: Sequence[Conflicts], durations_ps: Sequence[int], delay: float
-) -> list[int]:
-    """Return the positions of all commands in the order in which they start.
+) -> Filled:
+    """Return the positions of all commands in the order in which they start, and when the last ends.
 
     `conflicts` are those of the commands in program order. A transfer that runs before an earlier one of the program
     may delay it by at most the share `delay` of its own duration.
@@ -50,8 +58,8 @@ class _Schedule:
         self._unit_free = dict.fromkeys(UNITS, 0)
         self._starts: list[tuple[int, int]] = []
 
-    def run(self, delay: float) -> list[int]:
-        """Place all commands and return their positions by start."""
+    def run(self, delay: float) -> Filled:
+        """Place all commands."""
         while True:
             self._compute()
             ready = [found for found in map(self._next_transfer, self._transfers) if found is not None]
@@ -66,7 +74,8 @@ class _Schedule:
                 start, position, stream = first_start, first, first_stream
             self._streams[stream].pop()
             self._transfers_free[cached] = self._place(position, start)
-        return [position for _, position in sorted(self._starts, key=lambda placed: placed[0])]
+        order = [position for _, position in sorted(self._starts, key=lambda placed: placed[0])]
+        return Filled(max(self._ends, default=0), order)
 
     def _compute(self) -> None:
         """Place all computes whose operands are placed."""

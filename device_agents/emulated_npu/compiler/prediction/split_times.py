@@ -91,7 +91,7 @@ class SplitPredictor:
         for command in commands:
             for demand in self._costs.demands(command):
                 work[demand.resource] += demand.work_ps
-        return _Slice(tuple(order(commands, self._machine, self._options)), work)
+        return _Slice(tuple(order(commands, self._machine, self._options).items), work)
 
     def _slice_ps(self, key: object, ddr_share: float, llc_share: float) -> int:
         times, place = self._times, (key, ddr_share, llc_share)
