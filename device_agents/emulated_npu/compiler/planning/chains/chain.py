@@ -156,8 +156,10 @@ def draft_chain(
     extents = {name: _extents(geometry, name) for name in geometry.regions}
     slabs, halo_bytes = _slabs(geometry, values, machine)
     buffers, constants, nb_bytes = _buffers(geometry, values, extents, machine, turns)
-    between = [name for name in buffers if _is_between_units(geometry, name, machine)]
-    overlaps = passes > 1 and all(len(buffers[name]) > 1 for name in between)
+    overlaps = passes > 1 and machine.vfu_queue_depth > 0
+    if overlaps:
+        between = (name for name in buffers if _is_between_units(geometry, name, machine))
+        overlaps = all(len(buffers[name]) > 1 for name in between)
     return ChainDraft(geometry, extents, buffers, constants, slabs, nb_bytes, halo_bytes, overlaps)
 
 
@@ -251,7 +253,9 @@ def _buffers(
     end = len(geometry.layers)
     lives = {name: _life(geometry, name, passes) for name in geometry.regions if in_buffer(geometry, name)}
     homes = _overwritten(geometry, values, extents, lives)
-    between = {homes.get(name, name) for name in lives if _is_between_units(geometry, name, machine)}
+    between: set[str] = set()
+    if turns.between > 1:
+        between = {homes.get(name, name) for name in lives if _is_between_units(geometry, name, machine)}
     items: list[Lifetime] = []
     slots: dict[str, int] = {}
     for name, (first, last) in lives.items():

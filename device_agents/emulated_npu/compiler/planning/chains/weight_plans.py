@@ -27,6 +27,9 @@ _LOAD_BYTES = 128 << 10
 _FACTOR_BYTES = 32 << 10
 """Small second factors of products are fetched together, in loads of up to about this size."""
 
+_WAIT_SHARE = 0.25
+"""How much of the wait for the first load of streamed weights counts: most of it arrives while other chains compute."""
+
 _SLOTS = 8
 """Loads that SB holds at once, so that they arrive while other layers compute."""
 
@@ -110,11 +113,12 @@ class _Buffer:
     def _slot_bytes(self, moving: Sequence[HardwareLayer], passes: int, most_bytes: int) -> int:
         """Return the bytes of a load of streamed weights, at most `most_bytes`, and a round of columns if possible.
 
-        Units wait for the first load, and every load has the latency of the memory: both together are least.
+        Every load has the latency of the memory, and units wait for the first one: latencies and the part of that wait
+        that counts are least together, so that a larger SB holds more loads, not larger ones.
         """
         ddr = self._machine.ddr
         fetched_bytes = passes * sum(self._fixed.get(layer.index, 0) for layer in moving)
-        least_bytes = math.isqrt(round(ddr.latency_ns * 1e-9 * ddr.bytes_per_s * fetched_bytes))
+        least_bytes = math.isqrt(round(ddr.latency_ns * 1e-9 * ddr.bytes_per_s * fetched_bytes / _WAIT_SHARE))
         rounds = [_round_bytes(layer, self._machine) for layer in moving if layer.weights is not None]
         return aligned_down(min(most_bytes, max(least_bytes, *rounds))) if rounds else aligned_down(most_bytes)
 
