@@ -21,9 +21,6 @@ from device_agents.emulated_npu.compiler.planning.chains.weights import (
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
-_LOAD_BYTES = 128 << 10
-"""Resident weights are fetched in parts of about this size, so that computing begins before all have arrived."""
-
 _FACTOR_BYTES = 32 << 10
 """Small second factors of products are fetched together, in loads of up to about this size."""
 
@@ -93,7 +90,7 @@ class _Buffer:
     def plans(self, passes: int) -> tuple[dict[int, WeightPlan], int]:
         """Return the plans by layer, and the bytes that they need."""
         streamed, share = self._streamed(passes)
-        plans, top = self._resident([layer for layer in self._layers if layer.index not in streamed])
+        plans, top = self._resident([layer for layer in self._layers if layer.index not in streamed], passes)
         moving = [layer for layer in self._layers if layer.index in streamed]
         slot_bytes = self._slot_bytes(moving, passes, share // 2)
         try:
@@ -111,16 +108,21 @@ class _Buffer:
         return plans, top + number * largest
 
     def _slot_bytes(self, moving: Sequence[HardwareLayer], passes: int, most_bytes: int) -> int:
-        """Return the bytes of a load of streamed weights, at most `most_bytes`, and a round of columns if possible.
-
-        Every load has the latency of the memory, and units wait for the first one: latencies and the part of that wait
-        that counts are least together, so that a larger SB holds more loads, not larger ones.
-        """
-        ddr = self._machine.ddr
-        fetched_bytes = passes * sum(self._fixed.get(layer.index, 0) for layer in moving)
-        least_bytes = math.isqrt(round(ddr.latency_ns * 1e-9 * ddr.bytes_per_s * fetched_bytes / _WAIT_SHARE))
+        """Return the bytes of a load of streamed weights, at most `most_bytes`, and a round of columns if possible."""
+        sizes = [self._fixed.get(layer.index, 0) for layer in moving]
         rounds = [_round_bytes(layer, self._machine) for layer in moving if layer.weights is not None]
+        least_bytes = self._least_bytes(sum(sizes), passes, passes)
         return aligned_down(min(most_bytes, max(least_bytes, *rounds))) if rounds else aligned_down(most_bytes)
+
+    def _least_bytes(self, fetched_bytes: int, fetches: int, passes: int) -> int:
+        """Return the bytes of a load for which weights that are fetched so often take the least time.
+
+        Every load has the latency of the memory, and a block the start-up of the matrix unit in each pass; units wait
+        for the first load. So a larger SB holds more loads, not larger ones.
+        """
+        machine = self._machine
+        each_s = fetches * machine.ddr.latency_ns * 1e-9 + passes * machine.mfu.startup_cycles / machine.clock_hz
+        return math.isqrt(round(fetched_bytes * each_s * machine.ddr.bytes_per_s / _WAIT_SHARE))
 
     def _streamed(self, passes: int) -> tuple[set[int], int]:
         """Return the layers whose second operands are fetched in every pass, and the bytes for their loads."""
@@ -136,7 +138,7 @@ class _Buffer:
                 streamed.add(index)
         return streamed, share
 
-    def _resident(self, layers: Sequence[HardwareLayer]) -> tuple[dict[int, WeightPlan], int]:
+    def _resident(self, layers: Sequence[HardwareLayer], passes: int) -> tuple[dict[int, WeightPlan], int]:
         """Return the plans of operands that stay, and where they end.
 
         Factors that change have two places if there is room: the next ones arrive while the present ones are in use.
@@ -149,8 +151,7 @@ class _Buffer:
         for layer in layers:
             held = self._held.get(layer.index)
             if held is None:
-                blocks = cut_weights(layer, self._machine, self._sb_bytes)
-                loads = gather_loads(blocks, _LOAD_BYTES)
+                loads = self._resident_loads(layer, passes)
                 plans[layer.index] = WeightPlan(True, loads, (top,))
                 top += aligned(self._sizes[layer.index])
                 continue
@@ -159,6 +160,12 @@ class _Buffer:
             plans[layer.index] = WeightPlan(True, (held.block,), addresses, held.together)
             top += places * held.bytes
         return plans, top
+
+    def _resident_loads(self, layer: HardwareLayer, passes: int) -> tuple[WeightLoad, ...]:
+        """Return the loads of weights that stay; in several passes, each block would have a start-up in every pass."""
+        load_bytes = self._least_bytes(self._sizes[layer.index], 1, passes)
+        least_bytes = max(load_bytes, _round_bytes(layer, self._machine)) if passes == 1 else self._sb_bytes
+        return gather_loads(cut_weights(layer, self._machine, min(self._sb_bytes, least_bytes)), load_bytes)
 
     def _loads(self, layer: HardwareLayer, slot_bytes: int) -> tuple[WeightLoad, ...]:
         """Return loads that fit a slot; the second factor of a product is loaded block by block."""
