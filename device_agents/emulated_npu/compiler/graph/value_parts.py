@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 
-_MARK = "\x00"
+_MARK = "\x00part:"
 _WRITTEN = "written"
 
 
