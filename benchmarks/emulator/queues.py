@@ -33,6 +33,13 @@ def _machine(factor: float) -> Machine:
     return replace(edge, ddr=ddr, llc=llc)
 
 
+def _with_queue(machine: Machine, queue: str, depth: int) -> Machine:
+    """Return the machine with so many entries of a queue; 0: without it."""
+    if queue == "vfu":
+        return replace(machine, vfu_queue_depth=depth)
+    return replace(machine, llc_queue_depth=depth)
+
+
 def _timed(model: bytes, machine: Machine) -> Timing:
     return simulate_program(compile_model(model, machine).program, machine)
 
@@ -44,12 +51,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"built-in networks; default: {', '.join(NAMES)}")
     parser.add_argument("--bandwidths", type=float, nargs="+", default=(1.0, 4.0), metavar="FACTOR")
     options = parser.parse_args()
-    heads, key = (*HEADS, *BUSY[options.queue]), f"{options.queue}_queue_depth"
+    heads = *HEADS, *BUSY[options.queue]
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for name in options.names or NAMES:
         for factor in options.bandwidths:
             model, machine = load_model(f"builtin:{name}", {}).content, _machine(factor)
-            one, two = (_timed(model, replace(machine, **{key: depth})) for depth in (0, _DEPTH))
+            one, two = (_timed(model, _with_queue(machine, options.queue, depth)) for depth in (0, _DEPTH))
             times = (one.makespan_ps, two.makespan_ps), [getattr(two, each) for each in BUSY[options.queue].values()]
             spans, busy = (" | ".join(f"{ps / _PS_PER_MS:.3f}" for ps in each) for each in times)
             gain = 1 - two.makespan_ps / one.makespan_ps
