@@ -1,6 +1,6 @@
 """Measure how long campaigns take beside the time on their device, and what shortens them.
 
-    python -m benchmarks.performance.campaign_time [--networks builtin:squeezenet,…] [--repeats 3]
+    python -m benchmarks.performance.campaign_time [--networks builtin:squeezenet,…] [--repeats 3] [--timeline]
 
 - `cpu01`, on this machine and behind an sshd on loopback: probes that stay loaded, in turn with probes that are loaded
   for every pass;
@@ -8,7 +8,8 @@
 - `npu01`: compiling on one core and on all, and with everything in the cache, in turn.
 
 Prints medians and ranges of wall time, of the CPU time of controller, agent and worker together, and of wall time over
-device time. Compare only lines of one run.
+device time. Compare only lines of one run. `--timeline` prints instead where the wall time of one campaign goes, on
+`cpu01` and over SSH.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def npu_campaigns() -> Iterator[tuple[str, Took]]:
     number = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
         for label, cache, used in (("one core", "a", 1), (f"{number} cores", "b", number), ("cached", "b", number)):
-            with mock.patch.dict(os.environ, XDG_CACHE_HOME=f"{folder}/{cache}"), cores(used):
+            with mock.patch.dict(os.environ, HARNESS_CACHE_DIR=f"{folder}/{cache}"), cores(used):
                 yield f"npu01 profile, {label}", campaign("npu01", [NPU_NETWORK])
 
 
@@ -140,9 +141,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", default=NETWORKS)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--timeline", action="store_true")
     options = parser.parse_args()
     models, found = options.networks.split(","), defaultdict[str, list[Took]](list)
     with board() as devices:
+        if options.timeline:
+            from benchmarks.performance.timeline import show_timeline
+
+            for device in ("cpu01", "board"):
+                show_timeline(device, models, devices)
+            return
         for _ in range(options.repeats):
             for device in ("cpu01", "board"):
                 found[f"{device} profile, probes kept"].append(campaign(device, models, devices))

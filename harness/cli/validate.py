@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +16,7 @@ from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
 from harness.errors import MachineNoisy
+from harness.settings import VALIDATION_PROCESSES
 from harness.text import clock_name, microseconds, milliseconds, printable
 from harness.workspace import find_workspace
 
@@ -34,8 +37,8 @@ class Extent:
         False
     )
     processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=1, help="Number of processes that measure each network.")
-    ] = 3
+        int, typer.Option("--processes", metavar="N", min=1, help="At most so many processes measure each network.")
+    ] = VALIDATION_PROCESSES
 
 
 @spread
@@ -53,8 +56,9 @@ def validate(
 ) -> None:
     """Measure whole networks on the device and compare them with the table's estimates.
 
-    If the device is emulated, the true overhead and layer latencies are compared as well. Networks that cannot be used,
-    or that the device refuses, are listed, the others are measured, and the exit code is 3.
+    Each network is measured in three processes or more, until the comparison is decided or its latency is known within
+    1 %. If the device is emulated, the true overhead and layer latencies are compared as well. Networks that cannot be
+    used, or that the device refuses, are listed, the others are measured, and the exit code is 3.
 
     Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
     """
@@ -138,6 +142,8 @@ def show_validation(result: Validation) -> None:
         print(f"floor {result.floor:.1%} (median): the difference from process to process{beyond}")
     if result.machine is not None:
         print(f"machine: {result.machine.text}")
+    if any(one.stopped for one in result.networks):
+        print(f"stopped: {', '.join(_stops(result))}")
     for network in result.networks:
         _note_file(network)
     if result.oracle is not None:
@@ -151,6 +157,14 @@ def show_validation(result: Validation) -> None:
             note(printable(f"{one.name}: {len(one.on_cpu)} nodes run on the CPU: {shown}"))
     if result.fingerprint_changes:
         note(f"The device has changed since the table was measured: {', '.join(result.fingerprint_changes)}")
+
+
+def _stops(result: Validation) -> Iterator[str]:
+    """Yield the reasons why networks were not measured further, with the numbers of networks and processes."""
+    counts: Counter[tuple[str, int]] = Counter((one.stopped or "", len(one.processes_s)) for one in result.networks)
+    for (reason, processes), networks in sorted(counts.items()):
+        noun = "network" if networks == 1 else "networks"
+        yield f"{networks} {noun} after {processes} {'process' if processes == 1 else 'processes'} ({reason})"
 
 
 def _note_file(network: NetworkValidation) -> None:

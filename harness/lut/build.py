@@ -15,7 +15,7 @@ import numpy as np
 from harness.array_types import Floats
 from harness.device.inventory import find_device, load_inventory
 from harness.device.overrides import Variant
-from harness.errors import CampaignIncomplete, IllConditionedDesign, LutNotFound
+from harness.errors import CampaignIncomplete, IllConditionedDesign, LutError, LutNotFound
 from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.joint import Place
 from harness.latency.layer_latency import CampaignData
@@ -23,7 +23,7 @@ from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
 from harness.latency.overhead import Overhead, overhead_of_samples
 from harness.latency.plain_overhead import plain_overhead_of_samples
 from harness.lut.chain_rows import rows_of
-from harness.lut.error_correlations import pack
+from harness.lut.error_correlations import MAX_CORRELATED, pack
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import publish
@@ -58,7 +58,7 @@ def build_lut(
     several times, the newest campaign counts. Each campaign's own overhead is subtracted from its layers; the table
     holds the newest one's overhead. `note` receives a line for each campaign left out, `observe` the progress. Raises
     LutNotFound without any campaign, CampaignIncomplete without a complete one, JournalError for a campaign that was
-    altered on disk, and IllConditionedDesign.
+    altered on disk, LutError for more layers than a table holds, and IllConditionedDesign.
     """
     workspace, variant = as_workspace(workspace), Variant(batch, threads)
     if not workspace.journal.exists():
@@ -235,6 +235,7 @@ class _Source:
     @classmethod
     def read(cls, journal: Journal, campaign: Campaign, method: LatencyMethod) -> _Source:
         measured, overhead, plain = _read(journal, campaign)
+        _check_count(len(measured.layers))
         other = None if isinstance(plain, IllConditionedDesign) else plain
         if method == "regression":
             if isinstance(plain, IllConditionedDesign):
@@ -253,6 +254,7 @@ def _entries(sources: Sequence[_Source], method: LatencyMethod) -> tuple[tuple[E
     """Return the newest campaign's entry for each place, sorted, and their covariance: campaigns err independently."""
     newest = {place: number for number, source in enumerate(sources) for place in source.latencies.latencies}
     places = sorted(newest)
+    _check_count(len(places))
     covariance = np.zeros((len(places), len(places)))
     for number, source in enumerate(sources):
         rows = {place: row for row, place in enumerate(source.latencies.latencies)}
@@ -260,6 +262,14 @@ def _entries(sources: Sequence[_Source], method: LatencyMethod) -> tuple[tuple[E
         taken = [rows[places[at]] for at in mine]
         covariance[np.ix_(mine, mine)] = source.latencies.covariance[np.ix_(taken, taken)]
     return tuple(_entry(sources, sources[newest[place]], place, method) for place in places), covariance
+
+
+def _check_count(layers: int) -> None:
+    """Raise LutError for more layers than a table holds correlations of."""
+    if layers > MAX_CORRELATED:
+        what = f"{layers:,} layers were measured; a table holds at most {MAX_CORRELATED:,}"
+        why = "The errors of layers correlate, and a table has a number for each pair of them"
+        raise LutError(what, why=why, next_step="Profile the networks in several workspaces, which have a table each")
 
 
 def _entry(sources: Sequence[_Source], source: _Source, place: Place, method: LatencyMethod) -> Entry:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from harness.network.assemble import ModelBuilder
 from harness.network.layers import place_of
 from harness.probe.auxiliary import AuxiliaryKind, attach_all
-from harness.probe.chain_plan import CHECK_EVERY, ChainProbes
+from harness.probe.chain_plan import CHECKED, ChainProbes
 from harness.probe.probe import Probe, finish
 from harness.probe.probe_plan import CutNetwork
 from harness.probe.producer import produce_as, producer_of
@@ -46,7 +46,7 @@ def with_neighbours(
     pairs = [_window(cut, bounds[at], bounds[at + 2], auxiliary) for at in range(count - 1 if has_borders else 0)]
     checks = {
         at: _window(cut, bounds[at], bounds[at + 3], auxiliary)
-        for at in range(0, count - 2, CHECK_EVERY)
+        for at in range(0, count - 2, CHECKED)
         if has_borders and count >= FEWEST_CHECKED
     }
     digest = cut.network.sha256[:16]

@@ -26,9 +26,9 @@ from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
 from harness.notebook import frame, html_table
 from harness.samples import Sample
-from harness.settings import DEFAULT_DEVICE
+from harness.settings import DEFAULT_DEVICE, VALIDATION_PROCESSES
 from harness.text import milliseconds
-from harness.validation.file_comparison import SECONDS, FileComparison, compare_with_file, openings
+from harness.validation.file_comparison import FileComparison, compare_with_file, openings, runs_s
 from harness.validation.network_case import (
     NetworkCase,
     compile_s,
@@ -39,14 +39,21 @@ from harness.validation.network_case import (
     validation_plan,
 )
 from harness.validation.oracle_comparison import OracleReport, compare_network, report_truth
-from harness.validation.whole_networks import ProcessPlan, ProcessSamples, measure_processes, whole_latency
+from harness.validation.stopping_rule import Stop
+from harness.validation.whole_networks import (
+    MeasuredProcesses,
+    ProcessPlan,
+    ProcessSamples,
+    measure_processes,
+    whole_latency,
+)
 from harness.workspace import AnyWorkspace, as_workspace
 
 if TYPE_CHECKING:
     import pandas
 
-VALIDATION_POLICY = RepeatPolicy(min_rounds=6, max_rounds=20)
-DEFAULT_PROCESSES = 3
+VALIDATION_POLICY = RepeatPolicy(min_rounds=3, max_rounds=6)
+"""The rounds of one process: processes differ by more than further samples of one of them would show."""
 MOST_FLOOR = 0.10
 """Where latencies differ more between processes, no validation can say whether estimates are within 10 %."""
 
@@ -61,8 +68,8 @@ class NetworkValidation:
     `error_beyond_floor` is the excess of the absolute error over it. `compile_s` is the median time in which processes
     compiled the network, which is no part of a run, None where the device does not report it. `on_cpu` names nodes that
     run on the CPU although the device is another one.
-    `file_comparison` compares what was measured with
-    the file; it is None for devices with a clock of their own.
+    `file_comparison` compares what was measured with the file; it is None for devices with a clock of their own.
+    `stopped` is the reason why no further process measured the network, None if another tool measured it.
     """
 
     name: str
@@ -81,6 +88,7 @@ class NetworkValidation:
     compile_s: float | None = None
     on_cpu: tuple[str, ...] = ()
     file_comparison: FileComparison | None = None
+    stopped: Stop | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,7 @@ def validate(
     lut: TableReference = None,
     workspace: AnyWorkspace = None,
     policy: RepeatPolicy = VALIDATION_POLICY,
-    processes: int = DEFAULT_PROCESSES,
+    processes: int = VALIDATION_PROCESSES,
     naive: bool = False,
     layers: bool = False,
     strict: bool = False,
@@ -151,7 +159,8 @@ def validate(
 ) -> Validation:
     """Measure whole networks on the device, on the table's clock, and compare them with their estimates.
 
-    Each network is measured in separate `processes` of the worker. `naive` also times each layer alone, and `layers`
+    Each network is measured in separate processes of the worker, until the comparison is decided or its latency is
+    within the target of the `policy`, in at most so many `processes`. `naive` also times each layer alone, and `layers`
     also compares with the runtime's own profile; an emulated device is always asked for the true latencies. A device in
     use is waited for up to `wait_s` seconds. Networks that harness or the device refuses, or that have layers the table
     lacks, are left out and listed in the result; with `strict`, or if none is left, the refusal is raised and nothing
@@ -176,9 +185,13 @@ def validate(
     ]
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
-    starts = [0.0 if table.clock == "device" else openings(case.network) for case in cases]
-    after = SECONDS * sum(map(bool, starts)), sum(starts)
-    wanted = ProcessPlan(validation_plan(cases), processes, policy, layers, strict, wait_s, *after, variant)
+    compared_cases = cases if table.clock != "device" else []
+    after = (
+        sum(runs_s(case.covered[0]) for case in compared_cases),
+        sum(openings(one.network) for one in compared_cases),
+    )
+    rules = {case.whole.id: case.stopping_rule(policy.target, processes) for case in cases}
+    wanted = ProcessPlan(validation_plan(cases), rules, policy, layers, strict, wait_s, *after, variant)
     measured = measure_processes(table, workspace, wanted, observe, stop or threading.Event())
     by_device = _refused_by_device(cases, measured.refused)
     refused = (*read.refused, *uncovered, *by_device)
@@ -187,11 +200,11 @@ def validate(
     note_refused(by_device, note)
     first = measured.processes[0]
     by_file = {shown(reference): reference for reference in references} if table.clock != "device" else {}
-    sizes = [SECONDS + openings(case.network) for case in left]
+    sizes = [runs_s(case.covered[0]) + openings(case.network) for case in left]
     compared, results = steps_of(observe, "comparing with the files", sizes), []
     for number, case in enumerate(left):
         compared(number, len(left))
-        results.append(_with_file(_compare(case, measured.processes, table.clock), by_file, case))
+        results.append(_with_file(_compare(case, measured, table.clock), by_file, case))
     oracle = _report_oracle(table, left, [process.truths for process in measured.processes if process.truths])
     found = _summary(device, table, results, first.fingerprint, oracle)
     return replace(found, refused_networks=refused, machine=judge_processes(measured.processes, table, found.floor))
@@ -228,7 +241,7 @@ def _report_oracle(
             case.network.name,
             list(zip(cut(case.network, table.rules), case.estimated.layers, strict=True)),
             case.whole.model.names,
-            [truths[case.whole.id] for truths in processes],
+            [truths[case.whole.id] for truths in processes if case.whole.id in truths],
         )
         for case in cases
     ]
@@ -294,18 +307,15 @@ def _uncovered(network: Network, estimated: NetworkEstimate, table: str) -> Refu
     return RefusedNetwork.of(file, CoverageError(f"{table} lacks layers of {file}", why=why, next_step=step))
 
 
-def _compare(case: NetworkCase, processes: Sequence[ProcessSamples], clock: str) -> NetworkValidation:
-    estimated = case.estimated
-    if estimated.latency_s is None or estimated.interval_s is None:
-        raise ValueError(f"{estimated.name} is not covered")
-    low, high = estimated.interval_s
-    measured = whole_latency(processes, case.whole.id, clock)
-    error = estimated.latency_s / measured.latency_s - 1
-    naive = naive_s(case, processes[0], clock)
+def _compare(case: NetworkCase, found: MeasuredProcesses, clock: str) -> NetworkValidation:
+    estimated_s, (low, high) = case.covered
+    measured = whole_latency(found.processes, case.whole.id, clock)
+    error = estimated_s / measured.latency_s - 1
+    naive = naive_s(case, found.processes[0], clock)
     return NetworkValidation(
-        name=estimated.name,
-        estimated_s=estimated.latency_s,
-        interval_s=estimated.interval_s,
+        name=case.estimated.name,
+        estimated_s=estimated_s,
+        interval_s=(low, high),
         measured_s=measured.latency_s,
         measured_halfwidth_s=measured.halfwidth_s,
         wall_s=measured.wall_s,
@@ -316,6 +326,7 @@ def _compare(case: NetworkCase, processes: Sequence[ProcessSamples], clock: str)
         error_beyond_floor=max(0.0, abs(error) - (measured.repeatability or 0.0)),
         naive_s=naive,
         naive_error=None if naive is None else naive / measured.latency_s - 1,
-        compile_s=compile_s(case, processes),
-        on_cpu=on_cpu(case, processes[0]),
+        compile_s=compile_s(case, found.processes),
+        on_cpu=on_cpu(case, found.processes[0]),
+        stopped=found.stops[case.whole.id],
     )
