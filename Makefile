@@ -79,7 +79,8 @@ benchmark: $(STAMP)  ## measure the figures of docs/performance.md and docs/emul
 	$(BIN)/python -m benchmarks.emulator.networks
 	$(BIN)/python -m benchmarks.emulator.conformance
 	$(BIN)/python -m benchmarks.emulator.published
-	$(BIN)/python -m benchmarks.emulator.units
+	$(BIN)/python -m benchmarks.emulator.queues vfu
+	$(BIN)/python -m benchmarks.emulator.queues llc
 	$(BIN)/python -m benchmarks.emulator.fit --machines 3 --layers 40
 
 accuracy: $(STAMP)  ## measure and rewrite docs/accuracy.md; needs an idle machine for about an hour

@@ -24,8 +24,8 @@ WORST_LAYERS = 5
 NAMED_ON_CPU = 10
 
 if TYPE_CHECKING:
-    from harness.validation.network_validation import NetworkValidation, Validation
     from harness.validation.oracle_comparison import OracleReport
+    from harness.validation.results import NetworkValidation, Validation
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def validate(
     *,
     extent: Extent,
     wait: arguments.Wait = None,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report to this file.")] = None,
+    html: arguments.HtmlFile = None,
     reading: arguments.Reading,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
@@ -64,15 +64,15 @@ def validate(
     """
     workspace, dims = find_workspace(directory), reading.dims
     wait_s = arguments.parse_wait(wait) or 0.0
-    device = device or workspace.default_device
+    label = device or (workspace.default_device if lut is None else str(lut))
 
-    from harness.estimation.network_estimate import estimate_network
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
     from harness.network.network_list import refusals_error
     from harness.validation import network_validation as validation
+    from harness.validation.results import MOST_FLOOR
 
-    with show_progress(f"validate {device}") as observe, stop_on_interrupt() as stop:
+    with show_progress(f"validate {label}") as observe, stop_on_interrupt() as stop:
         result = validation.validate(
             models,
             device=device,
@@ -90,17 +90,11 @@ def validate(
             stop=stop,
         )
     if html is not None:
-        from harness.lut.table_samples import table_samples
-        from harness.report.html import write_report
-        from harness.report.report_source import ReportSource
+        from harness.report.html import report_networks
 
-        refused = {one.file for one in result.refused_networks}
-        table = open_table(device, workspace.lut / result.lut if lut is None else lut, workspace)
-        read = read_keyed_networks(models, table.rules, dims, batch=reading.batch).networks
-        left = [one for one in read if one.file not in refused]
-        samples = table_samples(workspace, table)
-        source = ReportSource(command_words(), result.refused_networks, samples, left)
-        write_report(html, table, [estimate_network(network, table) for network in left], result, source)
+        table = open_table(result.device, Path(result.lut) if lut is None else lut, workspace)
+        read = read_keyed_networks(models, table.rules, dims, batch=reading.batch)
+        report_networks(html, workspace, table, read, command_words(), result)
     if json:
         print_json(**asdict(result))
     else:
@@ -108,7 +102,7 @@ def validate(
     if result.refused_networks:
         raise refusals_error(result.refused_networks, len(result.networks))
     if not result.is_answered and result.machine is not None:
-        what = f"The validation cannot say whether estimates are within {validation.MOST_FLOOR:.0%}"
+        what = f"The validation cannot say whether estimates are within {MOST_FLOOR:.0%}"
         step = "Stop other work on the device and validate again, or give more --processes"
         raise MachineNoisy(what, why=f"The machine is {result.machine.text}", next_step=step)
 
@@ -124,7 +118,7 @@ def show_validation(result: Validation) -> None:
             milliseconds(network.estimated_s),
             interval_ms(network.interval_s),
             milliseconds(network.measured_s),
-            milliseconds(network.measured_halfwidth_s),
+            milliseconds(network.measured_halfwidth_s, 1),
             percent(network.error),
             "" if network.repeatability is None else f"{network.repeatability:.1%}",
         ]

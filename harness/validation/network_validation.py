@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from harness.device.overrides import Variant
 from harness.device.session import Truth
@@ -24,11 +23,10 @@ from harness.network.layers import cut
 from harness.network.model_references import ModelReference, Models, model_references, shown
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
-from harness.notebook import frame, html_table
 from harness.samples import Sample
-from harness.settings import DEFAULT_DEVICE, VALIDATION_PROCESSES
-from harness.text import milliseconds
-from harness.validation.file_comparison import FileComparison, compare_with_file, openings, runs_s
+from harness.settings import VALIDATION_PROCESSES
+from harness.validation.file_comparison import compare_with_file, openings, runs_s
+from harness.validation.last_validation import keep_validation
 from harness.validation.network_case import (
     NetworkCase,
     compile_s,
@@ -39,7 +37,7 @@ from harness.validation.network_case import (
     validation_plan,
 )
 from harness.validation.oracle_comparison import OracleReport, compare_network, report_truth
-from harness.validation.stopping_rule import Stop
+from harness.validation.results import NetworkValidation, Validation
 from harness.validation.whole_networks import (
     MeasuredProcesses,
     ProcessPlan,
@@ -49,100 +47,15 @@ from harness.validation.whole_networks import (
 )
 from harness.workspace import AnyWorkspace, as_workspace
 
-if TYPE_CHECKING:
-    import pandas
-
 VALIDATION_POLICY = RepeatPolicy(min_rounds=3, max_rounds=6)
 """The rounds of one process: processes differ by more than further samples of one of them would show."""
-MOST_FLOOR = 0.10
-"""Where latencies differ more between processes, no validation can say whether estimates are within 10 %."""
-
-
-@dataclass(frozen=True)
-class NetworkValidation:
-    """One network measured and estimated; `error` is (estimated - measured) / measured.
-
-    `naive_s` is the sum of its layers each timed alone in a warm loop, with neither auxiliary layer nor overhead
-    subtracted, None unless requested. `wall_s` is the wall time, whatever the clock. `processes_s` are the medians of
-    separate processes and `repeatability` is their standard deviation as a fraction, None for one process;
-    `error_beyond_floor` is the excess of the absolute error over it. `compile_s` is the median time in which processes
-    compiled the network, which is no part of a run, None where the device does not report it. `on_cpu` names nodes that
-    run on the CPU although the device is another one.
-    `file_comparison` compares what was measured with the file; it is None for devices with a clock of their own.
-    `stopped` is the reason why no further process measured the network, None if another tool measured it.
-    """
-
-    name: str
-    estimated_s: float
-    interval_s: tuple[float, float]
-    measured_s: float
-    measured_halfwidth_s: float
-    wall_s: float
-    error: float
-    within_interval: bool
-    processes_s: tuple[float, ...]
-    repeatability: float | None
-    error_beyond_floor: float
-    naive_s: float | None
-    naive_error: float | None
-    compile_s: float | None = None
-    on_cpu: tuple[str, ...] = ()
-    file_comparison: FileComparison | None = None
-    stopped: Stop | None = None
-
-
-@dataclass(frozen=True)
-class Validation:
-    """All networks; errors and shares are fractions.
-
-    `floor` is the median of the networks' repeatability, None for one process, and `mape_beyond_floor` the mean of
-    `error_beyond_floor`. `fingerprint_changes` names the differences between the device now and when the table was
-    measured. `oracle` is None unless the device reports the truth. `refused_networks` are those that harness or the
-    device refuses, or that the table does not cover; no figure contains them. `method` is the one that made the table,
-    and `machine` the verdict on the machine while it measured.
-    """
-
-    device: str
-    lut: str
-    clock: str
-    networks: tuple[NetworkValidation, ...]
-    mape: float
-    within_5: float
-    within_10: float
-    interval_coverage: float
-    floor: float | None
-    mape_beyond_floor: float
-    fingerprint_changes: tuple[str, ...]
-    oracle: OracleReport | None = None
-    refused_networks: tuple[RefusedNetwork, ...] = ()
-    method: str = ""
-    machine: MachineNoise | None = None
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a frame with one network in each row: estimated and measured latency, and the error as a fraction."""
-        names = ("name", "estimated_s", "measured_s", "measured_halfwidth_s", "error", "within_interval", "wall_s")
-        return frame([{name: getattr(one, name) for name in names} for one in self.networks], names)
-
-    def _repr_html_(self) -> str:
-        rows = [
-            (one.name, milliseconds(one.estimated_s), milliseconds(one.measured_s), f"{100 * one.error:+.1f} %")
-            for one in self.networks
-        ]
-        caption = f"{self.device}: mean absolute error {100 * self.mape:.1f} %, clock {self.clock}"
-        return html_table(caption, ("network", "estimated ms", "measured ms", "error"), rows)
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether latencies repeat well enough to say if estimates are within MOST_FLOOR."""
-        resolution = None if self.machine is None else self.machine.resolution
-        return resolution is None or resolution <= MOST_FLOOR
 
 
 # One keyword for each option of `harness validate`, and two for the call itself, as in `harness.profile`.
 def validate(
     models: Models,
     *,
-    device: str = DEFAULT_DEVICE,
+    device: str | None = None,
     lut: TableReference = None,
     workspace: AnyWorkspace = None,
     policy: RepeatPolicy = VALIDATION_POLICY,
@@ -164,7 +77,7 @@ def validate(
     also compares with the runtime's own profile; an emulated device is always asked for the true latencies. A device in
     use is waited for up to `wait_s` seconds. Networks that harness or the device refuses, or that have layers the table
     lacks, are left out and listed in the result; with `strict`, or if none is left, the refusal is raised and nothing
-    is measured.
+    is measured. The workspace keeps the last validation on each device for `harness report`.
     """
     references = model_references(models)
     if not references:
@@ -206,8 +119,11 @@ def validate(
         compared(number, len(left))
         results.append(_with_file(_compare(case, measured, table.clock), by_file, case))
     oracle = _report_oracle(table, left, [process.truths for process in measured.processes if process.truths])
-    found = _summary(device, table, results, first.fingerprint, oracle)
-    return replace(found, refused_networks=refused, machine=judge_processes(measured.processes, table, found.floor))
+    found = _summary(table, results, first.fingerprint, oracle)
+    machine = judge_processes(measured.processes, table, found.floor)
+    found = replace(found, refused_networks=refused, machine=machine)
+    keep_validation(workspace, references, found)
+    return found
 
 
 def _with_file(
@@ -249,7 +165,6 @@ def _report_oracle(
 
 
 def _summary(
-    device: str,
     table: Lut,
     results: Sequence[NetworkValidation],
     fingerprint: Mapping[str, str],
@@ -258,7 +173,7 @@ def _summary(
     errors = [abs(result.error) for result in results]
     floors = [result.repeatability for result in results if result.repeatability is not None]
     return Validation(
-        device=device,
+        device=table.device,
         lut=table.name,
         clock=table.clock,
         networks=tuple(results),
