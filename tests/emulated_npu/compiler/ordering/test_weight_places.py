@@ -6,7 +6,7 @@ from command_cases import dense
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.compiler.ordering.hazards import dependencies
+from device_agents.emulated_npu.compiler.ordering.hazards import COMPUTE, dependencies
 from device_agents.emulated_npu.compiler.ordering.weight_places import spread_weights
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
@@ -74,8 +74,8 @@ def test_a_block_waits_for_no_product_while_there_is_room(sizes: list[int]) -> N
     program = [each for place, size in enumerate(sizes) for each in (_load(0, 1000 * place, size), _multiply(0, size))]
     loads = [2 * place for place in range(len(sizes))]
     spread = spread_weights(program, _SB_BYTES)
-    assert [dependencies(program)[place].compute for place in loads[1:]] == [place - 1 for place in loads[1:]]
-    assert [dependencies(spread)[place].compute for place in loads[:4]] == [-1] * 4
+    assert [dependencies(program)[place][COMPUTE] for place in loads[1:]] == [place - 1 for place in loads[1:]]
+    assert [dependencies(spread)[place][COMPUTE] for place in loads[:4]] == [-1] * 4
 
 
 def test_bytes_that_no_command_loads_stay() -> None:
