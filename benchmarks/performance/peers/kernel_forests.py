@@ -35,7 +35,7 @@ from harness.predictor.features.layer_features import LayerFeatures
 NPU_NETWORKS = ("dscnn", "squeezenet", "mobilenetv2", "resnet18", "efficientnet_b0", "resnet50")
 CPU_NETWORKS = (*NPU_NETWORKS, "shufflenet", "inception_v1")
 QUICK_NETWORKS = ("dscnn",)
-TREES, PROCESSES = 240, 2
+TREES, PROCESSES, WAIT_S = 240, 2, 300.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def forests_section(run: Run) -> Section:
     found = {"npu01": _each(run, published, QUICK_NETWORKS if run.quick else NPU_NETWORKS)}
     if not run.quick:
         workspace = run.workspace("forests")
-        profile([BUILTIN_PREFIX + name for name in CPU_NETWORKS], device="cpu01", workspace=workspace)
+        profile([BUILTIN_PREFIX + name for name in CPU_NETWORKS], device="cpu01", workspace=workspace, wait_s=WAIT_S)
         found["cpu01"] = _each(run, build_lut("cpu01", workspace=workspace), CPU_NETWORKS)
     rows: list[tuple[object, ...]] = []
     medians = []
@@ -80,7 +80,9 @@ def _each(run: Run, known: Lut, names: Sequence[str]) -> list[Predicted]:
     """Measure the networks, and predict each from the entries of the others."""
     models = [BUILTIN_PREFIX + name for name in names]
     workspace = run.workspace(f"forests-validation-{known.device}")
-    validated = validate(models, device=known.device, lut=known.path, workspace=workspace, processes=PROCESSES)
+    validated = validate(
+        models, device=known.device, lut=known.path, workspace=workspace, processes=PROCESSES, wait_s=WAIT_S
+    )
     measured_s = {one.name: one.measured_s for one in validated.networks}
     pairs = [(network, _both(known, network, measured_s[network.name])) for network in load_networks(models)]
     return [found for _, found in pairs if found is not None]
