@@ -96,10 +96,11 @@ def emulation_section(run: Run) -> Section:
 def _whole_command(model: str) -> Mapping[str, float]:
     """Run `harness npu run` in a process; return its phases, its CPU time and its peak of memory."""
     command = [sys.executable, "-m", "harness", "npu", "run", model, "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""})
-    output = process.stdout.read() if process.stdout else b""
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        output = process.stdout.read() if process.stdout else b""
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
     result = json.loads(output)

@@ -15,6 +15,7 @@ from unittest import mock
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from benchmarks.generated_page import Section, table
@@ -147,7 +148,8 @@ def _reading(folder: Path, known: Lut, nodes: int, *, fresh: bool) -> Callable[[
 
 def chain(nodes: int) -> ModelProto:
     """Return a chain of so many nodes, convolutions and activations in turn; widths repeat."""
-    made, weights, tensor = [], {}, "x"
+    made, tensor = [], "x"
+    weights: dict[str, NDArray[np.float32]] = {}
     widths = itertools.cycle(WIDTHS)
     inside = first = next(widths)
     for number in range(nodes // 2):
