@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -48,18 +49,25 @@ def run_parts(
 
 def run_part(name: str, part: Callable[[Run], Section], run: Run, page: PartsPage) -> bool:
     """Run a part and write it to the page. If it fails, print why, leave its block as it was and return False."""
-    load, started_s = os.getloadavg()[0], time.monotonic()
+    load, started_s, before_s = os.getloadavg()[0], time.monotonic(), cpu_s()
     say(f"== {name}")
     try:
         section = part(run)
     except (HarnessError, subprocess.SubprocessError) as error:
         say(f"{name} failed: {error}")
         return False
-    took = f"this part took {time.monotonic() - started_s:,.0f} s; the load of the machine was {load:.1f} before it"
-    page.write(name, section, f"Measured on {datetime.now(UTC):%Y-%m-%d}; {took}.")
+    took = f"{time.monotonic() - started_s:,.0f} s and {cpu_s() - before_s:,.0f} s of CPU time"
+    load_words = f"the load of the machine was {load:.1f} before it"
+    page.write(name, section, f"Measured on {datetime.now(UTC):%Y-%m-%d}; this part took {took}; {load_words}.")
     for row in section.reached:
         say(f"{row.target}: {row.figure} ({_MET_WORDS[row.met]})")
     return True
+
+
+def cpu_s() -> float:
+    """Return the CPU time of this process and of those that it waited for, in seconds."""
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in usage)
 
 
 def say(line: str) -> None:

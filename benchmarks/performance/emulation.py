@@ -56,7 +56,7 @@ from device_agents.emulated_npu.unit_commands import (
 
 MODEL, QUICK_MODEL, PRESET = "builtin:resnet50", "builtin:dscnn", "edge"
 DEPTHS, QUICK_DEPTHS = half_decades(1, 1_000), (1, 2, 4)
-TILES, QUICK_TILES = half_decades(10, 100_000), (5, 10, 20)
+TILES, QUICK_TILES = half_decades(10, 10_000), (5, 10, 20)
 CORES, QUICK_CORES = (1, 4, 16, 64), (1, 2, 4)
 TILES_A_CORE, INPUTS = 200, 8
 CHANNELS, EDGE = 16, 14

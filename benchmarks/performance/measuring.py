@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import os
-import resource
 import statistics
 import subprocess
 import time
@@ -17,6 +16,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.generated_page import table
+from benchmarks.parts import cpu_s
 from harness.workspace import Workspace
 
 LINEAR_EXPONENT = 1.1
@@ -57,14 +57,9 @@ class Took:
 
 def timed(task: Task) -> Took:
     """Run a task. Child processes count if the task waits for their end."""
-    wall_s, cpu_s = time.perf_counter(), _cpu_s()
+    wall_s, before_s = time.perf_counter(), cpu_s()
     task()
-    return Took(time.perf_counter() - wall_s, _cpu_s() - cpu_s)
-
-
-def _cpu_s() -> float:
-    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in usage)
+    return Took(time.perf_counter() - wall_s, cpu_s() - before_s)
 
 
 def process(command: Sequence[str], **environment: str) -> Task:
@@ -139,7 +134,7 @@ def fitted(times_s: Mapping[int, float]) -> Growth:
     freedom = len(sizes) - 2
     scatter = math.sqrt(float(np.sum((times - level - exponent * sizes) ** 2)) / freedom)
     half = float(stats.t.ppf(0.975, freedom)) * scatter / math.sqrt(float(np.sum((sizes - sizes.mean()) ** 2)))
-    upper = sizes >= sizes.max() - math.log(10) - 1e-9
+    upper = sizes >= sizes.max() - math.log(11)  # a little more than a decade, for sizes that are rounded
     last = float(np.polyfit(sizes[upper], times[upper], 1)[0])
     return Growth(times_s, exponent, exponent - half, exponent + half, last)
 

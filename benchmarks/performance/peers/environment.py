@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.parts import say
 
-_INSTALL = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:")
+_INSTALL = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--prefer-binary")
 INSTALLING_S = 300.0
 
 

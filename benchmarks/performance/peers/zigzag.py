@@ -20,7 +20,8 @@ from device_agents.emulated_npu.timing.simulation import simulate_program
 from harness.network.model_references import model_path
 from harness.npu.sweep.machine_parameters import ParameterValue, changed
 
-REQUIREMENTS = ("zigzag-dse==3.9.1",)
+REQUIREMENTS = ("zigzag-dse==3.9.1", "six==1.17.0")
+"""The package imports `six`, which it does not list."""
 NETWORK, QUICK_NETWORK = "resnet18", "dscnn"
 LIMIT_S = 150.0
 ARRAY = 32
