@@ -71,7 +71,8 @@ def zigzag_section(run: Run) -> Section:
     text = (
         f"{REQUIREMENTS[0]} on its machine `tpu_like` and our compiler on `edge` with the same array, memories, "
         f"bandwidth and type, for {name}. ZigZag is stopped after {LIMIT_S:.0f} s of CPU time. The ratio is to the "
-        f"cycles of all multiply-adds at the peak of the array.\n\n{table(('tool', 'CPU s', 'cycles (ratio to the least)'), rows)}"
+        f"cycles of all multiply-adds at the peak of the array.\n\n"
+        f"{table(('tool', 'CPU s', 'cycles (ratio to the least)'), rows)}"
     )
     more = "" if theirs else "more than "
     target = reached("ZigZag: CPU time for ResNet-18, theirs over ours", f"{more}{took.cpu_s / ours_s:.0f}", None)
