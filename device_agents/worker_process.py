@@ -12,6 +12,8 @@ import sys
 import tempfile
 from typing import IO, Dict, Tuple
 
+from device_agents import result_cache
+
 _TAIL_BYTES = 2000
 _OUTPUT_BYTES = 1 << 20
 _PREFIX = "harness-worker-"
@@ -163,5 +165,6 @@ def _environment(folder: str) -> Dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "ORT_DISABLE_TELEMETRY": "1",
         "TMPDIR": folder,
+        result_cache.VARIABLE: result_cache.folder(),  # a relative path counts from the folder of the agent
         **dict.fromkeys(_ONE_THREAD, "1"),
     }

@@ -13,6 +13,7 @@ def main() -> None:
     """
     signal.signal(signal.SIGINT, lambda _signal, _frame: sys.exit(130))
     _open_closed_streams()
+    os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # it would search all packages, and run what they name
     gc.set_threshold(50_000, 20, 20)  # searches for cycles among modules take a tenth of a short command
     from harness.cli.app import main as run
 
@@ -20,6 +21,7 @@ def main() -> None:
         run()
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        gc.freeze()  # the interpreter searches for cycles once more before it ends, another tenth
 
 
 def _open_closed_streams() -> None:

@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -26,18 +26,30 @@ _BEFORE_FORMULA = re.compile(r"""(\A|;)(?=[\s"']*[=+@\-\uFF1D\uFF0B\uFF0D\uFF20\
 """The beginning of a cell, or a semicolon, which separates cells in some countries, before a sign, also a wide one."""
 
 
-def read_file(path: Path, limit_bytes: int) -> bytes:
-    """Return the content of a regular file; raise OSError for pipes, devices, and files over the limit."""
+@contextlib.contextmanager
+def open_plain(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a regular file for reading; raise OSError for pipes and devices."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would wait for a writer
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(0, "not a plain file")
-        # One read of a limit of gigabytes would reserve as much memory for any file; a file may grow while it is read.
-        size = min(os.fstat(handle).st_size, limit_bytes)
-        content = file.read(size + 1)
-        if len(content) > size:
-            blocks = itertools.takewhile(len, (file.read(_BLOCK_BYTES) for _ in range(limit_bytes // _BLOCK_BYTES + 1)))
-            content = b"".join(itertools.chain([content], blocks))
+        yield file
+
+
+def read_file(path: Path, limit_bytes: int) -> bytes:
+    """Return the content of a regular file; raise OSError for pipes, devices, and files over the limit."""
+    with open_plain(path) as file:
+        return read_rest(file, limit_bytes)
+
+
+def read_rest(file: io.BufferedReader, limit_bytes: int) -> bytes:
+    """Return what follows in an open file; raise OSError if that is over the limit."""
+    # One read of a limit of gigabytes would reserve as much memory for any file; a file may grow while it is read.
+    size = min(os.fstat(file.fileno()).st_size, limit_bytes)
+    content = file.read(size + 1)
+    if len(content) > size:
+        blocks = itertools.takewhile(len, (file.read(_BLOCK_BYTES) for _ in range(limit_bytes // _BLOCK_BYTES + 1)))
+        content = b"".join(itertools.chain([content], blocks))
     if len(content) > limit_bytes:
         raise OSError(0, f"larger than {limit_bytes:,} bytes")
     return content

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from harness.errors import UnsupportedNetwork
+from harness.errors import HarnessError, UnsupportedNetwork
 
 _T = TypeVar("_T")
 _LOOK_EVERY_S = 0.5
@@ -16,10 +17,27 @@ _work: Callable[[int], Any] | None = None
 """What a process of a pool does. It is inherited by the fork, because it holds networks and tables."""
 
 
-def results(work: Callable[[int], _T], count: int, jobs: int, *, next_step: str) -> Iterator[_T]:
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def may_fork() -> bool:
+    """Return whether this process has no other thread, whose locks a fork could inherit."""
+    return threading.active_count() == 1
+
+
+def results(
+    work: Callable[[int], _T],
+    count: int,
+    jobs: int,
+    *,
+    next_step: str,
+    error: type[HarnessError] = UnsupportedNetwork,
+) -> Iterator[_T]:
     """Yield `work` of 0, 1, … in order, done by `jobs` processes; its errors are raised here.
 
-    Raises UnsupportedNetwork, with this next step, if a process ends early.
+    Raises `error`, with this next step, if a process ends early.
     """
     jobs = min(jobs, count)
     if jobs <= 1:
@@ -33,9 +51,9 @@ def results(work: Callable[[int], _T], count: int, jobs: int, *, next_step: str)
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(work, os.getpid()))
     try:
         yield from pool.map(_one, range(count))
-    except BrokenProcessPool as error:
+    except BrokenProcessPool as broken:
         why = "It may have taken more memory or processor time than a process may"
-        raise UnsupportedNetwork("One of several processes ended early", why=why, next_step=next_step) from error
+        raise error("One of several processes ended early", why=why, next_step=next_step) from broken
     finally:
         pool.shutdown(cancel_futures=True)
 

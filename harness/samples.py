@@ -1,9 +1,19 @@
 """One timed run, as every part of the host passes it on, and the clocks on which devices report it."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 from device_agents.messages import Sample
 
-__all__ = ["Clock", "Sample"]
+__all__ = ["Clock", "Sample", "TakenSample"]
 
 Clock = Literal["cpu", "wall", "device"]
+
+
+@dataclass(frozen=True)
+class TakenSample:
+    """A sample with its probe and the number of its batch."""
+
+    probe: str
+    batch: int
+    sample: Sample

@@ -13,7 +13,7 @@ from unittest import mock
 from benchmarks.generated_page import Section, table
 from benchmarks.performance.measuring import Run, Took, spread, timed
 from benchmarks.performance.page import reached
-from harness import profile
+from harness import cache, profile
 from harness.device.inventory import BUILT_IN
 from harness.measure.device_run import open_run
 from harness.measure.policy import RepeatPolicy
@@ -91,7 +91,7 @@ def campaigns_section(run: Run) -> Section:
                     campaign = _profiled(run, device, models, devices, share)
                     found.setdefault(f"`{device}`, {label}", []).append(campaign)
     model = QUICK_MODEL if run.quick else MODEL
-    with mock.patch.dict("os.environ", XDG_CACHE_HOME=str(run.folder("npu-cache"))):
+    with mock.patch.dict("os.environ", **{cache.VARIABLE: str(run.folder("npu-cache"))}):
         for label in ("nothing compiled before", "everything compiled before"):
             found[f"`npu01`, {label}"] = [_profiled(run, "npu01", (model,))]
     rows = [

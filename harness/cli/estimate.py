@@ -77,11 +77,9 @@ def estimate(  # one parameter for each argument and group of options
         step = "Name at least one network, or give --space with --candidates"
         raise UsageError("There is nothing to estimate", next_step=step)
     from harness.device.overrides import Variant
-    from harness.estimation import network_estimate as networks
-    from harness.lut.layer_work import DeviceRates
+    from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
-    from harness.network.network_list import refusals_error
 
     variant = Variant(reading.batch, reading.threads)
     workspace = find_workspace(directory)
@@ -90,34 +88,21 @@ def estimate(  # one parameter for each argument and group of options
         read = read_keyed_networks(
             models, table.rules, reading.dims, batch=reading.batch, strict=reading.strict, note=note, progress=progress
         )
-    found = networks.NetworkEstimates.of(read, table)
+    found = NetworkEstimates.of(read, table)
     _write(files, found, read, table, workspace)
-    is_detailed = layers or view != LayerView()
-    rates = DeviceRates.of(table) if is_detailed else None
-    works: list[Sequence[LayerWork | None]] = [
-        rates.works([(layer.key.text, layer.context) for layer in network.layers]) if rates else ()
-        for network in read.networks
-    ]
+    works = _works(read.networks, table) if layers or view != LayerView() else None
     warnings = _warnings(found)
     for warning in warnings:
         note(f"warning: {warning}")
     if json:
-        print_json(**_document(found, works, table), warnings=warnings)
+        print_json(**_document(found, works or [()] * len(found), table), warnings=warnings)
     else:
         _show(found)
-        for network, work in zip(found, works, strict=True) if is_detailed else ():
-            print()
+        for network, work in zip(found, works or (), strict=works is not None):
             _show_layers(network, work, view)
         print(f"table: {printable(table.name)}  method: {table.method}  clock: {clock_name(table.clock)}")
     _note_source(table)
-    unknown = sum(len(network.unknown) for network in found)
-    uncovered = _uncovered(found, table.device + variant.options(), unknown) if unknown and not allow_partial else None
-    if found.refused_networks:
-        if uncovered:
-            print_error(uncovered)
-        raise refusals_error(found.refused_networks, len(found))
-    if uncovered:
-        raise uncovered
+    _raise_for(found, table.device + variant.options(), allow_partial)
 
 
 _SHOWN = 10
@@ -137,6 +122,14 @@ def _write(
         samples = table_samples(workspace, table)
         source = ReportSource(command_words(), found.refused_networks, samples, read.networks)
         write_report(files.html, table, found, source=source)
+
+
+def _works(networks: Sequence[KeyedNetwork], table: Lut) -> list[Sequence[LayerWork | None]]:
+    """Return the work of the layers of each network."""
+    from harness.lut.layer_work import DeviceRates
+
+    rates = DeviceRates.of(table)
+    return [rates.works([(one.key.text, one.context) for one in network.layers]) for network in networks]
 
 
 def _document(found: NetworkEstimates, works: Sequence[Sequence[LayerWork | None]], table: Lut) -> dict[str, Any]:
@@ -236,20 +229,35 @@ def _show_layers(network: NetworkEstimate, works: Sequence[LayerWork | None], vi
         )
         for layer, work in zip(network.layers, works, strict=True)
     ]
-    print(f"layers of {printable(network.name)}")
+    print(f"\nlayers of {printable(network.name)}")
     show_layers(rows, view, sort="order")
     print(f"overhead of a run: {microseconds(network.overhead_s)} µs")
     for reason, count in sorted(Counter(node.reason for node in network.free).items()):
         print(f"nodes that take no time, {reason}: {count}")
 
 
-def _uncovered(found: Sequence[NetworkEstimate], device: str, unknown: int) -> CoverageError:
+def _raise_for(found: NetworkEstimates, device: str, allow_partial: bool) -> None:
+    """Raise if networks were refused or layers are unknown; print the second error if there are both."""
+    from harness.network.network_list import refusals_error
+
+    unknown = not allow_partial and any(network.unknown for network in found)
+    uncovered = _uncovered(found, device) if unknown else None
+    if found.refused_networks:
+        if uncovered:
+            print_error(uncovered)
+        raise refusals_error(found.refused_networks, len(found))
+    if uncovered:
+        raise uncovered
+
+
+def _uncovered(found: Sequence[NetworkEstimate], device: str) -> CoverageError:
     for network in found:
         for layer in network.unknown[:_SHOWN]:
             note(f"not in the table: {network.name}: {layer.name} ({layer.op})")
         if len(network.unknown) > _SHOWN:
             note(f"not in the table: {network.name}: {len(network.unknown) - _SHOWN} more; --layers shows all")
     names = ", ".join(network.name for network in found if network.unknown)
+    unknown = sum(len(network.unknown) for network in found)
     step = f"Run `harness profile --device {device}` on them and build the table again, or give --allow-partial"
     return CoverageError(f"{unknown} layers of {names} are not in the table", next_step=step)
 

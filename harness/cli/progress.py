@@ -69,19 +69,24 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def show_progress(label: str, *, quiet_s: float = 0.0) -> Iterator[Observer]:
-    """Yield an observer that shows one line on stderr, with the time left; in a file or pipe after `quiet_s`."""
+def show_progress(label: str, *, quiet_s: float = 0.0, by_thread: bool = True) -> Iterator[Observer]:
+    """Yield an observer that shows one line on stderr, with the time left; in a file or pipe after `quiet_s`.
+
+    Without a thread the line is drawn at each progress alone, and the work may fork.
+    """
     if not sys.stderr.isatty():
         yield show_lines(label, quiet_s)
         return
     line = ProgressLine(label)
-    with _drawn(line):
+    with _drawn(line, by_thread=by_thread) as draw:
 
         def observe(progress: Progress) -> None:
             if progress.note:
                 note(progress.note)
-            else:
-                line.see(progress)
+                return
+            line.see(progress)
+            if not by_thread:
+                draw()
 
         yield observe
 
@@ -93,7 +98,7 @@ def show_count(label: str, unit: str = "") -> Iterator[Callable[[int, int], None
         yield lambda _done, _count: None
         return
     line = ProgressLine(label)
-    with _drawn(line, by_thread=False) as draw:  # the work may fork, which it cannot beside a thread
+    with _drawn(line, by_thread=False) as draw:  # the work may fork
 
         def show(done: int, count: int) -> None:
             if count > 1:

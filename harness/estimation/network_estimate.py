@@ -285,7 +285,7 @@ def _find(layers: Sequence[KeyedLayer], table: Lut) -> list[Entry | ClassValue |
     """Return what the table has of each layer: in its neighbourhood, else in the class of that, else in any context."""
     exact = [table.at(layer.key.digest, layer.place) for layer in layers]
     known: Sequence[ClassValue | None] = [None] * len(layers)
-    if table.neighbourhoods is not None and None in exact:
+    if None in exact and table.neighbourhoods is not None:
         known = class_values(layers, table.neighbourhoods)
     return [
         entry or value or table.find(layer.key.digest, (layer.place, layer.context))

@@ -42,9 +42,8 @@ def predict_layers(
     predictor: Predictor, layers: Sequence[KeyedLayer], is_warm: bool
 ) -> dict[tuple[str, str], PredictedLayer]:
     """Return the predictions for layers that can be predicted, by key digest and context."""
-    described = {
-        (layer.key.digest, layer.context): describe(layer.key.text, layer.context, warm=is_warm) for layer in layers
-    }
+    texts = {(layer.key.digest, layer.context): layer.key.text for layer in layers}
+    described = {place: describe(text, place[1], warm=is_warm) for place, text in texts.items()}
     known = {place: features for place, features in described.items() if features is not None}
     learnt = zip(list(known), predictor.knows(list(known.values())), strict=True)
     known = {place: known[place] for place, is_learnt in learnt if is_learnt}

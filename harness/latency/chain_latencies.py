@@ -165,7 +165,7 @@ def check_residuals(
     terms: Mapping[str, OverheadTerms],
     measured: Mapping[str, Measurement],
 ) -> dict[str, float]:
-    """Return the relative error of chains and meetings on windows of three chains, by network.
+    """Return the relative error of chains and meetings on windows of several chains, by network.
 
     Nothing is fitted to these windows. Errors of one sign add up over a network, others partly cancel: the larger of
     their sum and the root of their squares counts.
@@ -174,8 +174,9 @@ def check_residuals(
     overhead = {name: float(solution.values[solution.index(name)]) for name in COLUMNS if name in names}
     differences: dict[str, list[float]] = defaultdict(list)
     whole: dict[str, float] = defaultdict(float)
-    for first, second, third in zip(chains, chains[1:], chains[2:], strict=False):
-        parts = [_chain(first), _chain(second), _chain(third), _meeting(first, second), _meeting(second, third)]
+    for at, first in enumerate(chains):
+        held = chains[at : at + first.checked]
+        parts = [*map(_chain, held), *(_meeting(one, other) for one, other in itertools.pairwise(held))]
         nulls = {first.check_null} - {""}
         if not first.check or not {first.check, *nulls} <= measured.keys() or not names.issuperset(parts):
             continue

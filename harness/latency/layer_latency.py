@@ -39,7 +39,8 @@ class CampaignData:
     """The measurements of a campaign: its layers and chains; role, terms, visit policy and summary by probe.
 
     `batches` are the summaries of each batch in which a probe was visited, by probe and number of the batch, for probes
-    whose latency depends on what else is in the batch. Others are not in it.
+    whose latency depends on what else is in the batch. Others are not in it. `slowdown` is what slow phases of the
+    machine added to all runs on average, as a fraction.
     """
 
     layers: Sequence[LayerProbes]
@@ -49,6 +50,7 @@ class CampaignData:
     visits: Mapping[str, str]
     summaries: Mapping[str, Measurement]
     batches: Mapping[str, Mapping[int, Measurement]] = field(default_factory=dict)
+    slowdown: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +15,7 @@ import numpy as np
 from harness.array_types import Floats
 from harness.device.inventory import find_device, load_inventory
 from harness.device.overrides import Variant
-from harness.errors import CampaignIncomplete, IllConditionedDesign, LutNotFound
+from harness.errors import CampaignIncomplete, IllConditionedDesign, LutError, LutNotFound
 from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.joint import Place
 from harness.latency.layer_latency import CampaignData
@@ -21,7 +23,7 @@ from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
 from harness.latency.overhead import Overhead, overhead_of_samples
 from harness.latency.plain_overhead import plain_overhead_of_samples
 from harness.lut.chain_rows import rows_of
-from harness.lut.error_correlations import pack
+from harness.lut.error_correlations import MAX_CORRELATED, pack
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import publish
@@ -29,6 +31,7 @@ from harness.measure.campaign_noise import judge_campaign, reference_s, repeatab
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.progress import Observer, Progress, ignore, steps_of
+from harness.measure.quiet_phases import phases_of
 from harness.measure.summary import Measurement, summarise
 from harness.network.fusion_rules import FusionRule
 from harness.probe.batches import Visits
@@ -55,7 +58,7 @@ def build_lut(
     several times, the newest campaign counts. Each campaign's own overhead is subtracted from its layers; the table
     holds the newest one's overhead. `note` receives a line for each campaign left out, `observe` the progress. Raises
     LutNotFound without any campaign, CampaignIncomplete without a complete one, JournalError for a campaign that was
-    altered on disk, and IllConditionedDesign.
+    altered on disk, LutError for more layers than a table holds, and IllConditionedDesign.
     """
     workspace, variant = as_workspace(workspace), Variant(batch, threads)
     if not workspace.journal.exists():
@@ -73,9 +76,11 @@ def build_lut(
             observe(Progress("fitting layers", number, len(used), unit="campaign"))
             sources.append(_Source.read(journal, campaign, method))
         machine = judge_campaign(journal, campaigns[-1])
-        repeatability = repeatability_of(journal, campaigns[-1])
+        between_processes = repeatability_of(journal, campaigns[-1])
         reference = reference_s(journal, campaigns[-1])
     newest = campaigns[-1]
+    # A network may meet none of the slow phases, or twice as much.
+    slowdown = max(source.slowdown for source in sources) / 2
     entries, covariance = _entries(sources, method)
     draft = Lut(
         path=Path(),
@@ -94,7 +99,7 @@ def build_lut(
         predictor=learn_predictor(entries, steps_of(observe, "learning the predictor")),
         chains=rows_of([source.chains for source in sources], [entry.place for entry in entries]),
         other_overhead=sources[-1].other_overhead,
-        repeatability=repeatability,
+        repeatability=math.hypot(between_processes, slowdown),
         machine=machine.text,
         reference_s=reference,
     )
@@ -112,8 +117,12 @@ def read_campaign(journal: Journal, campaign: Campaign) -> tuple[CampaignData, O
 
 def _read(journal: Journal, campaign: Campaign) -> tuple[CampaignData, Overhead, Overhead | IllConditionedDesign]:
     """Return a campaign's measurements, and its overhead with all terms and by the plain fit of S1.4."""
-    probes, batched = journal.probes(campaign.id), journal.batched_samples(campaign.id)
-    samples = {name: [sample for _, sample in taken] for name, taken in batched.items()}
+    probes = journal.probes(campaign.id)
+    batched: dict[str, dict[int, list[Sample]]] = defaultdict(lambda: defaultdict(list))
+    phases = phases_of(journal.taken_samples(campaign.id), campaign.clock)
+    for one in phases.quiet:
+        batched[one.probe][one.batch].append(one.sample)
+    samples = {name: list(itertools.chain(*batches.values())) for name, batches in batched.items()}
     roles = {name: probe.role for name, probe in probes.items()}
     terms = {name: probe.terms for name, probe in probes.items()}
     nulls = {name: taken for name, taken in samples.items() if roles[name] == "calibration"}
@@ -134,6 +143,7 @@ def _read(journal: Journal, campaign: Campaign) -> tuple[CampaignData, Overhead,
             visits,
             summaries,
             _by_batch(batched, summaries, visits, campaign.clock),
+            phases.slowdown,
         ),
         overhead,
         plain,
@@ -141,22 +151,19 @@ def _read(journal: Journal, campaign: Campaign) -> tuple[CampaignData, Overhead,
 
 
 def _by_batch(
-    batched: Mapping[str, Sequence[tuple[int, Sample]]],
+    batched: Mapping[str, Mapping[int, Sequence[Sample]]],
     summaries: Mapping[str, Measurement],
     visits: Mapping[str, Visits],
     clock: str,
 ) -> dict[str, dict[int, Measurement]]:
     """Summarise each batch of the probes whose latency depends on the caches."""
-    found: dict[str, dict[int, Measurement]] = {}
-    for probe, taken in batched.items():
-        if visits[probe] == "cold":
-            continue
-        batches: dict[int, list[Sample]] = defaultdict(list)
-        for batch, sample in taken:
-            batches[batch].append(sample)
-        several = len(batches) > 1
-        found[probe] = {batch: summarise(own, clock) if several else summaries[probe] for batch, own in batches.items()}
-    return found
+    return {
+        probe: {
+            batch: summarise(own, clock) if len(batches) > 1 else summaries[probe] for batch, own in batches.items()
+        }
+        for probe, batches in batched.items()
+        if visits[probe] != "cold"
+    }
 
 
 def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str], None]) -> list[Campaign]:
@@ -223,10 +230,12 @@ class _Source:
     latencies: LayerLatencies
     chains: Sequence[ChainProbes]
     other_overhead: Overhead | None
+    slowdown: float
 
     @classmethod
     def read(cls, journal: Journal, campaign: Campaign, method: LatencyMethod) -> _Source:
         measured, overhead, plain = _read(journal, campaign)
+        _check_count(len(measured.layers))
         other = None if isinstance(plain, IllConditionedDesign) else plain
         if method == "regression":
             if isinstance(plain, IllConditionedDesign):
@@ -235,13 +244,17 @@ class _Source:
         latencies = estimate_layers(measured, method, overhead)
         windows = {place: (chain.alone, chain.alone_null) for chain in measured.chains for place in chain.places}
         known = {(one.key.digest, one.context): one for one in measured.layers}
-        return cls(campaign, known, windows, measured.visits, overhead, latencies, measured.chains, other)
+        return cls(
+            *(campaign, known, windows, measured.visits, overhead, latencies, measured.chains, other),
+            measured.slowdown,
+        )
 
 
 def _entries(sources: Sequence[_Source], method: LatencyMethod) -> tuple[tuple[Entry, ...], Floats]:
     """Return the newest campaign's entry for each place, sorted, and their covariance: campaigns err independently."""
     newest = {place: number for number, source in enumerate(sources) for place in source.latencies.latencies}
     places = sorted(newest)
+    _check_count(len(places))
     covariance = np.zeros((len(places), len(places)))
     for number, source in enumerate(sources):
         rows = {place: row for row, place in enumerate(source.latencies.latencies)}
@@ -249,6 +262,14 @@ def _entries(sources: Sequence[_Source], method: LatencyMethod) -> tuple[tuple[E
         taken = [rows[places[at]] for at in mine]
         covariance[np.ix_(mine, mine)] = source.latencies.covariance[np.ix_(taken, taken)]
     return tuple(_entry(sources, sources[newest[place]], place, method) for place in places), covariance
+
+
+def _check_count(layers: int) -> None:
+    """Raise LutError for more layers than a table holds correlations of."""
+    if layers > MAX_CORRELATED:
+        what = f"{layers:,} layers were measured; a table holds at most {MAX_CORRELATED:,}"
+        why = "The errors of layers correlate, and a table has a number for each pair of them"
+        raise LutError(what, why=why, next_step="Profile the networks in several workspaces, which have a table each")
 
 
 def _entry(sources: Sequence[_Source], source: _Source, place: Place, method: LatencyMethod) -> Entry:

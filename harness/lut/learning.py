@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from harness.lut.table import Entry
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import TrainingExample
-from harness.predictor.fit import LEAST_SAMPLES, Steps, fit_predictor
+
+if TYPE_CHECKING:
+    from harness.predictor.fit import Steps
 
 WARM = "warm"
 LEAST_S = 1e-8
@@ -17,6 +20,8 @@ LEAST_S = 1e-8
 
 def learn_predictor(entries: Sequence[Entry], progress: Steps = lambda _done, _count: None) -> bytes:
     """Return an ONNX model, or empty bytes where the entries are too few to learn from."""
+    from harness.predictor.fit import LEAST_SAMPLES, fit_predictor  # loads an optimiser
+
     examples = tuple(training_examples(entries))
     if len({example.layer for example in examples}) < LEAST_SAMPLES:
         return b""

@@ -11,6 +11,7 @@ The spread between known neighbourhoods is the standard error.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -75,7 +76,7 @@ class _Known:
     indices: tuple[int, ...]
     values: Floats
 
-    @property
+    @functools.cached_property
     def mean_s(self) -> float:
         return float(self.values.mean())
 

@@ -1,9 +1,9 @@
 """The entries of a large table, parsed when they are looked up.
 
 A table of 100,000 entries takes seconds to parse and check. Once that was done, the cache holds an index under the hash
-of `entries.csv`: where each row begins, and the rows in the order of their keys. The file is read and its hash compared
-each time; the index states only that this content was checked. Files that `write_entries` would write otherwise have no
-index, because their rows need the full parser.
+of `entries.csv`: where each row begins, and the rows in the order of their keys. The file is read each time, and its
+hash is compared (`read_with_digest`); the index states only that this content was checked. Files that `write_entries`
+would write otherwise have no index, because their rows need the full parser.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ def entries_of(content: bytes, sha256: str) -> Sequence[Entry]:
     """Return the entries of a file of this hash; raises ValueError, which says what is wrong with it."""
     if len(content) < LEAST_BYTES:
         return read_entries(content)
-    key = cache.key_of("entries 1", VERSION, cache.code_version("harness.lut"), sha256)
-    index = cache.get(key)
+    code = cache.code_version("harness.lut")
+    key = cache.key_of("entries 1", VERSION, code, sha256)
+    index = cache.get(key) if code else None
     if index is not None:
         try:
             return StoredEntries(content, index)
         except ValueError:
             pass  # the cache is no authority: the file is parsed
     entries = read_entries(content)
-    if content.count(b"\n") == len(entries) + 1 and write_entries(entries) == content:
+    if code and content.count(b"\n") == len(entries) + 1 and write_entries(entries) == content:
         cache.put(key, _index(content, entries))
     return entries
 

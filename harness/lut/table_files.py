@@ -19,7 +19,8 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, ValidationError
 
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, reason_of
-from harness.files import read_file, sync_folder, write_synced
+from harness.file_digest import read_with_digest
+from harness.files import sync_folder, write_synced
 from harness.latency.overhead import COLUMNS, Overhead
 from harness.lut.chain_rows import read_rows, write_rows
 from harness.lut.entry_rows import write_entries
@@ -73,7 +74,7 @@ def publish(lut: Lut, root: Path) -> Lut:
     files = {name: content for name, content in files.items() if content}
     manifest = _manifest_json(lut, files)
     folder = root / lut.device / f"{lut.created[:10]}-{lut.method}-{hashlib.sha256(manifest).hexdigest()[:8]}"
-    checked = _parse(folder, manifest, files)
+    checked = _parse(folder, manifest, files, _hashes(files))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
@@ -102,8 +103,11 @@ def _rename(aside: Path, folder: Path) -> None:
 def read_lut(folder: Path, device: str | None = None) -> Lut:
     """Read and check a table; raises LutNotFound, LutCorrupt, and LutMismatch if it belongs to another device."""
     held = (CORRELATION, PREDICTOR, CHAINS)
-    files = {name: read_part(folder / name) for name in (ENTRIES, *(name for name in held if (folder / name).exists()))}
-    return of_device(_parse(folder, read_part(folder / MANIFEST), files), device, str(folder))
+    names = (ENTRIES, *(name for name in held if (folder / name).exists()))
+    read = {name: _read_part(folder / name) for name in names}
+    files = {name: content for name, (content, _) in read.items()}
+    hashes = {name: digest for name, (_, digest) in read.items()}
+    return of_device(_parse(folder, read_part(folder / MANIFEST), files, hashes), device, str(folder))
 
 
 def of_device(table: Lut, device: str | None, name: str) -> Lut:
@@ -114,13 +118,12 @@ def of_device(table: Lut, device: str | None, name: str) -> Lut:
     return table
 
 
-def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes]) -> Lut:
+def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes], hashes: Mapping[str, str]) -> Lut:
     """Return the table that these files hold; raises LutCorrupt."""
     manifest = _parse_manifest(folder, manifest_bytes)
     digest = hashlib.sha256(manifest_bytes).hexdigest()[:8]
     if not folder.resolve().name.endswith(f"-{digest}"):
         raise _corrupt(folder, f"{MANIFEST} does not match the folder's name")
-    hashes = _hashes(files)
     for name in sorted({*hashes, *manifest.sha256}):
         if hashes.get(name) != manifest.sha256.get(name):
             raise _corrupt(folder, f"{name} does not have the hash that {MANIFEST} states")
@@ -224,8 +227,13 @@ def _manifest_json(lut: Lut, files: Mapping[str, bytes]) -> bytes:
 
 def read_part(path: Path) -> bytes:
     """Return a file of a table; raises LutNotFound and LutCorrupt."""
+    return _read_part(path)[0]
+
+
+def _read_part(path: Path) -> tuple[bytes, str]:
+    """Return a file of a table and its SHA-256."""
     try:
-        return read_file(path, MAX_FILE_BYTES)
+        return read_with_digest(path, MAX_FILE_BYTES)
     except FileNotFoundError as error:
         step = "Name the folder of a table; `harness lut check` lists them"
         raise LutNotFound(f"{path.parent} is not a table", why=f"It has no {path.name}", next_step=step) from error

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from harness.measure.journal.reader import JournalReader
 from harness.measure.journal.records import Campaign
-from harness.measure.machine_noise import MachineNoise, Spreads, between_processes, judge, load_of
+from harness.measure.machine_noise import MachineNoise, Spreads, between_most_processes, judge, load_of
+from harness.measure.quiet_phases import phases_of
 from harness.measure.steadiness import drift_of, scatter_of
-from harness.measure.summary import summarise
+from harness.measure.summary import undisturbed
 from harness.samples import Sample
 
 GOLDEN, PROCESS = "golden", "process"
@@ -22,9 +23,10 @@ def judge_campaign(journal: JournalReader, campaign: Campaign) -> MachineNoise:
     """Return the verdict on the machine of a campaign, by what the journal holds of it and of processes about it."""
     alone = [journal.samples_of(one.id, one.reference) for one in _about(journal, campaign)]
     spreads = Spreads(
-        between_processes=between_processes(_latencies_s(alone, campaign.clock)),
+        between_processes=between_most_processes(_latencies_s(alone, campaign.clock)),
         drift=drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock).judged,
         scatter=scatter_of(alone, campaign.clock),
+        slow_phases=phases_of(journal.taken_samples(campaign.id), campaign.clock).slow_share,
     )
     load = load_of(journal.states(campaign.id), campaign.fingerprint)
     return judge(load, campaign.fingerprint, campaign.clock, spreads)
@@ -48,7 +50,7 @@ def repeatability_of(journal: JournalReader, campaign: Campaign) -> float:
     by_session = {one.token: one for one in reversed(alike)}  # the first of each: the state in which a process begins
     newest = list(by_session.values())[:_MOST_PROCESSES]
     taken = [journal.samples_of(one.id, one.reference) for one in newest]
-    return between_processes(_latencies_s(taken, campaign.clock)) or 0.0
+    return between_most_processes(_latencies_s(taken, campaign.clock)) or 0.0
 
 
 def _about(journal: JournalReader, campaign: Campaign) -> list[Campaign]:
@@ -69,4 +71,4 @@ def process_job(campaign: int, number: int) -> str:
 
 
 def _latencies_s(alone: Sequence[Sequence[Sample]], clock: str) -> list[float]:
-    return [summarise(taken, clock).latency_s for taken in alone if taken]
+    return [undisturbed(taken, clock).latency_s for taken in alone if taken]

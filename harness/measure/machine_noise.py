@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from harness.measure.summary import MAD_TO_SIGMA
+
 Verdict = Literal["quiet", "noisy", "not known"]
 State = Mapping[str, float]
 """Facts about a machine at one moment, as its agent reports them (`device_agents/fingerprint.py`)."""
@@ -19,6 +21,8 @@ State = Mapping[str, float]
 MOST_SPREAD = 0.05
 """The largest of each of the `Spreads` of a quiet machine."""
 MOST_STEAL = 0.02
+MOST_SLOW_PHASES = 0.1
+"""Share of the runs of a quiet machine that may be in slow phases."""
 MOST_WAITING = 0.7
 """Tasks beyond the number of cores that may want to run on average."""
 OTHER_CORES, OTHER_SHARE = 0.7, 0.35
@@ -29,6 +33,8 @@ _MOST_TASKS = 1e6
 _EMULATED = "emulated-npu"
 _SMALL_SAMPLE = (0.7979, 0.8862, 0.9213, 0.9400, 0.9515, 0.9594, 0.9650, 0.9693, 0.9727)
 """The mean standard deviation of 2, 3, … normal values, as a fraction of the true one."""
+_SMALL_SAMPLE_MAD = (0.838, 0.672, 0.734, 0.822, 0.839, 0.878, 0.886, 0.908)
+"""The same of the median absolute deviation; by simulation, and near Croux and Rousseeuw (1992)."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +76,14 @@ class Spreads:
     drift: largest change of the reference probe during a campaign
     scatter: half the distance between the quartiles of the reference probe, over its median
     since_table: how much longer the reference probe takes than when the table was measured
+    slow_phases: share of the runs in slow phases of the machine, which are left out (`quiet_phases`)
     """
 
     between_processes: float | None = None
     drift: float | None = None
     scatter: float | None = None
     since_table: float | None = None
+    slow_phases: float | None = None
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -89,12 +97,14 @@ class Spreads:
         if self.since_table is not None and abs(self.since_table) > MOST_SPREAD:
             way = "slower" if self.since_table > 0 else "faster"
             found.append(f"{shown(abs(self.since_table))} {way} than when the table was measured")
+        if self.slow_phases is not None and self.slow_phases > MOST_SLOW_PHASES:
+            found.append(f"{shown(self.slow_phases)} of the runs in slow phases, which are left out")
         return tuple(found)
 
     def resolution(self, *, of_networks: bool) -> float | None:
         """Return below which differences cannot be told apart; None if nothing is known of it.
 
-        The scatter does not count: a latency is the median of many runs.
+        The scatter does not count: a latency is the median of many runs, and those of slow phases are left out.
         """
         around = (self.drift, self.between_processes)
         known = [one for one in around if one is not None]
@@ -107,8 +117,8 @@ class Spreads:
 class MachineNoise:
     """The verdict on a machine; `text` is the whole of it, as in `noisy: 34% between processes; differences …`.
 
-    `between_processes`, `drift`, `scatter` and `since_table` are its `Spreads`, and `resolution` is what follows from
-    them.
+    `between_processes`, `drift`, `scatter`, `since_table` and `slow_phases` are its `Spreads`, and `resolution` is what
+    follows from them.
     """
 
     verdict: Verdict
@@ -118,6 +128,7 @@ class MachineNoise:
     drift: float | None
     scatter: float | None
     since_table: float | None
+    slow_phases: float | None
     resolution: float | None
     load: MachineLoad
 
@@ -192,6 +203,18 @@ def between_processes(latencies_s: Sequence[float]) -> float | None:
         return None
     biased = _SMALL_SAMPLE[min(len(latencies_s) - 2, len(_SMALL_SAMPLE) - 1)]
     return statistics.stdev(latencies_s) / biased / statistics.median(latencies_s)
+
+
+def between_most_processes(latencies_s: Sequence[float]) -> float | None:
+    """As `between_processes`, from the median absolute deviation: a minority in slow phases of the machine is no part.
+
+    A short measurement lies within one phase as a whole, so its own samples do not show it.
+    """
+    if len(latencies_s) < 2:
+        return None
+    centre = statistics.median(latencies_s)
+    deviation = MAD_TO_SIGMA * statistics.median(abs(one - centre) for one in latencies_s)
+    return deviation / _SMALL_SAMPLE_MAD[min(len(latencies_s) - 2, len(_SMALL_SAMPLE_MAD) - 1)] / centre
 
 
 def shown(share: float) -> str:

@@ -13,7 +13,7 @@ from harness.device.session import AgentSession, Visit
 from harness.errors import BackendError, CampaignIncomplete, UnsupportedNetwork
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
-from harness.measure.core_caches import core_cache_bytes
+from harness.measure.core_caches import core_cache_bytes, most_windowed_bytes
 from harness.measure.cutting import cut_as_probed, cut_as_reported, put_network, refuse_unplaced, with_chains
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion import FusionSearch
@@ -163,7 +163,8 @@ def _plan_of(
 ) -> ProbePlan:
     cache_bytes = core_cache_bytes(session.hello.clock, session.hello.fingerprint)
     if cache_bytes is not None:
-        cuts = [with_neighbours(cut, kind, cache_bytes) for cut in cuts]
+        most_bytes = most_windowed_bytes(session.hello.fingerprint, cache_bytes)
+        cuts = [with_neighbours(cut, kind, cache_bytes, most_bytes) for cut in cuts]
     return plan_probes(cuts, rules, kind, cache_bytes)
 
 

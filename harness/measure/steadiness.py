@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from harness.errors import DeviceUnsteady
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign
-from harness.measure.summary import seconds_of, summarise
+from harness.measure.summary import seconds_of, undisturbed
 from harness.samples import Sample
 from harness.settings import MOST_DRIFT
 
@@ -24,7 +24,8 @@ _FEWEST_SHOWN, _FEWEST_JUDGED = 3, 8
 class Drift:
     """The largest change of the reference probe between thirds of a campaign, as a fraction of the fastest third.
 
-    `samples` is the number of each third; `fastest_s` and `slowest_s` are the medians of two of them.
+    `samples` is the number of each third; `fastest_s` and `slowest_s` are the lower quartiles of two of them, so that
+    short slow phases do not count.
     """
 
     change: float = 0.0
@@ -49,8 +50,8 @@ def drift_of(taken: Sequence[Sample], clock: str) -> Drift:
     if third < _FEWEST_SHOWN:
         return Drift()
     parts = (taken[:third], taken[third : 2 * third], taken[2 * third :])
-    medians_s = [summarise(part, clock).latency_s for part in parts]
-    fastest_s, slowest_s = min(medians_s), max(medians_s)
+    latencies_s = [undisturbed(part, clock).latency_s for part in parts]
+    fastest_s, slowest_s = min(latencies_s), max(latencies_s)
     return Drift(slowest_s / fastest_s - 1, third, fastest_s, slowest_s)
 
 

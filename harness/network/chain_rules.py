@@ -78,8 +78,8 @@ class ChainRules:
     def are_chained(self, layers: Sequence[OrderedLayer], at: int) -> bool:
         """Return whether the layer at this place continues the chain of the layer in front of it."""
         for pattern in _patterns(layers, at):
-            seen = self._patterns.get(pattern, Counter())
-            if seen[True] != seen[False]:
+            seen = self._patterns.get(pattern)
+            if seen is not None and seen[True] != seen[False]:
                 return seen[True] > seen[False]
         pair, sizes = _pair(layers, at), _sizes(layers, at)
         if pair in self._by_operators:

@@ -18,6 +18,7 @@ import functools
 import hashlib
 import itertools
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -301,11 +302,17 @@ class _Matcher:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._variants = {node.index: _variant(network, node) for node in network.nodes}
+        self._sinks: dict[str, list[Node]] = defaultdict(list)
+        for node in network.nodes:
+            for name in {node.op, self._variants[node.index]}:
+                self._sinks[name].append(node)
 
     def places(self, pattern: Sequence[PatternNode], claimed: set[int]) -> Iterator[tuple[Node, ...]]:
         """Yield disjoint groups that match and share no node with `claimed`."""
         taken = set(claimed)
-        for sink in self._network.nodes:
+        for sink in self._sinks.get(pattern[-1].op, ()):
+            if sink.index in taken:
+                continue
             for bound in self._bind(pattern, [(str(len(pattern) - 1), sink.outputs[0])], {}):
                 written = [bound[label] for label in bound if not label.startswith("x")]
                 group = tuple({node.index: node for node in map(self._network.producers.__getitem__, written)}.values())

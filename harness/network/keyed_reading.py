@@ -6,13 +6,12 @@ import hashlib
 import itertools
 import json
 import os
-import stat
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from harness import cache
+from harness.file_digest import file_digest
 from harness.network.documents import decode_document
 from harness.network.fusion_rules import FusionRule
 from harness.network.keyed_network import FORMAT, KeyedNetwork, encode_keyed, keyed, keyed_of
@@ -31,11 +30,9 @@ from harness.network.model_references import (
 )
 from harness.network.network_list import NetworksRead, Progress, read_each
 from harness.network.reading.limits import READING
+from harness.parallel import cores, may_fork
 from harness.version import VERSION
 
-_BLOCK_BYTES = 1 << 18
-_MAX_FILE_BYTES = 1 << 31
-"""No reader accepts a larger file."""
 _FEWEST_SHARED = 4
 """The fewest networks for which further processes start."""
 
@@ -46,7 +43,7 @@ class KeyedReader:
     def __init__(self, rules: Sequence[FusionRule]) -> None:
         """`rules` are those of a table."""
         self._rules = tuple(rules)
-        self._version = ""
+        self._version = self._find_version()
 
     def load(
         self,
@@ -63,11 +60,11 @@ class KeyedReader:
         """
         (reference,) = model_references(model)
         content = _content_of(reference)
-        key = self._key(content, dims or {}, batch) if content else ""
+        key = self._key(content, dims or {}, batch) if content and self._version else ""
         found = _decoded(cache.get(key)) if key else None
         if found is None:
             found, answer = self._read(reference, dims or {}, batch, note)
-            if key and answer and content in (found.sha256, reference):
+            if key and answer and content in (found.sha256, reference) and self._version == self._find_version():
                 cache.put(key, answer)
         return replace(found, name=stem_of(reference), file=shown(reference))
 
@@ -90,14 +87,13 @@ class KeyedReader:
         return found, answer
 
     def _key(self, content: str, dims: Mapping[str, int], batch: int | None) -> str:
-        read_with = json.dumps([sorted(dims.items()), batch])
-        self._version = self._version or cache.key_of(
-            FORMAT,
-            VERSION,
-            cache.code_version("harness.network", "onnx", "onnxruntime"),
-            json.dumps([asdict(rule) for rule in self._rules], sort_keys=True),
-        )
-        return cache.key_of(self._version, content, read_with)
+        return cache.key_of(self._version, content, json.dumps([sorted(dims.items()), batch]))
+
+    def _find_version(self) -> str:
+        """Return a text for the code that reads networks and the rules that cut them; empty if the code is unknown."""
+        code = cache.code_version("harness.network", "onnx", "onnxruntime")
+        rules = json.dumps([asdict(rule) for rule in self._rules], sort_keys=True)
+        return code and cache.key_of(FORMAT, VERSION, code, rules)
 
 
 def read_keyed_networks(
@@ -122,9 +118,9 @@ def read_keyed_networks(
 
 def _jobs(references: Sequence[ModelReference]) -> int:
     """Return how many processes read: one for each core, or as many as may read the largest files at the same time."""
-    if len(references) < _FEWEST_SHARED or threading.active_count() > 1:
+    if len(references) < _FEWEST_SHARED or not may_fork():
         return 1
-    largest = sorted((READING.limits(_size(one)).memory_bytes for one in references), reverse=True)[: _cores()]
+    largest = sorted((READING.limits(_size(one)).memory_bytes for one in references), reverse=True)[: cores()]
     return max(1, sum(1 for taken_bytes in itertools.accumulate(largest) if taken_bytes <= _room_bytes()))
 
 
@@ -142,29 +138,13 @@ def _size(reference: ModelReference) -> int:
         return 0
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _content_of(reference: ModelReference) -> str:
     """Return the name of a built-in network or the hash of a file; empty for one that cannot be read."""
     if isinstance(reference, ModelContent):
         return hashlib.sha256(reference.content).hexdigest()
     if is_builtin(reference):
         return reference
-    digest, left = hashlib.sha256(), _MAX_FILE_BYTES
-    try:
-        handle = os.open(reference, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb", buffering=0) as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return ""
-            block = memoryview(bytearray(_BLOCK_BYTES))
-            while left > 0 and (count := file.readinto(block)):
-                digest.update(block[:count])
-                left -= count
-    except (OSError, ValueError):  # the reader says what is wrong
-        return ""
-    return digest.hexdigest() if left > 0 else ""
+    return file_digest(Path(reference))
 
 
 def _decoded(content: bytes | None) -> KeyedNetwork | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from harness.errors import HarnessError, UsageError
+from harness.parallel import cores, may_fork, results
 from harness.predictor.bounds import bounds_of
 from harness.predictor.features.layer_arrays import index_of, layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
@@ -25,6 +26,8 @@ from harness.predictor.uncertainty.network_errors import NetworkResiduals, share
 Steps = Callable[[int, int], None]
 """Receives how many of how many steps are done."""
 LEAST_SAMPLES = 20
+_LEAST_SHARED = 500
+"""Layers from which parts of them are held out in several processes."""
 _STORED_DIFFERENCE = 1e-4
 _STRAY = 10.0
 """Scores are clipped here before they are correlated."""
@@ -72,14 +75,18 @@ def _judge(training: Training, progress: Steps) -> tuple[dict[str, str], Calibra
     everything = dict.fromkeys(operators, tuple(WAYS))
     extremes = [] if networks else training.extremes()
     parts = [*networks, *folds]
-    steps, held_out = len(parts) + len(extremes) + 1, []
-    for done, part in enumerate(parts):
-        progress(done, steps)
-        held_out.append(training.held_out(part, everything))
+    steps, held_out = len(parts) + len(extremes) + 1, list[HeldOutPredictions]()
+    jobs = cores() if len(training.arrays) >= _LEAST_SHARED and may_fork() else 1
+    step = "Build the table again with fewer cores, as with taskset"
+    progress(0, steps)
+    for one in results(
+        lambda at: training.held_out(parts[at], everything), len(parts), jobs, next_step=step, error=HarnessError
+    ):
+        held_out.append(one)
+        progress(len(held_out), steps)
     ways = {operator: best_way(held_out, operator) for operator in operators}
     chosen = {operator: (way,) for operator, way in ways.items()}
     residuals = [part.residuals(ways) for part in held_out]
-    progress(len(parts), steps)
     outside = [training.held_out(part, chosen).residuals(ways).only(Coverage.OUTSIDE) for part in extremes]
     calibration = calibrate(joined([*residuals, *outside]))
     progress(steps - 1, steps)

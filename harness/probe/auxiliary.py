@@ -28,8 +28,11 @@ _SCALE = 1 / 16
 _ZERO_POINT = {"int8": 101, "uint8": 128}
 """A signed one that networks hardly use: ONNX Runtime may rewrite a pair whose zero points are equal (signed_pairs)."""
 
-Layout = Literal["outside", "plain", "private"]
-"""How a device keeps a tensor: as the host passed it in, in the plain layout, or in a layout of its own."""
+Layout = Literal["outside", "plain", "private", "unread"]
+"""How a device keeps a tensor: as the host passed it in, in the plain layout, or in a layout of its own.
+
+`unread` is a tensor that the host passed in and of which one element is read, so that it is never reordered.
+"""
 Operator = Callable[["ModelBuilder", str, Layout], tuple[str, OverheadTerms]]
 StridedOperator = Callable[["ModelBuilder", str, tuple[int, ...]], tuple[str, OverheadTerms]]
 
@@ -174,7 +177,7 @@ def attach(
     if is_quantised_picture(read) and layout == "private":
         pixel = _pooled(builder, dequantised(builder, tensor), (1, 1), read.shape[2:])
         return dequantised(builder, quantised(builder, pixel, read.dtype)), OverheadTerms(auxiliaries=1, views=2)
-    source, terms = _as_float(builder, tensor)
+    source, terms = _as_float(builder, tensor, layout)
     shaped = _shaped(builder, source, kind.layer.least_rank)
     result, own = kind.layer.operator(builder, shaped, layout)
     return result, terms + OverheadTerms(views=int(shaped != source)) + own
@@ -218,15 +221,18 @@ def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides
     return builder.operator("AveragePool", [tensor], written, kernel_shape=window, strides=strides)
 
 
-def _as_float(builder: ModelBuilder, tensor: str) -> tuple[str, OverheadTerms]:
+def _as_float(builder: ModelBuilder, tensor: str, layout: Layout) -> tuple[str, OverheadTerms]:
     kind = builder.type_of(tensor)
-    if kind.dtype in ("float32", "float16"):
+    is_float = kind.dtype in ("float32", "float16")
+    if is_float and layout != "unread":
         return tensor, OverheadTerms()
-    terms = OverheadTerms(views=1)
+    terms = OverheadTerms(views=int(not is_float))
     if kind.shape and kind.elements > 1:
         tensor = slice_leading(builder, tensor, (1,) * len(kind.shape))
         kind = builder.type_of(tensor)
         terms += OverheadTerms(slices=1, slice_bytes=kind.bytes)
+    if is_float:
+        return tensor, terms
     return builder.operator("Cast", [tensor], TensorType("float32", kind.shape), to=1), terms
 
 

@@ -9,7 +9,7 @@ that; the difference between that window and everything else in it is the meetin
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.network.chain_borders import Chained
@@ -21,7 +21,11 @@ from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.chain_windows import window_probes
 from harness.probe.probe import Probe
 
-CHECK_EVERY = 3
+CHECKED = 3
+"""The least number of groups in a window that checks whether chains and meetings add up."""
+MOST_CHECKED, CHECKED_PART = 8, 3
+"""Long networks are checked in windows of up to eight groups and a third of the network: a compiler also moves weights
+and results over more than one chain, which shorter windows do not show."""
 WIDER = ((0, 1), (1, 0), (1, 1))
 """Numbers of further chains in front of a pair and behind it, in the order in which such windows are tried."""
 Ask = Callable[[Probe], RuntimeGraph | None]
@@ -51,8 +55,9 @@ class ChainProbes:
     group, `meeting` that of the group and the next one; each has a null window without the layers, "" if all its inputs
     come from outside. `meeting` is "" for the last group, and if `agrees` is false: the device runs the two groups
     together otherwise than in the network, although it runs each of them as there. `wider` is the number of further
-    groups in the window `meeting`, in front of this group and behind the next one. `check` is the window of this group
-    and the next two, for every third group. Nothing is fitted to it; it shows whether chains and meetings add up.
+    groups in the window `meeting`, in front of this group and behind the next one. `check` is a window of `checked`
+    groups from this one on; such windows tile the network. Nothing is fitted to them; they show whether chains and
+    meetings add up.
     `views` are the layers that take no time on the device; the first group has those of the whole network. `borders`
     are the sizes in bytes of the tensors that each layer exchanges with other groups, `weight_bytes` the sizes of its
     weights. `ordered` describes each layer and its place in a chain; windows of neighbours do not have it.
@@ -72,6 +77,7 @@ class ChainProbes:
     weight_bytes: tuple[int, ...] = ()
     ordered: tuple[ChainedLayer, ...] = ()
     wider: tuple[int, int] = (0, 0)
+    checked: int = CHECKED
 
 
 @dataclass(frozen=True)
@@ -129,14 +135,13 @@ def plan_chains(
     first = windows(*([group] for group in groups), *itertools.pairwise(groups))
     alone, pairs = first[: len(groups)], first[len(groups) :]
     meetings = _meetings(alone, pairs)
-    threes = [at for at in range(0, len(groups) - 2, CHECK_EVERY) if {at, at + 1} <= meetings.keys()]
-    checked = zip(threes, windows(*(groups[at : at + 3] for at in threes)), strict=True)
-    checks = {at: three for at, three in checked if three.agrees}
+    checks = _checks(len(groups), meetings.keys(), lambda places: windows(*(groups[one] for one in places)))
     wider = _wider(groups, meetings, lambda joined: windows(joined)[0])
     meetings |= {at: found for at, (_, found) in wider.items()}
     found = []
     for at, group in enumerate(groups):
-        meeting, check = (held[at].ids if at in held else ("", "") for held in (meetings, checks))
+        meeting = meetings[at].ids if at in meetings else ("", "")
+        checked, check = (checks[at][0], checks[at][1].ids) if at in checks else (CHECKED, ("", ""))
         found.append(
             ChainProbes(
                 places(group),
@@ -150,9 +155,11 @@ def plan_chains(
                 weight_bytes=tuple(map(chained.weight_bytes, group)),
                 ordered=described[at],
                 wider=wider[at][0] if at in wider else (0, 0),
+                checked=checked,
             )
         )
-    probes = (probe for one in (*alone, *meetings.values(), *checks.values()) for probe in (one.probe, one.null))
+    checking = (window for _, window in checks.values())
+    probes = (probe for one in (*alone, *meetings.values(), *checking) for probe in (one.probe, one.null))
     return tuple(found), tuple({probe.id: probe for probe in probes if probe}.values())
 
 
@@ -166,6 +173,27 @@ def _meetings(alone: Sequence[_Window], pairs: Sequence[_Window]) -> dict[int, _
         for at, (pair, (one, other)) in enumerate(zip(pairs, itertools.pairwise(alone), strict=True))
         if pair.agrees or not (one.agrees and other.agrees)
     }
+
+
+def _checks(
+    count: int, meeting: Collection[int], windows: Callable[[Sequence[slice]], Sequence[_Window]]
+) -> dict[int, tuple[int, _Window]]:
+    """Return the windows that agree and whose meetings are all known, with their lengths, by their first group.
+
+    Where a long window does not agree, short ones in its place may.
+    """
+    found: dict[int, tuple[int, _Window]] = {}
+    longest = min(MOST_CHECKED, max(CHECKED, count // CHECKED_PART))
+    for length in sorted({longest, CHECKED}, reverse=True):
+        covered = {place for at, (held, _) in found.items() for place in range(at, at + held)}
+        starts = [
+            at
+            for at in range(0, count - length + 1, length)
+            if covered.isdisjoint(range(at, at + length)) and set(range(at, at + length - 1)) <= set(meeting)
+        ]
+        tried = zip(starts, windows([slice(at, at + length) for at in starts]), strict=True)
+        found |= {at: (length, window) for at, window in tried if window.agrees}
+    return found
 
 
 def _wider(

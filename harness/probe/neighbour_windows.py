@@ -16,7 +16,7 @@ from dataclasses import replace
 from harness.network.assemble import ModelBuilder
 from harness.network.layers import place_of
 from harness.probe.auxiliary import AuxiliaryKind, attach_all
-from harness.probe.chain_plan import CHECK_EVERY, ChainProbes
+from harness.probe.chain_plan import CHECKED, ChainProbes
 from harness.probe.probe import Probe, finish
 from harness.probe.probe_plan import CutNetwork
 from harness.probe.producer import produce_as, producer_of
@@ -26,19 +26,18 @@ FEWEST_WINDOWS = 3
 FEWEST_CHECKED = 6
 FEWEST_LAYERS = 6
 """Networks of fewer layers have none: their windows would be single layers."""
-MOST_CACHES = 16
-"""Size of the weights, as a multiple of a core's cache, up to which a network has windows. In larger networks layers
-take longer, and windows did not change the estimates."""
 
 
-def with_neighbours(cut: CutNetwork, auxiliary: AuxiliaryKind, cache_bytes: int) -> CutNetwork:
-    """Return the network with windows of neighbours; without any if it has few layers or large weights.
+def with_neighbours(
+    cut: CutNetwork, auxiliary: AuxiliaryKind, cache_bytes: int, most_weight_bytes: float
+) -> CutNetwork:
+    """Return the network with windows of neighbours; without any if it has few layers, or more weights than these.
 
     `cache_bytes` is the size of a core's cache. The difference between two windows together and apart is what their
     border costs. Where there are many, windows of three show how well these add up; see `chain_plan`.
     """
     weight_bytes = cut.network.constant_bytes(cut.network.nodes)
-    if len(cut.layers) < FEWEST_LAYERS or weight_bytes > MOST_CACHES * cache_bytes:
+    if len(cut.layers) < FEWEST_LAYERS or weight_bytes > most_weight_bytes:
         return cut
     count = max(FEWEST_WINDOWS, -(-len(cut.layers) // MOST_LAYERS))
     bounds = [round(at * len(cut.layers) / count) for at in range(count + 1)]
@@ -47,7 +46,7 @@ def with_neighbours(cut: CutNetwork, auxiliary: AuxiliaryKind, cache_bytes: int)
     pairs = [_window(cut, bounds[at], bounds[at + 2], auxiliary) for at in range(count - 1 if has_borders else 0)]
     checks = {
         at: _window(cut, bounds[at], bounds[at + 3], auxiliary)
-        for at in range(0, count - 2, CHECK_EVERY)
+        for at in range(0, count - 2, CHECKED)
         if has_borders and count >= FEWEST_CHECKED
     }
     digest = cut.network.sha256[:16]
@@ -81,7 +80,9 @@ def _window(cut: CutNetwork, start: int, stop: int, auxiliary: AuxiliaryKind) ->
     label = f"{layers[0].name} .. {layers[-1].name}"
     whole = finish("window", label, builder.build(results), terms, auxiliary)
     builder, front = _in_front(cut, read)
-    results, terms = attach_all(builder, ((front[name], cut.layout_of(name)) for name in read), auxiliary)
+    results, terms = attach_all(
+        builder, ((front[name], cut.layout_in_front(name, auxiliary)) for name in read), auxiliary
+    )
     return whole, finish("window-null", f"in front of {label}", builder.build(results), terms, auxiliary)
 
 

@@ -18,7 +18,7 @@ from harness.probe.batches import NODE_BYTES, SESSION_BYTES, Batch, Visits, batc
 from harness.probe.calibration import calibration_probes
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe import Probe, can_stack, layer_probe, null_probe, reference_probe, stack_probe, visited_warm
-from harness.probe.producer import ProducerKind, producers_of
+from harness.probe.producer import ProducerKind, producer_of, producers_of
 
 STACK_COPIES = (1, 2, 4)
 HOT_RUNS = 3
@@ -47,6 +47,15 @@ class CutNetwork:
     def layout_of(self, tensor: str) -> Layout:
         """Return the layout in which the device keeps a tensor inside the network."""
         return "private" if tensor in self.blocked else "plain"
+
+    def layout_in_front(self, tensor: str, auxiliary: AuxiliaryKind) -> Layout:
+        """Return the layout in which an auxiliary layer in front of the network's layers finds a tensor.
+
+        An input of the network is not reordered there: only a layer that reads it may do that.
+        """
+        if tensor in self.network.inputs and not auxiliary.layer.device_memory:
+            return "unread"
+        return "private" if producer_of(self.network, tensor, self.blocked) == "convolution" else "plain"
 
 
 @dataclass(frozen=True)
@@ -234,7 +243,7 @@ def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tu
     producers = producers_of(network, layer, cut.blocked)
     layout = cut.layout_of(result)
     by_itself: Layout = "outside" if result in cut.blocked else "plain"
-    in_front: list[Layout] = ["private" if producer == "convolution" else "plain" for producer in producers]
+    in_front = [cut.layout_in_front(name, auxiliary) for name in inputs]
     alone: list[ProducerKind] = ["outside" for _ in inputs]
     types = [network.types[name] for name in inputs]
     bounds = [index_bound(network, name) for name in inputs]

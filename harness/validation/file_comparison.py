@@ -49,6 +49,11 @@ class FileComparison:
     reason: str = ""
 
     @property
+    def log_ratio(self) -> float:
+        """The logarithm of the ratio, 0 without one."""
+        return math.log(self.ratio or 1.0)
+
+    @property
     def differs(self) -> bool:
         """Whether the two take different times, beyond noise and tolerance."""
         if self.interval is None:
@@ -83,7 +88,12 @@ def compare_with_file(reference: ModelReference, network: Network, sent: Assembl
             "limits": limits and [limits.memory_bytes, limits.cpu_s],
         }
         try:
-            return _compared(_pairs(task, limits))
+            found = _compared(_pairs(task, limits))
+            if not found.differs:
+                return found
+            # A process keeps its addresses and, on a busy machine, its disadvantage: a difference must show in two.
+            again = _compared(_pairs(task, limits))
+            return again if abs(again.log_ratio) < abs(found.log_ratio) else found
         except (OSError, subprocess.TimeoutExpired, ValueError) as error:
             return FileComparison(None, reason=f"the host could not run it: {reason_of(error)}"[:300])
 

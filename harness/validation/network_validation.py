@@ -19,7 +19,7 @@ from harness.measure.machine_noise import MachineNoise, Spreads, judge, load_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore, notes_of, steps_of
 from harness.measure.steadiness import scatter_of
-from harness.measure.summary import summarise
+from harness.measure.summary import undisturbed
 from harness.network.layers import cut
 from harness.network.model_references import ModelReference, Models, model_references, shown
 from harness.network.network import Network
@@ -274,6 +274,7 @@ def judge_processes(processes: Sequence[ProcessSamples], table: Lut, floor: floa
         drift=max((one.reference_drift for one in processes if one.reference_drift is not None), default=None),
         scatter=scatter_of(alone, table.clock),
         since_table=_since_table(alone, table),
+        slow_phases=statistics.fmean(one.slow_phases for one in processes),
     )
     facts = processes[0].fingerprint
     return judge(load_of(states, facts), facts, table.clock, spreads, of_networks=True)
@@ -283,7 +284,7 @@ def _since_table(alone: Sequence[Sequence[Sample]], table: Lut) -> float | None:
     """Return how much longer the reference probe takes than when the table was measured, as a fraction."""
     if table.reference_s is None or not alone:
         return None
-    return statistics.median(summarise(taken, table.clock).latency_s for taken in alone) / table.reference_s - 1
+    return statistics.median(undisturbed(taken, table.clock).latency_s for taken in alone) / table.reference_s - 1
 
 
 def _uncovered(network: Network, estimated: NetworkEstimate, table: str) -> RefusedNetwork:

@@ -27,6 +27,7 @@ from harness.measure.journal.journal import Journal
 from harness.measure.machine_noise import State, between_processes
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, Progress
+from harness.measure.quiet_phases import by_probe, phases_of
 from harness.measure.reference import measure_reference
 from harness.measure.steadiness import drift_of
 from harness.measure.summary import STUDENT_95, summarise
@@ -44,7 +45,7 @@ class ProcessSamples:
 
     `load_reports` has how each probe was loaded, `states` what the machine reported beside the samples.
     `reference` has the reference probe alone, before the networks, and `reference_drift` its drift among them, None for
-    few samples.
+    few samples. `samples` lacks the runs in slow phases of the machine; `slow_phases` is their share.
     """
 
     samples: Mapping[str, Sequence[Sample]]
@@ -54,6 +55,7 @@ class ProcessSamples:
     reference: Sequence[Sample] = ()
     reference_drift: float | None = None
     states: Sequence[State] = ()
+    slow_phases: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -168,9 +170,15 @@ def measure_processes(
                 asks = number == 0 if table.clock == "device" else wanted.layers
                 truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
                 reports = dict(session.load_reports)
-                taken, states = journal.samples(campaign.id), journal.states(campaign.id)
-                drift = drift_of(taken.get(campaign.reference, ()), campaign.clock).judged
-                found.append(ProcessSamples(taken, run.fingerprint, truths, reports, reference, drift, states))
+                taken, states = journal.taken_samples(campaign.id), journal.states(campaign.id)
+                drift = drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock).judged
+                phases = phases_of(taken, campaign.clock)
+                found.append(
+                    ProcessSamples(
+                        *(by_probe(phases.quiet), run.fingerprint, truths, reports, reference, drift, states),
+                        phases.slow_share,
+                    )
+                )
     return MeasuredProcesses(tuple(found), refused)
 
 

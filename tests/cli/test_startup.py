@@ -20,6 +20,17 @@ def test_heavy_packages_are_imported_by_the_commands_that_need_them() -> None:
     assert not set(HEAVY) & set(loaded)
 
 
+def test_an_estimate_of_a_network_that_was_read_before_loads_no_runtime(tmp_path: Path) -> None:
+    """A network in the cache whose layers were measured needs neither onnx nor what predictors are learnt with."""
+    words = ["harness", "estimate", "builtin:dscnn", "--device", "npu01", "--workspace", str(tmp_path)]
+    run = f"import atexit, sys; sys.argv = {words}; atexit.register(lambda: print(*sys.modules))"
+    for _ in range(2):
+        code = f"{run}; from harness.__main__ import main; main()"
+        loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "harness.estimation.network_estimate" in loaded
+    assert not {"onnx", "onnxruntime", "pandas", "sklearn", "scipy", "bokeh", "paramiko"} & set(loaded)
+
+
 @pytest.mark.parametrize(
     ("incomplete", "completed"),
     [("npu", ["npu01", "npu01-blind"]), ("npu01,cpu-", ["npu01,cpu-openvino"]), ("x", [])],

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from load_requests import request_of
 from nullbench import build_network
 
-from device_agents.backends.emulated_npu import EmulatedNpuBackend, timing_cache
+from device_agents.backends.emulated_npu import EmulatedNpuBackend, emulated_npu_backend
 from device_agents.backends.emulated_npu.parallel_compile import time_models
 from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
-from device_agents.backends.emulated_npu.timing_cache import TimingCache
 from device_agents.emulated_npu.machine import load_preset
 from device_agents.messages import TrueLayer
+from device_agents.result_cache import VARIABLE, put
 from harness import profile
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
@@ -44,12 +44,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[AssembledModel]:
     return [assemble_network(load_network(str(path))) for path in paths]
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> TimingCache:
-    """An empty cache."""
-    return TimingCache("version", str(tmp_path / "timings"))
-
-
 @given(timed_models)
 def test_timed_models_survive_as_json(timed: TimedModel) -> None:
     """What is read back is the value that was written, to the last bit."""
@@ -71,66 +65,6 @@ def test_models_compiled_side_by_side_are_those_compiled_alone(models: list[Asse
     assert time_models(contents[:1], EDGE, 8) == {contents[0]: alone[contents[0]]}
 
 
-def test_a_cache_returns_what_was_put_for_this_version_and_model(cache: TimingCache, tmp_path: Path) -> None:
-    """Another model or another version of the emulator finds nothing."""
-    timed = TimedModel(1.5, (TrueLayer("conv", ("n0",), 1.5),), ("n1",), ((0,),), ("Conv 1x1",))
-    assert cache.get(b"model") is None
-    cache.put(b"model", timed)
-    assert cache.get(b"model") == timed
-    assert cache.get(b"other") is None
-    assert TimingCache("later", str(tmp_path / "timings")).get(b"model") is None
-
-
-@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "shared", "link"])
-def test_a_file_that_is_damaged_or_foreign_counts_as_missing(cache: TimingCache, tmp_path: Path, damage: str) -> None:
-    """A changed bit, a lost end, a file that others can write, and a link are no answers."""
-    cache.put(b"model", TimedModel(1.5, (), (), (), ()))
-    (path,) = (tmp_path / "timings").iterdir()
-    content = path.read_bytes()
-    if damage == "flip":
-        path.write_bytes(content.replace(b"1.5", b"1.4"))
-    elif damage == "cut":
-        path.write_bytes(content[:-1])
-    elif damage == "empty":
-        path.write_bytes(b"")
-    elif damage == "shared":
-        path.chmod(0o666)
-    else:
-        path.rename(tmp_path / "elsewhere")
-        path.symlink_to(tmp_path / "elsewhere")
-    assert cache.get(b"model") is None
-
-
-def test_a_full_cache_loses_what_was_used_longest_ago(
-    cache: TimingCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beyond its limit, a cache keeps nine tenths: the files written or read last."""
-    monkeypatch.setattr(timing_cache, "MOST_FILES", 10)
-    monkeypatch.setattr(timing_cache, "_LOOK_EVERY", 1)
-    for number in range(11):
-        cache.put(b"%d" % number, TimedModel(float(number), (), (), (), ()))
-    for path in (tmp_path / "timings").iterdir():
-        os.utime(path, (1, 1))
-    assert cache.get(b"7") is not None
-    cache.put(b"new", TimedModel(0.5, (), (), (), ()))
-    left = [number for number in range(11) if cache.get(b"%d" % number)]
-    assert 7 in left
-    assert len(left) == 9
-    assert cache.get(b"new") is not None
-
-
-def test_a_cache_on_a_read_only_disk_is_read(cache: TimingCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model is returned although the time of its use cannot be written."""
-
-    def refuse(_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    timed = TimedModel(1.0, (), (), (), ())
-    cache.put(b"model", timed)
-    monkeypatch.setattr(os, "utime", refuse)
-    assert cache.get(b"model") == timed
-
-
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_fewer_processes_than_cores_find_what_they_can(
     models: list[AssembledModel], monkeypatch: pytest.MonkeyPatch, allowed: int
@@ -148,35 +82,32 @@ def test_fewer_processes_than_cores_find_what_they_can(
     assert set(time_models(contents, EDGE, 3)) == set(contents[: len(contents) * allowed])
 
 
-def test_a_relative_folder_for_caches_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions have working folders of their own and share the cache in the user's home."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for folder in ("", "caches"):
-        monkeypatch.setenv("XDG_CACHE_HOME", folder)
-        assert timing_cache.cache_folder() == str(tmp_path / ".cache" / "harness" / "npu-timings")
-
-
-def test_a_folder_that_cannot_be_written_holds_nothing(tmp_path: Path) -> None:
-    """Without a usable folder, nothing is kept and nothing fails."""
-    (tmp_path / "file").touch()
-    cache = TimingCache("version", str(tmp_path / "file" / "timings"))
-    cache.put(b"model", TimedModel(1.0, (), (), (), ()))
-    assert cache.get(b"model") is None
-
-
 def test_a_later_session_loads_without_compiling(
     models: list[AssembledModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new backend answers from the cache of an earlier one, with the same graph and oracle."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    """A backend answers from the cache of an earlier one of its version and machine, with the same graph and oracle."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
     first, request = EmulatedNpuBackend({}), request_of(models[0], reveal=True)
     revealed = first.load(request)
+    compiled: list[bytes] = []
     monkeypatch.setattr(
-        "device_agents.backends.emulated_npu.emulated_npu_backend.time_model", lambda *_: pytest.fail("compiled again")
+        emulated_npu_backend,
+        "time_model",
+        lambda model, machine: (compiled.append(model), time_model(model, machine))[1],
     )
     second = EmulatedNpuBackend({})
     assert second.load(request) == revealed
     assert second.oracle("p") == first.oracle("p")
+    assert not compiled
+    EmulatedNpuBackend({"preset": "systolic-32"}).load(request)
+    assert len(compiled) == 1
+    monkeypatch.setattr(emulated_npu_backend, "_EMULATOR", "of another version")
+    assert EmulatedNpuBackend({}).load(request) == revealed
+    assert len(compiled) == 2
+    for path in (tmp_path / "results").iterdir():
+        put(path.name, b"{}")
+    assert EmulatedNpuBackend({}).load(request) == revealed
+    assert len(compiled) == 3
 
 
 def _samples(folder: Path, model: Path) -> dict[str, list[Any]]:
@@ -191,13 +122,13 @@ def test_samples_do_not_depend_on_parallelism_or_cache(tmp_path: Path, monkeypat
     """A campaign on one core, one on all cores and one with everything cached take the same samples."""
     model, found = build_network(tmp_path / "chain.onnx"), []
     cores = os.sched_getaffinity(0)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one core"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "one core"))
     try:
         os.sched_setaffinity(0, {min(cores)})
         found.append(_samples(tmp_path / "0", model))
     finally:
         os.sched_setaffinity(0, cores)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "all cores"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "all cores"))
     found += [_samples(tmp_path / number, model) for number in ("1", "2")]
     assert found[0] == found[1] == found[2]
 

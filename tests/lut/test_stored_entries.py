@@ -96,14 +96,13 @@ def test_an_edited_file_is_refused_with_an_index_as_without(tmp_path: Path) -> N
         read_lut(table.path)
 
 
-def test_an_index_of_another_file_is_ignored() -> None:
+def test_an_index_of_another_file_is_ignored(tmp_path: Path) -> None:
     """An index that does not fit the content is no authority, and the content is parsed."""
     content = write_entries([_entry("one", "chip", 1.0, "")])
     _read(content)
     other = write_entries([_entry("another", "chip", 1.0, "")])
     _read(other)
-    folder = Path(str(cache._folder()))
-    one, two = sorted(folder.iterdir())
+    one, two = sorted((tmp_path / "index" / "results").iterdir())
     held = cache.get(one.name)
     assert held is not None
     for name in (one.name, two.name):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +22,7 @@ from harness.measure.machine_noise import (
     MachineLoad,
     MachineNoise,
     Spreads,
+    between_most_processes,
     between_processes,
     busy_before,
     judge,
@@ -213,3 +216,20 @@ def test_real_load_is_noise(burners: list[subprocess.Popen[bytes]]) -> None:
     found = judge(load_of(states, hardware()), hardware(), "cpu", Spreads())
     assert found.verdict == "noisy", found
     assert found.text.endswith("how far latencies repeat was not measured")
+
+
+@given(st.lists(st.floats(0.99, 1.01), min_size=3, max_size=9), st.floats(1.3, 3.0))
+def test_a_minority_of_slow_processes_is_no_spread(latencies_s: list[float], slower: float) -> None:
+    """One process in a slow phase hardly changes the spread between most processes, and twice the unit is no change."""
+    found = between_most_processes([*latencies_s, slower])
+    assert found is not None and found < 0.06
+    assert between_most_processes([2 * one for one in (*latencies_s, slower)]) == pytest.approx(found)
+    assert between_most_processes([slower]) is None
+
+
+def test_the_spread_of_most_is_that_of_all_if_none_is_slow() -> None:
+    """For normal latencies of few processes, the spread between most of them is right on average."""
+    random = np.random.default_rng(1)
+    for count in (2, 3, 5, 12):
+        found = [between_most_processes(random.normal(1, 0.01, count).tolist()) or 0.0 for _ in range(4000)]
+        assert statistics.fmean(found) == pytest.approx(0.01, rel=0.06)

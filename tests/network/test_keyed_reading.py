@@ -83,6 +83,21 @@ def test_the_cache_depends_on_content_not_on_the_path(reads: list[str], tmp_path
     assert len(reads) == 2
 
 
+def test_a_process_of_older_code_has_no_cache(
+    reads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process whose code was updated under it reads each file and stores nothing, before and while it reads."""
+    path, versions = str(build_network(tmp_path / "net.onnx")), ["code", ""]
+    monkeypatch.setattr(cache, "code_version", lambda *_: versions.pop(0) if len(versions) > 1 else versions[0])
+    for _ in range(3):
+        KeyedReader(DEFAULT_RULES).load(path)
+    assert len(reads) == 3
+    versions[:] = ["code"]
+    for _ in range(2):
+        KeyedReader(DEFAULT_RULES).load(path)
+    assert len(reads) == 4
+
+
 def test_rules_dimensions_and_batch_are_part_of_the_key(reads: list[str], tmp_path: Path) -> None:
     """Each way to read a file has an answer of its own."""
     path = str(build_network(tmp_path / "net.onnx"))
@@ -195,9 +210,9 @@ def test_files_that_are_read_at_once_fit_into_the_memory(
         used.append(named.pop("jobs"))
         return read(*given, **named, jobs=1)
 
-    monkeypatch.setattr(keyed_reading, "_cores", lambda: 3)
+    monkeypatch.setattr(keyed_reading, "cores", lambda: 3)
     monkeypatch.setattr(keyed_reading, "read_each", read_in_one)
-    monkeypatch.setattr("threading.active_count", lambda: 1)  # with threads of other tests, one process reads
+    monkeypatch.setattr(keyed_reading, "may_fork", lambda: True)  # with threads of other tests, one process reads
     paths = [str(build_network(tmp_path / f"{at}.onnx")) for at in range(4)]
     each = max(READING.limits(Path(path).stat().st_size).memory_bytes for path in paths)
     monkeypatch.setattr(keyed_reading, "_room_bytes", lambda: room * each)
@@ -208,10 +223,10 @@ def test_files_that_are_read_at_once_fit_into_the_memory(
 def test_many_files_are_read_in_order_by_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several processes give the networks of one process in the order of the files, and name a refused file."""
     paths = [str(build_network(tmp_path / f"net{at}.onnx", (8, *[16 + at] * 3, 32))) for at in range(6)]
-    monkeypatch.setattr(keyed_reading, "_cores", lambda: 1)
+    monkeypatch.setattr(keyed_reading, "cores", lambda: 1)
     one = read_keyed_networks(paths, DEFAULT_RULES)
     monkeypatch.setenv(cache.VARIABLE, "")
-    monkeypatch.setattr(keyed_reading, "_cores", lambda: 3)
+    monkeypatch.setattr(keyed_reading, "cores", lambda: 3)
     seen: list[tuple[int, int]] = []
     many = read_keyed_networks(paths, DEFAULT_RULES, progress=lambda done, count: seen.append((done, count)))
     assert many == one

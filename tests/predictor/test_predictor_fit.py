@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from harness.errors import LutCorrupt, UsageError
+from harness.predictor import fit
 from harness.predictor.features.layer_arrays import layer_arrays
 from harness.predictor.features.layer_features import TrainingExample, matrix_product
 from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
@@ -64,6 +66,19 @@ def test_beyond_what_was_learnt_intervals_are_wider(machine: Predictor) -> None:
     assert deep.coverage is Coverage.OUTSIDE
     assert deep.high_s / deep.low_s > usual.high_s / usual.low_s
     assert deep.low_s < tiled_machine.latency_s(matrix_product(rows=30, depth=16 * 1024, columns=512)) < deep.high_s
+
+
+@pytest.mark.usefixtures("known_tiling")
+def test_processes_do_not_change_what_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that several processes hold out give the predictor that one process learns."""
+    samples, seen = tiled_machine.measured(60, seed=1), []
+    alone = fit_predictor(samples)
+    for name, value in (("_LEAST_SHARED", 0), ("cores", lambda: 3), ("may_fork", lambda: True)):
+        monkeypatch.setattr(fit, name, value)
+    together = fit_predictor(samples, progress=lambda done, count: seen.append((done, count)))
+    assert together.model == alone.model
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert multiprocessing.active_children() == []
 
 
 def test_an_operator_never_learnt_has_no_latency(machine: Predictor) -> None:

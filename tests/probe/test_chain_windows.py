@@ -270,6 +270,16 @@ def _as_reported(graph: RuntimeGraph, torn: Sequence[frozenset[int]] = ()) -> An
     return answer
 
 
+def _joining(answer: Answer, windows: Sequence[frozenset[int]]) -> Answer:
+    """Return a device that joins all layers of some windows in one chain, and answers otherwise as given."""
+
+    def joined(probe: Probe) -> RuntimeGraph | None:
+        held = frozenset(probe.model.names.nodes.values())
+        return _chained(set(held)) if held in windows else answer(probe)
+
+    return joined
+
+
 def test_a_meeting_that_the_network_does_not_have_is_dropped(line: tuple[Network, tuple[Layer, ...]]) -> None:
     """Pairs that run otherwise than in the network are left out, unless one of their chains alone does so too."""
     network, layers = line
@@ -366,3 +376,15 @@ def test_chains_of_a_part_leave_other_nodes_out() -> None:
     assert read_runtime_chains(names, "openvino", b"").chains == ()
     with pytest.raises(ProtocolError, match="cannot be read"):
         read_runtime_chains(names, "emulated-npu", content.replace(b"[3, 4]", b"[3, 5]"))
+
+
+def test_long_networks_are_checked_in_long_windows(tmp_path: Path) -> None:
+    """Windows of eight groups tile a long network; where the device runs one otherwise, short ones take its place."""
+    network = load_network(str(build_network(tmp_path / "long.onnx", widths=(8,) * 16)))
+    layers = cut(network, ())
+    graph = _chained(*({index} for index in range(len(layers))))
+    long = [(at, 8) for at in range(0, 32, 8)]
+    short = [(9, 3), (12, 3)]
+    for torn, checked in (((), long), ((frozenset(range(8, 16)),), [long[0], *short, *long[2:]])):
+        chains, _ = plan_chains(network, layers, graph, str, _joining(_as_reported(graph), torn))
+        assert [(at, chain.checked) for at, chain in enumerate(chains) if chain.check] == checked

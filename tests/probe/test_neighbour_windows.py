@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import onnx
 import pytest
@@ -11,12 +12,13 @@ from hypothesis import strategies as st
 from onnx import ModelProto, helper
 from probe_models import run_on_onnxruntime
 
+from harness.measure.core_caches import MOST_CACHES, most_windowed_bytes
 from harness.network.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.reading.prepare import prepare
 from harness.network.reading.read import check_model
 from harness.probe.auxiliary import AuxiliaryKind
-from harness.probe.neighbour_windows import FEWEST_LAYERS, MOST_CACHES, MOST_LAYERS, with_neighbours
+from harness.probe.neighbour_windows import FEWEST_LAYERS, MOST_LAYERS, with_neighbours
 from harness.probe.probe_plan import CutNetwork, plan_probes
 
 CACHE_BYTES = 1 << 20
@@ -57,7 +59,7 @@ def cut_of(model: ModelProto) -> CutNetwork:
 def test_windows_tile_the_network_and_are_at_most_a_third_of_it(length: int, residual: bool) -> None:
     """Each layer is in exactly one window; none is longer than MOST_LAYERS or a third of the network, rounded up."""
     one = cut_of(chain(length, residual=residual))
-    windows = with_neighbours(one, AuxiliaryKind.AVGPOOL, CACHE_BYTES).chains
+    windows = with_neighbours(one, AuxiliaryKind.AVGPOOL, CACHE_BYTES, math.inf).chains
     digests = [digest for window in windows for digest, _ in window.places]
     assert digests == [layer.key.digest for layer in one.layers]
     assert all(len(window.places) <= min(MOST_LAYERS, -(-length // 3)) for window in windows)
@@ -66,7 +68,7 @@ def test_windows_tile_the_network_and_are_at_most_a_third_of_it(length: int, res
 @pytest.mark.parametrize("residual", [False, True])
 def test_a_window_holds_its_layers_and_its_null_does_not(residual: bool) -> None:
     """Both probes run; they differ by the layers, and each tensor that leaves a window has an auxiliary layer."""
-    planned = with_neighbours(cut_of(chain(12, residual=residual)), AuxiliaryKind.AVGPOOL, CACHE_BYTES)
+    planned = with_neighbours(cut_of(chain(12, residual=residual)), AuxiliaryKind.AVGPOOL, CACHE_BYTES, math.inf)
     probes = {probe.id: probe for probe in planned.windows}
     by_digest = {layer.key.digest: layer for layer in planned.layers}
     for window in planned.chains:
@@ -77,20 +79,20 @@ def test_a_window_holds_its_layers_and_its_null_does_not(residual: bool) -> None
         ]
         held = [node.op for digest, _ in window.places for node in by_digest[digest].graph.nodes]
         assert [op for op in ops[0] if op in LAYERS] == [op for op in held if op in LAYERS]
-        assert ops[1] == [op for op in ops[1] if op in ("Abs", "AveragePool")]
+        assert ops[1] == [op for op in ops[1] if op in ("Abs", "Slice", "AveragePool")]
         assert len(run_on_onnxruntime(whole.model)) == len(whole.model.outputs)
         assert len(run_on_onnxruntime(null.model)) == len(null.model.outputs)
 
 
 def test_networks_of_few_layers_or_large_weights_have_none() -> None:
-    """Short networks, and networks far larger than the caches, are measured layer by layer alone."""
-    assert not with_neighbours(cut_of(chain(FEWEST_LAYERS - 1)), AuxiliaryKind.AVGPOOL, CACHE_BYTES).chains
+    """Short networks, and networks with more weights than given, are measured layer by layer alone."""
+    assert not with_neighbours(cut_of(chain(FEWEST_LAYERS - 1)), AuxiliaryKind.AVGPOOL, CACHE_BYTES, math.inf).chains
     model = chain(12)
     model.graph.node[3].op_type = "MatMul"
     model.graph.node[3].input.append("w")
     model.graph.initializer.append(helper.make_tensor("w", 1, (16, 16), bytes(4 * 16 * 16), raw=True))
-    assert with_neighbours(cut_of(model), AuxiliaryKind.AVGPOOL, CACHE_BYTES).chains
-    assert not with_neighbours(cut_of(model), AuxiliaryKind.AVGPOOL, 16).chains
+    assert with_neighbours(cut_of(model), AuxiliaryKind.AVGPOOL, CACHE_BYTES, math.inf).chains
+    assert not with_neighbours(cut_of(model), AuxiliaryKind.AVGPOOL, CACHE_BYTES, 4 * 16 * 16 - 1).chains
 
 
 @given(st.integers(FEWEST_LAYERS, 40), st.integers(5, MOST_CACHES - 2))
@@ -99,13 +101,19 @@ def test_a_batch_of_windows_touches_about_what_the_network_does(length: int, cac
     """Windows overlap, but those that are visited together hold no layer twice."""
     one = cut_of(products(length))
     weight_bytes = one.network.constant_bytes(one.network.nodes)
-    planned = with_neighbours(one, AuxiliaryKind.AVGPOOL, weight_bytes // caches)
+    planned = with_neighbours(one, AuxiliaryKind.AVGPOOL, weight_bytes // caches, math.inf)
     plan = plan_probes([planned], (), AuxiliaryKind.AVGPOOL, weight_bytes // caches)
     windows = {probe.id for probe in planned.windows}
     batches = [batch for batch in plan.batches if windows.issuperset(batch.probes)]
     assert windows == {probe for batch in batches for probe in batch.probes}
     for batch in batches:
         assert sum(plan.probes[probe].model.weight_bytes for probe in batch.probes) <= weight_bytes
+
+
+def test_windows_depend_on_the_weights_only_if_probes_share_the_memory_of_activations() -> None:
+    """On a device whose loaded probes keep their own activations, networks of any size have windows."""
+    assert most_windowed_bytes({"activation_memory": "session"}, CACHE_BYTES) == math.inf
+    assert most_windowed_bytes({}, CACHE_BYTES) == MOST_CACHES * CACHE_BYTES
 
 
 def test_warm_probes_and_probes_of_pools_are_apart() -> None:

@@ -13,10 +13,10 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from device_agents import result_cache
 from device_agents.backends import Refused
 from device_agents.backends.emulated_npu.parallel_compile import available_cores, time_models
-from device_agents.backends.emulated_npu.timed_model import TimedModel, time_model
-from device_agents.backends.emulated_npu.timing_cache import TimingCache
+from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
 from device_agents.backends.option_reader import MOST_SEED, OptionReader
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.host_processor import HostModel
@@ -25,6 +25,8 @@ from device_agents.messages import LoadRequest, Revealed, Sample, TrueLayer, Tru
 from device_agents.sources import sources_digest
 
 FORMAT = "emulated-npu"
+_EMULATOR, _BACKEND = sources_digest("emulated_npu"), sources_digest("backends/emulated_npu")
+"""Those of the code that was just imported: later a folder may hold other code than the one that runs."""
 DEFAULT_PRESET = "edge"
 _REVEALS = {"": (), "fusion": ("fusion",), "fusion,chains": ("fusion", "chains")}
 _OPTIONS = {"preset", "machine", "seed", "noise", "reveals", "slow"}
@@ -72,15 +74,12 @@ class EmulatedNpuBackend:
         self._host = HostModel(self._described, seed)
         self._settings = f"preset={preset},machine={self._machine.digest[:16]},noise={noise},seed={seed}"
         self._factors = _factors(options.get("slow", ""))
-        self._version = sources_digest("emulated_npu")
-        parts = (self._version, sources_digest("backends/emulated_npu"), self._machine.digest)
-        self._cache = TimingCache(" ".join(parts))
         self._timed: Dict[str, TimedModel] = {}
         self._probes: Dict[str, _LoadedProbe] = {}
 
     def fingerprint(self) -> Dict[str, str]:
         """Return the version of the emulator's sources and the machine; a change of either makes another device."""
-        return {"runtime": self.name, "runtime_version": self._version, "settings": self._settings}
+        return {"runtime": self.name, "runtime_version": _EMULATOR, "settings": self._settings}
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
         """Compile and time the model, once for equal models; the values of weights matter to neither."""
@@ -135,17 +134,22 @@ class EmulatedNpuBackend:
 
     def _known(self, model: bytes) -> Optional[TimedModel]:
         """Return what this session or an earlier one found for a model, None for a new one."""
-        digest = hashlib.sha256(model).hexdigest()
-        if digest not in self._timed:
-            found = self._cache.get(model)
-            if found is None:
+        key = self._key(model)
+        if key not in self._timed:
+            try:
+                self._timed[key] = from_json(result_cache.get(key) or b"")
+            except ValueError:  # nothing was stored
                 return None
-            self._timed[digest] = found
-        return self._timed[digest]
+        return self._timed[key]
 
     def _keep(self, model: bytes, timed: TimedModel) -> None:
-        self._timed[hashlib.sha256(model).hexdigest()] = timed
-        self._cache.put(model, timed)
+        key = self._key(model)
+        self._timed[key] = timed
+        result_cache.put(key, to_json(timed))
+
+    def _key(self, model: bytes) -> str:
+        parts = (_EMULATOR, _BACKEND, self._machine.digest, hashlib.sha256(model).hexdigest())
+        return result_cache.key_of("timed model", *parts)
 
     def _revealed(self, timed: TimedModel) -> Revealed:
         graph = {

@@ -71,7 +71,7 @@ class OpenVinoDevice(CpuRuntime):
         settings = f"threads={self._threads},streams=1,precision={self._precision},pinning=no,device={self._device}"
         facts = {"runtime": "openvino", "runtime_version": openvino.__version__, "settings": settings}
         if self._device == _CPU:
-            return facts
+            return {**facts, "activation_memory": "session"}  # compiled models share none
         return {**facts, "device": str(self._core.get_property(self._device, "FULL_DEVICE_NAME"))}
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:

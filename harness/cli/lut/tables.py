@@ -60,7 +60,7 @@ def build(
 
     workspace = find_workspace(directory)
     device = device or workspace.default_device
-    with show_progress(f"lut build {device}", quiet_s=LINE_EVERY_S) as observe:
+    with show_progress(f"lut build {device}", quiet_s=LINE_EVERY_S, by_thread=False) as observe:
         table = build_lut(
             device, workspace=workspace, method=method, batch=batch, threads=threads, note=note, observe=observe
         )
@@ -191,17 +191,19 @@ def check(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Check hashes, schema and values of tables, by default of all tables in the workspace.
+    """Check hashes, schema and values of tables, by default of all tables in the workspace, without the cache.
 
     Example: harness lut check
     """
+    from harness import cache
     from harness.lut.table_files import MANIFEST, read_lut
 
     root = find_workspace(directory).lut
     chosen = folders or sorted(path.parent for path in root.glob(f"*/[!.]*/{MANIFEST}"))
     if not chosen:
         raise LutNotFound(f"There is no table in {root}", next_step="Give --workspace, or the folders of tables")
-    tables = [read_lut(folder) for folder in chosen]
+    with cache.unused():
+        tables = [read_lut(folder) for folder in chosen]
     for table in tables:
         _ = table.loaded_predictor  # raises where it is none
     if json:

@@ -20,7 +20,7 @@ from harness.measure.journal.schema import SCHEMA
 from harness.measure.journal.tables import CAMPAIGNS, CHAINS, LAYERS, PROBES, InvalidRow
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import LayerProbes
-from harness.samples import Sample
+from harness.samples import Sample, TakenSample
 from harness.text import is_time
 
 _LAYER = tuple(one.name for one in fields(LayerProbes))
@@ -192,18 +192,16 @@ class JournalReader(DurableFile):
                 found.setdefault(probe, []).append(Sample(*values))
         return found
 
-    def batched_samples(self, campaign: int) -> dict[str, list[tuple[int, Sample]]]:
-        """Return the samples of a campaign, each with the number of its batch; otherwise as `samples` does."""
+    def taken_samples(self, campaign: int) -> list[TakenSample]:
+        """Return the samples of a campaign in the order they were taken; raises as `samples` does."""
         self.require_unaltered([campaign])
         query = (
             "SELECT probe, batch, wall_ns, cpu_ns, device_ns, preemptions FROM samples"
             " JOIN series ON series.id=samples.series WHERE campaign=? ORDER BY series.id, ordinal"
         )
-        found: dict[str, list[tuple[int, Sample]]] = {}
         with self._reading():
-            for probe, batch, *values in self._db.execute(query, (campaign,)):
-                found.setdefault(probe, []).append((batch, Sample(*values)))
-        return found
+            rows = self._db.execute(query, (campaign,))
+            return [TakenSample(probe, batch, Sample(*values)) for probe, batch, *values in rows]
 
     def samples_of(self, campaign: int, probe: str) -> list[Sample]:
         """Return the samples of one probe of a campaign in the order they were taken; raises as `samples` does."""

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
-from harness.files import read_file
+from harness.file_digest import read_with_digest
 from harness.network.reading.control_flow import all_nodes, domain_of
 from harness.network.reading.expansion import check_expansion
 from harness.text import printable
 
 if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from google.protobuf.message import Message
     from onnx import ModelProto, TensorProto
 
@@ -55,17 +57,19 @@ def read_model(path: Path) -> ModelFile:
     """
     shown = printable(str(path), 200)
     try:
-        content = read_file(path, MAX_FILE_BYTES)
+        content, sha256 = read_with_digest(path, MAX_FILE_BYTES)
     except (OSError, ValueError) as error:
         why = reason_of(error)
         smaller = "Save the network again, with its weights as external data"
         step = smaller if "larger" in why else "Give the path of an ONNX file, or builtin:NAME"
         raise InvalidNetwork(f"{shown} cannot be read", why=why, next_step=step) from error
-    return parse_model(printable(path.stem, 200), shown, content, path.parent)
+    return parse_model(printable(path.stem, 200), shown, content, path.parent, sha256)
 
 
-def parse_model(name: str, shown: str, content: bytes, folder: Path | None = None) -> ModelFile:
+def parse_model(name: str, shown: str, content: bytes, folder: Path | None = None, sha256: str = "") -> ModelFile:
     """Parse and check the bytes of an ONNX file; `shown` names it in errors, `folder` may hold its external data.
+
+    `sha256` is the hash of the content if it is known.
 
     Raises as `read_model` does.
     """
@@ -82,17 +86,17 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
     if not model.HasField("graph") or not model.graph.node:
         why = "Its graph has no nodes" if content else "The file is empty"
         raise InvalidNetwork(f"{shown} holds no network", why=why, next_step=_EXPORT_AGAIN)
-    for field, value in (part for message in _messages([model]) for part in message.ListFields()):
+    for field, value in (part for message in _messages([model]) for part in _fields(message)):
         texts = value if field.is_repeated else (value,)
         # Protobuf passes other bytes on if a file is damaged.
         if field.type == field.TYPE_STRING and not all(isinstance(text, str) for text in texts):
             raise InvalidNetwork(f"{shown} is not valid ONNX", why="A name in it is not UTF-8 text")
     outside = _check_external_data(model, folder)
-    return replace(check_model(name, model, content), stored_bytes=len(content) + outside)
+    return replace(check_model(name, model, content, sha256), stored_bytes=len(content) + outside)
 
 
-def check_model(name: str, model: ModelProto, content: bytes) -> ModelFile:
-    """Check a model that is already in memory; raises the errors of `read_model`."""
+def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") -> ModelFile:
+    """Check a model that is already in memory, with the hash of its content; raises the errors of `read_model`."""
     import onnx
     from onnx import inliner
 
@@ -106,7 +110,7 @@ def check_model(name: str, model: ModelProto, content: bytes) -> ModelFile:
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         why = next((line for line in str(error).splitlines() if line.strip()), "the ONNX checker rejects it")
         raise InvalidNetwork(what, why=why[:300]) from error
-    return ModelFile(name, model, hashlib.sha256(content).hexdigest(), len(content))
+    return ModelFile(name, model, sha256 or hashlib.sha256(content).hexdigest(), len(content))
 
 
 def _messages(roots: Iterable[Message]) -> Iterator[Message]:
@@ -114,9 +118,21 @@ def _messages(roots: Iterable[Message]) -> Iterator[Message]:
     waiting = list(roots)
     while waiting:
         yield (message := waiting.pop())
-        for field, value in message.ListFields():
+        for field, value in _fields(message):
             if field.type == field.TYPE_MESSAGE:
                 waiting += value if field.is_repeated else (value,)
+
+
+def _fields(message: Message) -> Sequence[tuple[FieldDescriptor, Any]]:
+    """Return the fields of a message that are set, of a tensor those without its values: to read these copies them."""
+    if message.DESCRIPTOR.name != "TensorProto":
+        return list(message.ListFields())
+    return [(field, getattr(message, field.name)) for field in _plain_fields(message.DESCRIPTOR)]
+
+
+@functools.cache
+def _plain_fields(descriptor: Descriptor) -> list[FieldDescriptor]:
+    return [field for field in descriptor.fields if field.type in (field.TYPE_STRING, field.TYPE_MESSAGE)]
 
 
 def _check_external_data(model: ModelProto, folder: Path | None) -> int:
@@ -214,13 +230,14 @@ def _without_weights(model: ModelProto) -> ModelProto:
 
 def _is_large(tensor: TensorProto) -> bool:
     """Return whether a tensor is large and its values are exactly as many bytes as its type takes."""
-    if tensor.ByteSize() < _LARGE_BYTES or not tensor.HasField("raw_data"):
+    size = len(tensor.raw_data)  # a copy, as every reading of bytes is
+    if size < _LARGE_BYTES:
         return False
     others = (tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data, tensor.uint64_data)
     if any(others) or tensor.string_data or tensor.external_data or tensor.HasField("segment"):
         return False
     try:
-        return min(tensor.dims, default=0) > 0 and len(tensor.raw_data) == _tensor_bytes(tensor)
+        return min(tensor.dims, default=0) > 0 and size == _tensor_bytes(tensor)
     except (KeyError, ValueError, TypeError):
         return False
 

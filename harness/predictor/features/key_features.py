@@ -7,6 +7,7 @@ layers that share only its beginning run similar code.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,6 +46,8 @@ _IDIOMS = (
     (("HardSigmoid", "Mul"), "HardSwish"),
     (("Clip",), "Relu"),
 )
+_MOST_KEPT, _LONGEST_KEPT = 1 << 13, 1 << 12
+"""Descriptions that stay in memory, since networks have many layers in common, and the longest text of one."""
 
 
 def describe(signature: str, context: str = "", *, warm: bool = False) -> LayerFeatures | None:
@@ -56,6 +59,12 @@ def describe(signature: str, context: str = "", *, warm: bool = False) -> LayerF
     and further inputs as extra operands; anything else moves bytes. A text that contradicts itself, as a forged table
     may hold, is no key; neither is that of a layer with an empty tensor.
     """
+    found = _described if len(signature) + len(context) <= _LONGEST_KEPT else _described.__wrapped__
+    return found(signature, context, warm)
+
+
+@functools.lru_cache(_MOST_KEPT)
+def _described(signature: str, context: str, warm: bool) -> LayerFeatures | None:
     try:
         parsed = parse_key(signature)
         maps = context.partition("@")[0].split(",").count(FEATURE_MAP)

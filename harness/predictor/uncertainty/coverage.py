@@ -104,17 +104,19 @@ def points_of(arrays: LayerArrays) -> Floats:
 
 
 def nearest(place: Floats, operator: Ints, learnt: Floats, owner: Ints, *, itself: bool = False) -> Floats:
-    """Return the distance to the nearest other learnt layer of the same operator.
+    """Return the distance to the nearest other learnt layer of the same operator, very far where there is none.
 
     `itself` states that the places are the learnt layers.
     """
-    found = np.empty(len(place))
-    for start in range(0, len(place), _BLOCK):
-        part = slice(start, start + _BLOCK)
-        squares = (place[part] ** 2).sum(axis=1)[:, None] + (learnt**2).sum(axis=1) - 2.0 * place[part] @ learnt.T
-        distance = np.sqrt(np.maximum(squares, 0.0)) + _APART * (operator[part][:, None] != owner)
-        if itself:
-            rows = np.arange(distance.shape[0])
-            distance[rows, rows + start] = _APART
-        found[part] = distance.min(axis=1)
+    found = np.full(len(place), _APART)
+    for index in np.unique(operator):
+        asked, known = np.flatnonzero(operator == index), np.flatnonzero(owner == index)
+        for start in range(0, asked.size if known.size else 0, _BLOCK):
+            part = asked[start : start + _BLOCK]
+            # A product of matrices would start threads, which take twice as long together as one.
+            products = np.einsum("ik,jk->ij", place[part], learnt[known])
+            squares = (place[part] ** 2).sum(axis=1)[:, None] + (learnt[known] ** 2).sum(axis=1) - 2.0 * products
+            if itself:
+                squares[part[:, None] == known] = _APART**2
+            found[part] = np.sqrt(np.maximum(squares.min(axis=1), 0.0))
     return found

@@ -1,0 +1,137 @@
+"""Leave out the runs of a campaign during which the machine was slower than in its quiet phases.
+
+Other guests of a host, or the other thread of a core, slow everything that runs for a while: by 10 to 100 %, for a
+tenth of a second to several seconds. No run counts as preempted then. A median over such phases lies between two
+speeds, and the difference between two probes is wrong if one of them was slowed more often.
+
+All probes that run at about the same time are slowed alike. So the slowness of a run is the median deviation of the
+runs around it, each from the latency of its own probe in quiet phases.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.array_types import Floats, Ints, Mask
+from harness.measure.summary import MAD_TO_SIGMA, seconds_of
+from harness.samples import Sample, TakenSample
+
+_AROUND = 4
+"""Runs before and after a run that show its slowness, with the run itself."""
+_QUIET_SHARE = 0.25
+"""Share of the runs of a batch that count as quiet whatever their latency: the quietest."""
+MOST_SLOWER = 0.04
+"""How much slower than these a run may be."""
+_UPPER_TENTH = 0.9
+_SIGMAS = 4.0
+"""By how many standard deviations the distance between the quietest quarter and the slowest tenth must exceed that of
+independent medians; its relative standard deviation is about one over the root of their number."""
+_NORMAL_DISTANCE = 0.6745 + 1.2816
+"""Between the lower quartile and the upper tenth of a normal distribution, in standard deviations."""
+FEWEST_KEPT = 3
+"""Runs of each probe in a batch that are kept, the quietest."""
+_ITERATIONS = 6
+_LEAST_S = 1e-9
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The samples of a campaign in quiet phases of the machine, and what the other ones were like.
+
+    `slow_share` is the share of the samples in slow phases; `slowdown` is how much longer than in quiet phases all
+    samples took on average, as a fraction.
+    """
+
+    quiet: tuple[TakenSample, ...]
+    slow_share: float = 0.0
+    slowdown: float = 0.0
+
+
+def phases_of(taken: Sequence[TakenSample], clock: str) -> Phases:
+    """Find the slow phases in the samples of a campaign; `taken` and the result are in the order of measurement.
+
+    The times of a device with a clock of its own do not depend on other work of its host: all samples are quiet.
+    """
+    if clock == "device" or not taken:
+        return Phases(tuple(taken))
+    in_batches = sorted(range(len(taken)), key=lambda at: taken[at].batch)  # a stable sort keeps the order of time
+    slowness, is_quiet = np.zeros(len(taken)), np.ones(len(taken), dtype=np.bool_)
+    for _, group in itertools.groupby(in_batches, key=lambda at: taken[at].batch):
+        batch = np.fromiter(group, dtype=np.int64)
+        own = [taken[at] for at in batch]
+        slowness[batch], is_quiet[batch] = _judged(_log_seconds(own, clock), _numbered(one.probe for one in own))
+    quiet = tuple(itertools.compress(taken, is_quiet.tolist()))
+    return Phases(quiet, 1 - len(quiet) / len(taken), float(np.mean(np.expm1(slowness * ~is_quiet))))
+
+
+def by_probe(taken: Iterable[TakenSample]) -> dict[str, list[Sample]]:
+    """Return the samples of each probe in their order."""
+    found: dict[str, list[Sample]] = {}
+    for one in taken:
+        found.setdefault(one.probe, []).append(one.sample)
+    return found
+
+
+def _judged(log_s: Floats, probes: Ints) -> tuple[Floats, Mask]:
+    """Return the slowness of each run of a batch, as a logarithm, and whether to keep it.
+
+    `log_s` are logarithms of latencies, `probes` the number of each run's probe.
+    """
+    slowness = np.zeros_like(log_s)
+    deviations = log_s
+    for _ in range(_ITERATIONS):
+        deviations = log_s - _medians(log_s - slowness, probes)
+        slowness = _medians_around(deviations)
+        slowness -= np.quantile(slowness, _QUIET_SHARE)
+    if not _has_phases(deviations, slowness):
+        return slowness, np.ones(len(log_s), dtype=np.bool_)
+    return slowness, (slowness <= math.log1p(MOST_SLOWER)) | (_ranks(slowness, probes) < FEWEST_KEPT)
+
+
+def _has_phases(deviations: Floats, slowness: Floats) -> bool:
+    """Return whether the medians of neighbouring runs scatter more than those of runs that do not depend on time."""
+    residuals = (deviations - slowness)[slowness <= np.median(slowness)]
+    scatter = MAD_TO_SIGMA * float(np.median(abs(residuals - np.median(residuals))))
+    around = 2 * _AROUND + 1
+    independent = _NORMAL_DISTANCE * scatter * math.sqrt(math.pi / 2 / around)
+    most = independent * (1 + _SIGMAS / math.sqrt(len(slowness) / around))
+    return float(np.quantile(slowness, _UPPER_TENTH)) > most
+
+
+def _medians(values: Floats, groups: Ints) -> Floats:
+    """Return for each value the median of its group."""
+    order = np.lexsort((values, groups))
+    counts = np.bincount(groups)
+    starts = np.cumsum(counts) - counts
+    ordered = values[order]
+    centres = (ordered[starts + (counts - 1) // 2] + ordered[starts + counts // 2]) / 2
+    return np.asarray(centres[groups])
+
+
+def _medians_around(values: Floats) -> Floats:
+    """Return the median of each value and its neighbours; both ends are continued by their mirror images."""
+    padded = np.pad(values, _AROUND, mode="symmetric")
+    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * _AROUND + 1), axis=1))
+
+
+def _ranks(values: Floats, groups: Ints) -> Ints:
+    """Return the rank of each value in its group, from 0."""
+    order = np.lexsort((values, groups))
+    counts = np.bincount(groups)
+    ranks = np.empty(len(values), dtype=np.int64)
+    ranks[order] = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return ranks
+
+
+def _log_seconds(taken: Sequence[TakenSample], clock: str) -> Floats:
+    return np.log([max(_LEAST_S, seconds_of(one.sample, clock)) for one in taken])
+
+
+def _numbered(names: Iterable[str]) -> Ints:
+    numbers: dict[str, int] = {}
+    return np.asarray([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)

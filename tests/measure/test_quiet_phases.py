@@ -1,0 +1,112 @@
+"""Runs in slow phases of a machine are found by the runs around them, and left out."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.measure.quiet_phases import FEWEST_KEPT, Phases, by_probe, phases_of
+from harness.samples import Sample, TakenSample
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def runs_of(
+    seed: int, *, probes: int = 30, rounds: int = 12, scatter: float = 0.01, phases: bool = True
+) -> tuple[list[TakenSample], dict[str, float], list[bool]]:
+    """Return the runs of a batch in random order, the latency of each probe, and which runs were slowed.
+
+    Phases last 20 to 60 runs and take 1.2 to 1.9 times as long; about a third of the runs are in one.
+    """
+    random = np.random.default_rng(seed)
+    latencies = {f"p{at}": float(np.exp(random.uniform(np.log(1e4), np.log(1e7)))) for at in range(probes)}
+    factors: list[float] = []
+    while len(factors) < probes * rounds:
+        factors += [1.0] * int(random.integers(40, 120))
+        factors += [float(random.uniform(1.2, 1.9)) if phases else 1.0] * int(random.integers(20, 60))
+    taken: list[TakenSample] = []
+    for _ in range(rounds):
+        for name in random.permutation(list(latencies)):
+            spent_ns = latencies[name] * factors[len(taken)] * np.exp(random.normal(0, scatter))
+            taken.append(TakenSample(str(name), 0, Sample(int(spent_ns), int(spent_ns))))
+    return taken, latencies, [factor > 1 for factor in factors[: len(taken)]]
+
+
+def medians(taken: Sequence[TakenSample]) -> dict[str, float]:
+    """Return the median processor time of each probe in nanoseconds."""
+    return {probe: statistics.median(one.cpu_ns or 0 for one in own) for probe, own in by_probe(taken).items()}
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEEDS)
+def test_phases_leave_latencies_as_they_are_in_quiet_ones(seed: int) -> None:
+    """With a third of the runs slowed by 20 to 90 %, medians are those of the quiet machine; plain medians are not."""
+    taken, latencies, slowed = runs_of(seed)
+    found = medians(phases_of(taken, "cpu").quiet)
+    errors = [abs(found[probe] / latency - 1) for probe, latency in latencies.items()]
+    plain = [abs(value / latencies[probe] - 1) for probe, value in medians(taken).items()]
+    assert statistics.fmean(errors) < 0.015 and max(errors) < 0.1
+    if sum(slowed) > 0.25 * len(slowed):
+        assert statistics.fmean(plain) > statistics.fmean(errors)
+    assert abs(phases_of(taken, "cpu").slow_share - statistics.fmean(slowed)) < 0.1
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEEDS, st.sampled_from((0.001, 0.02)))
+def test_scatter_alone_is_no_phase(seed: int, scatter: float) -> None:
+    """If runs scatter by up to 2 % but do not depend on time, all are kept."""
+    taken, _, _ = runs_of(seed, scatter=scatter, phases=False)
+    assert len(phases_of(taken, "cpu").quiet) >= 0.97 * len(taken)
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEEDS)
+def test_large_scatter_hardly_shifts_latencies(seed: int) -> None:
+    """If runs scatter by 10 %, what is left out by chance shifts latencies by less than half of that."""
+    taken, _, _ = runs_of(seed, scatter=0.1, phases=False)
+    before, after = medians(taken), medians(phases_of(taken, "cpu").quiet)
+    assert abs(statistics.fmean(after[probe] / before[probe] - 1 for probe in before)) < 0.05
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEEDS, st.integers(1, 4), st.integers(1, 12))
+def test_each_probe_keeps_its_quietest_runs(seed: int, probes: int, rounds: int) -> None:
+    """The result is a part of the runs in their order, and each probe keeps three of them, or all if it has fewer."""
+    taken, _, _ = runs_of(seed, probes=probes, rounds=rounds)
+    kept = phases_of(taken, "cpu").quiet
+    rest = iter(taken)
+    assert all(one in rest for one in kept)
+    assert all(len(own) >= min(FEWEST_KEPT, rounds) for own in by_probe(kept).values())
+    assert by_probe(kept).keys() == by_probe(taken).keys()
+
+
+def test_batches_have_phases_of_their_own() -> None:
+    """Batches whose runs alternate in time give the same result as each batch alone."""
+    first, second = (runs_of(seed)[0] for seed in (1, 2))
+    other = [TakenSample(one.probe, 1, one.sample) for one in second]
+    mixed = [one for pair in zip(first, other, strict=True) for one in pair]
+    kept = phases_of(mixed, "cpu").quiet
+    assert [one for one in kept if one.batch == 0] == list(phases_of(first, "cpu").quiet)
+    assert [one.sample for one in kept if one.batch == 1] == [one.sample for one in phases_of(second, "cpu").quiet]
+
+
+@pytest.mark.parametrize("clock", ["cpu", "wall"])
+def test_the_clock_of_the_host_decides(clock: str) -> None:
+    """Phases are left out on clocks of the host."""
+    assert phases_of(runs_of(3)[0], clock).slow_share > 0.1
+
+
+def test_a_device_with_its_own_clock_keeps_all_runs() -> None:
+    """Other work of the host does not slow a device with a clock of its own, so all of its runs count."""
+    taken = [TakenSample(one.probe, 0, Sample(1, None, one.sample.wall_ns)) for one in runs_of(4)[0]]
+    assert phases_of(taken, "device") == Phases(tuple(taken))
+
+
+def test_no_runs_have_no_phases() -> None:
+    """A campaign without samples has no slow share."""
+    assert phases_of([], "cpu") == Phases(())

@@ -1,0 +1,50 @@
+"""A difference between a file and what is sent for it is reported if two processes show it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nullbench import build_network
+
+from harness.network.assemble import assemble_network
+from harness.network.model_references import load_network
+from harness.validation.file_comparison import FileComparison, compare_with_file
+
+Pairs = list[list[int]]
+EQUAL, FASTER = [[100, 100]] * 40, [[100, 80]] * 40
+
+
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *processes: Pairs) -> tuple[FileComparison, int]:
+    """Return the result if processes print these pairs of times, one after the other, and how many were left."""
+    answers: Iterator[Pairs] = iter(processes)
+
+    def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 0, json.dumps(next(answers)), "")
+
+    path = build_network(tmp_path / "file.onnx")
+    network = load_network(str(path))
+    monkeypatch.setattr(subprocess, "run", answer)
+    found = compare_with_file(str(path), network, assemble_network(network))
+    return found, len(list(answers))
+
+
+def test_a_difference_in_both_processes_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sent takes 0.8 times as long as the file in two processes: it differs."""
+    found, left = compared(tmp_path, monkeypatch, FASTER, FASTER)
+    assert found.differs and found.ratio == pytest.approx(0.8) and left == 0
+
+
+def test_a_difference_in_one_process_is_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a second process shows no difference, none is reported."""
+    found, left = compared(tmp_path, monkeypatch, FASTER, EQUAL)
+    assert not found.differs and found.ratio == pytest.approx(1.0) and left == 0
+
+
+def test_equal_times_need_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a difference, no second process runs."""
+    found, left = compared(tmp_path, monkeypatch, EQUAL, FASTER)
+    assert not found.differs and left == 1
