@@ -19,15 +19,12 @@ from pathlib import Path
 from device_agents.backends import create
 from harness import ProfileRequest, SpaceRequest, Workspace, build_lut, profile, profile_request
 from harness.device.inventory import BUILT_IN
-from harness.estimation.network_estimate import NetworkEstimates
 from harness.lut.published_tables import PUBLISHED
 from harness.lut.table import Lut
-from harness.lut.table_samples import table_samples
 from harness.measure.progress import Progress
 from harness.network.keyed_reading import read_keyed_networks
 from harness.network.zoo import NAMES
-from harness.report.html import write_report
-from harness.report.report_source import ReportSource
+from harness.report.html import report_networks
 from harness.settings import DEFAULT_SPACE
 from harness.space.space import load_space
 from harness.validation.network_validation import validate
@@ -78,10 +75,8 @@ def _show(progress: Progress) -> None:
 
 def _write_report(table: Lut, workspace: Workspace) -> None:
     """Write the table's report, with estimates and latencies of networks that are in it and of others."""
-    read = read_keyed_networks(REPORTED, table.rules)
     measured = validate(REPORTED, device=DEVICE, lut=table.path, workspace=workspace)
-    source = ReportSource(COMMAND, samples=table_samples(workspace, table), networks=read.networks)
-    write_report(REPORT, table, NetworkEstimates.of(read, table), measured, source)
+    report_networks(REPORT, workspace, table, read_keyed_networks(REPORTED, table.rules), COMMAND, measured)
 
 
 def _replace(table: Path) -> None:

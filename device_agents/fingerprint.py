@@ -29,6 +29,11 @@ def hardware() -> Dict[str, str]:
     }
 
 
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def state() -> Dict[str, Number]:
     """Return facts that change from minute to minute; they are recorded beside series, never compared."""
     facts: Dict[str, Number] = {"disk_free_bytes": shutil.disk_usage(os.getcwd()).free}

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple
 
+MOST_PUTS, MOST_PUT_AHEAD_BYTES = 16, 1 << 20
+"""How many `put` requests an agent holds, and the payload of those behind the first one."""
+
 
 @dataclass(frozen=True)
 class LoadRequest:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, Mapping, Optional
 
 PROTOCOL_MAJOR = 2
-PROTOCOL_MINOR = 4
+PROTOCOL_MINOR = 5
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PAYLOAD_BYTES = 256 * 1024 * 1024
 READ_BYTES = 64 * 1024

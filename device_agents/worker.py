@@ -12,11 +12,21 @@ import select
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from device_agents import fingerprint, wire
-from device_agents.backends import Backend, HasOracle, PreparesProbes, Refused, ReportsLoading, create
+from device_agents.backends import (
+    Backend,
+    HasOracle,
+    LoadsSideBySide,
+    PreparesProbes,
+    Refused,
+    ReportsLoading,
+    create,
+)
 from device_agents.memory_use import LoadMemory
 from device_agents.messages import LoadRequest, Revealed, Sample
 from device_agents.process_ending import end_with_parent
@@ -51,40 +61,52 @@ class Worker:
         self._writer = wire.FrameWriter(connection.sendall)
         self._backend: Backend
         self._payloads: Dict[str, str] = {}
+        self._loaders: Optional[ThreadPoolExecutor] = None
 
     def serve(self) -> int:
         """Serve until the supervisor closes the socket."""
         for frame in self._frames():
             _allow_cpu()
-            try:
-                self._handle(frame)
-            except Refused as refused:
-                trouble = disk_trouble(refused)
-                code, message = ("system", "%s; %s" % (trouble, refused)) if trouble else ("backend", str(refused))
-                self._writer.write("error", frame.id, code=code, message=message[:4000])
-            except (KeyError, TypeError, ValueError) as error:
-                message = f"{frame.type}: {type(error).__name__}: {error}"
-                self._writer.write("error", frame.id, code="bad-request", message=message[:4000])
+            if frame.type == "put":
+                self._put_all([frame, *self._waiting_puts()])
+            else:
+                self._guarded(frame, partial(self._handle, frame))
         return 0
+
+    def _guarded(self, frame: wire.Frame, answer: Callable[[], None]) -> None:
+        """Answer a frame; an error of the runtime or of the request is the answer."""
+        try:
+            answer()
+        except Refused as refused:
+            trouble = disk_trouble(refused)
+            code, message = ("system", "%s; %s" % (trouble, refused)) if trouble else ("backend", str(refused))
+            self._writer.write("error", frame.id, code=code, message=message[:4000])
+        except (KeyError, TypeError, ValueError) as error:
+            message = f"{frame.type}: {type(error).__name__}: {error}"
+            self._writer.write("error", frame.id, code="bad-request", message=message[:4000])
 
     def _frames(self) -> Iterator[wire.Frame]:
         while True:
             while self._queue:
                 yield self._queue.pop(0)
-            data = self._connection.recv(wire.READ_BYTES)
-            if not data:
-                return
-            self._queue.extend(self._decoder.feed(data))
+            self._queue.extend(self._received())
+
+    def _received(self) -> List[wire.Frame]:
+        """Return the frames of the bytes that have arrived; ends the process if the supervisor is gone."""
+        data = self._connection.recv(wire.READ_BYTES)
+        if not data:
+            raise SystemExit(0)
+        return list(self._decoder.feed(data))
 
     def _handle(self, frame: wire.Frame) -> None:
         if frame.type == "start":
             self._backend = create(frame.fields["backend"], frame.fields.get("options", {}))
+            if isinstance(self._backend, LoadsSideBySide) and self._backend.loads_at_once() > 1:
+                self._loaders = ThreadPoolExecutor(self._backend.loads_at_once())
             facts = {**fingerprint.hardware(), **self._backend.fingerprint()}
             further = ((PREPARE, PreparesProbes), (ORACLE, HasOracle))
             reveals = [*self._backend.reveals, *(word for word, kind in further if isinstance(self._backend, kind))]
             self._writer.write("ready", frame.id, fingerprint=facts, clock=self._backend.clock, reveals=reveals)
-        elif frame.type == "put":
-            self._put(frame)
         elif frame.type == "drop":
             for probe in frame.fields["probes"]:
                 self._backend.unload(probe)
@@ -100,15 +122,34 @@ class Worker:
         elif frame.type != "cancel":  # a cancel that arrives after its run has no effect
             raise ValueError("unknown request")
 
-    def _put(self, frame: wire.Frame) -> None:
-        memory = LoadMemory()
-        revealed = self._load(frame)
+    def _waiting_puts(self) -> List[wire.Frame]:
+        """Take the requests to load probes that have arrived, up to the first one of another kind."""
+        if not self._queue and select.select([self._connection], [], [], 0)[0]:
+            self._queue.extend(self._received())
+        count = next((at for at, one in enumerate(self._queue) if one.type != "put"), len(self._queue))
+        puts, self._queue = self._queue[:count], self._queue[count:]
+        return puts
+
+    def _put_all(self, frames: Sequence[wire.Frame]) -> None:
+        """Load probes and answer in order; side by side where the backend allows it and reveals no graph."""
+        alone = self._loaders is None or len(frames) == 1 or any(one.fields.get("reveal") for one in frames)
+        loads: List[Callable[[], Optional[Revealed]]] = [partial(self._load, one) for one in frames]
+        if self._loaders is not None and not alone:
+            loads = [self._loaders.submit(load).result for load in loads]
+        for at, frame in enumerate(frames):
+            self._guarded(frame, partial(self._answer_put, frame, loads[at], LoadMemory() if alone else None))
+
+    def _answer_put(
+        self, frame: wire.Frame, load: Callable[[], Optional[Revealed]], memory: Optional[LoadMemory]
+    ) -> None:
+        """Answer with what `load` reveals; `memory` is that of the process before, None beside other loads."""
+        revealed = load()
         fields: Dict[str, Any] = {} if revealed is None else {"format": revealed.format}
         if isinstance(self._backend, ReportsLoading):
             report = self._backend.load_report(frame.fields["probe"])
             on_cpu = [name[:_LONGEST_NAME] for name in report.on_cpu[:_MOST_ON_CPU]]
             fields.update(compile_s=report.compile_s, on_cpu=on_cpu, first_run_s=report.first_run_s)
-            fields.update(memory.fields())
+            fields.update(memory.fields() if memory is not None else {})
         self._writer.write("put", frame.id, b"" if revealed is None else revealed.content, **fields)
 
     def _load(self, frame: wire.Frame) -> Optional[Revealed]:
@@ -182,7 +223,11 @@ class Worker:
     def _flush(self, request: int, pending: List[_Visited], digest: Any) -> None:
         if pending:
             series = [
-                {"visit": index, "probe": probe, "samples": [list(asdict(sample).values()) for sample in samples]}
+                {
+                    "visit": index,
+                    "probe": probe,
+                    "samples": [[one.wall_ns, one.cpu_ns, one.device_ns, one.preemptions] for one in samples],
+                }
                 for index, probe, samples in pending
             ]
             payload = json.dumps({"series": series, "state": fingerprint.state()}).encode()
@@ -195,10 +240,7 @@ class Worker:
         """Return whether the host cancelled the run; frames that have arrived are queued."""
         if not select.select([self._connection], [], [], 0)[0]:
             return False
-        data = self._connection.recv(wire.READ_BYTES)
-        if not data:
-            raise SystemExit(0)
-        frames = list(self._decoder.feed(data))
+        frames = self._received()
         self._queue.extend(frames)  # a cancel has no effect after its run
         return any((frame.type, frame.id) == ("cancel", request) for frame in frames)
 

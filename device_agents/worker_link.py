@@ -1,13 +1,15 @@
-"""The supervisor's side of its worker: the process, the frames to and from it, and the request that it works on."""
+"""The supervisor's side of its worker: the process, the frames to and from it, and the requests that it works on."""
 
 from __future__ import annotations
 
 import selectors
 import time
+from collections import deque
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Deque, Dict, Optional
 
 from device_agents import wire
+from device_agents.messages import MOST_PUT_AHEAD_BYTES, MOST_PUTS
 from device_agents.worker_process import WorkerProcess
 
 _ENDING_S = 2.0
@@ -23,7 +25,7 @@ class Rejected(Exception):
 
 @dataclass
 class Pending:
-    """The one request that the worker works on; each frame of the worker postpones the deadline by `silence_s`."""
+    """A request that the worker works on; each frame of the worker postpones the deadline by `silence_s`."""
 
     id: int
     type: str
@@ -38,8 +40,9 @@ class Pending:
 class WorkerLink:
     """A worker process with frames in and out.
 
-    Replies go to `answer`. A worker that ends, falls silent or sends garbage is not replaced: `problem` is then the
-    error of the pending request, which goes to `fail`, and of every later request.
+    The worker answers requests in order: of a `put`, further ones may wait behind it. Replies go to `answer`. A worker
+    that ends, falls silent or sends garbage is not replaced: `problem` is then the error of all pending requests, which
+    goes to `fail`, and of every later request.
     """
 
     def __init__(self, answer: Callable[[wire.Frame], None], fail: Callable[[int, Rejected], None]) -> None:
@@ -49,8 +52,13 @@ class WorkerLink:
         self._decoder = wire.Decoder()
         self._outbox = bytearray()
         self._writer = wire.FrameWriter(self._outbox.extend)
-        self.pending: Optional[Pending] = None
+        self._queue: Deque[Pending] = deque()
         self.problem: Optional[Rejected] = None
+
+    @property
+    def pending(self) -> Optional[Pending]:
+        """The request that the worker works on."""
+        return self._queue[0] if self._queue else None
 
     @property
     def handle(self) -> int:
@@ -67,10 +75,17 @@ class WorkerLink:
         """Send a request of the host to the worker; raises Rejected."""
         if self.problem is not None:
             raise self.problem
-        self.check_idle()
+        if not self._may_wait(frame):
+            self.check_idle()
         self._process.trim()
         self._writer.write(type or frame.type, frame.id, frame.payload, **fields)
-        self.pending = Pending(frame.id, frame.type, silence_s, time.monotonic() + silence_s)
+        self._queue.append(Pending(frame.id, frame.type, silence_s, time.monotonic() + silence_s))
+
+    def _may_wait(self, frame: wire.Frame) -> bool:
+        """Return whether a request may wait behind others: a small `put` behind some of its kind."""
+        if len(self._queue) >= MOST_PUTS or len(frame.payload) > MOST_PUT_AHEAD_BYTES:
+            return False
+        return frame.type == "put" and all(one.type == "put" for one in self._queue)
 
     def check_idle(self) -> None:
         """Raise Rejected if a request is pending."""
@@ -130,7 +145,9 @@ class WorkerLink:
             raise Rejected("worker-died", "the worker answered request %d, which is not pending" % frame.id)
         self.pending.postpone()
         if frame.type != "samples":
-            self.pending = None
+            self._queue.popleft()
+            if self.pending is not None:
+                self.pending.postpone()
         self._answer(frame)
 
     def _bury(self, message: str) -> None:
@@ -143,6 +160,5 @@ class WorkerLink:
     def _lose(self, problem: Rejected) -> None:
         self.problem = problem
         self._outbox.clear()
-        if self.pending is not None:
-            request, self.pending = self.pending.id, None
-            self._fail(request, problem)
+        while self._queue:
+            self._fail(self._queue.popleft().id, problem)

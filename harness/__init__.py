@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from harness.search.space_estimator import CandidateEstimates, SpaceEstimator, estimate_space
     from harness.space.exploration import SpaceProfile
     from harness.validation.layer_trace import DeviceTrace, NetworkTrace, TracedLayer, trace
-    from harness.validation.network_validation import NetworkValidation, Validation, validate
+    from harness.validation.network_validation import validate
+    from harness.validation.results import NetworkValidation, Validation
     from harness.workspace import Workspace, find_workspace
 
 __version__ = version.VERSION
@@ -123,7 +124,8 @@ _MODULES = {
     "search.space_estimator": ("CandidateEstimates", "SpaceEstimator", "estimate_space"),
     "space.exploration": ("SpaceProfile",),
     "validation.layer_trace": ("DeviceTrace", "NetworkTrace", "TracedLayer", "trace"),
-    "validation.network_validation": ("NetworkValidation", "Validation", "validate"),
+    "validation.network_validation": ("validate",),
+    "validation.results": ("NetworkValidation", "Validation"),
     "workspace": ("Workspace", "find_workspace"),
 }
 

@@ -25,6 +25,8 @@ SLOWDOWN_THRESHOLD = 0.01
 MOST_DRIFT = 0.5
 """The largest drift of the reference probe in a campaign that enters a table: twice what a processor's golden probe may
 be off, so that only a change of the device's state exceeds it, and no interval would cover what it does to layers."""
+VALIDATION_PROCESSES = 5
+"""The most processes in which `harness validate` measures a network."""
 NIGHT_STARTS_AT = "02:30"
 """Local time at which the timer of `harness nightly install` starts."""
 NIGHT_DELAY = "20m"

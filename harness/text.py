@@ -59,10 +59,13 @@ def safe_name(text: str) -> str:
     return text
 
 
-def milliseconds(seconds: float) -> str:
-    """Return milliseconds with as many digits as a latency deserves."""
+def milliseconds(seconds: float, digits: int = 3) -> str:
+    """Return milliseconds with at most four decimals, or as many as `digits` significant digits take."""
     value = seconds * 1e3
-    return f"{value:.1f}" if value >= 1000 else f"{value:.3f}" if value >= 1 else f"{value:.4f}"
+    if not value or abs(value) >= 1:
+        return f"{value:.1f}" if abs(value) >= 1000 else f"{value:.3f}" if value else "0"
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
+    return f"{value:.{max(4, digits - 1 - exponent)}f}"
 
 
 def microseconds(seconds: float) -> str:

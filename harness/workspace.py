@@ -39,6 +39,11 @@ class Workspace:
         return self.root / ".harness" / "fleet.sqlite"
 
     @property
+    def validations(self) -> Path:
+        """The folder with the last validation on each device, `DEVICE.json`."""
+        return self.root / ".harness" / "validations"
+
+    @property
     def lut(self) -> Path:
         """The folder of lookup tables, `lut/<device>/<date>-<hash>/`."""
         return self.root / "lut"

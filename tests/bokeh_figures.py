@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
 from bokeh.document import Document
 from bokeh.models import Line, Plot, Scatter, Text
+
+
+def figure_text(page: str, name: str) -> str:
+    """Return the JSON of a figure of a page."""
+    found = re.search(f'<script type="text/plain" id="{name}-data">(.*?)</script>', page)
+    assert found is not None
+    return zlib.decompress(base64.b64decode(found[1])).decode()
 
 
 class Figure:
@@ -20,9 +29,7 @@ class Figure:
     @classmethod
     def of_page(cls, path: Path) -> Figure:
         """Return the figure that a page embeds."""
-        found = re.search(r'<script type="application/json" id="figure-data">(.*?)</script>', path.read_text())
-        assert found is not None
-        return cls(found[1])
+        return cls(figure_text(path.read_text(), "figure"))
 
     def columns(self, glyph: type, **looks: Any) -> list[dict[str, list[Any]]]:
         """Return the data of all renderers with this glyph and these properties."""

@@ -156,7 +156,8 @@ class Harness:
 
     def kept(self) -> dict[str, str]:
         """Hash of every file of the journal and of the tables."""
-        return {name: digest for name, digest in self.state().items() if name.startswith((".harness/", "lut/"))}
+        kept = {name: one for name, one in self.state().items() if name.startswith((".harness/", "lut/"))}
+        return {name: digest for name, digest in kept.items() if not name.startswith(".harness/validations/")}
 
     def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """Rows of the journal."""

@@ -71,6 +71,15 @@ class InProcessSession(AgentSession):
         except Refused as refused:
             raise BackendError("The backend refused", why=last_part(str(refused))) from refused
 
+    def put_ahead(self, request: LoadRequest) -> bool:  # noqa: ARG002
+        """Take no probe ahead: a call has no way to be shortened."""
+        return False
+
+    @property
+    def sent_ahead(self) -> tuple[str, ...]:
+        """Return nothing."""
+        return ()
+
     def oracle(self, probe: str) -> Truth:
         """Return the true latencies of a loaded probe; raises BackendError if the backend has no oracle."""
         if not isinstance(self.backend, HasOracle):

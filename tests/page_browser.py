@@ -17,6 +17,37 @@ Array.from(document.querySelectorAll('[data-figure]')).every(
 """
 
 
+DEEP = """
+(root) => {
+  const found = [];
+  const walk = (node) => {
+    found.push(node);
+    for (const child of node.children) walk(child);
+    if (node.shadowRoot) for (const child of node.shadowRoot.children) walk(child);
+  };
+  walk(root);
+  return found;
+}
+"""
+"""A function of an element: all elements below it, also those in shadow roots."""
+
+
+_TOOLTIPS = f"""() => ({DEEP})(document.body).filter(node => node.localName === 'div'
+    && node.getRootNode().host?.className.includes('bk-Tooltip')).map(node => node.innerText).join(' ')"""
+_FIRST_POINT = """
+(figure) => {
+  const holder = document.querySelector(figure);
+  const inside = (view) => holder.contains(view.el) || holder.contains(view.el.getRootNode().host);
+  const view = Bokeh.index.roots.find(inside);
+  const named = view.model.renderers.find((one) => one.data_source?.data?.name?.length);
+  const columns = named.data_source.data;
+  const y = columns.y ? columns.y[0] : columns.top[0] / 2;
+  const box = view.canvas_view.el.getBoundingClientRect();
+  return [box.left + view.frame.x_scale.compute(columns.x[0]), box.top + view.frame.y_scale.compute(y)];
+}
+"""
+
+
 @dataclass
 class Visit:
     """What a page did: the addresses it requested, errors and dialogs."""
@@ -25,6 +56,18 @@ class Visit:
     requests: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     dialogs: list[str] = field(default_factory=list)
+
+    def hover(self, figure: str) -> str:
+        """Return the tooltip with the pointer at the first point or bar of a figure that has one."""
+        self.page.locator(figure).scroll_into_view_if_needed()
+        x, y = self.page.evaluate(_FIRST_POINT, figure)
+        self.page.mouse.move(x - 40, y)
+        self.page.mouse.move(x, y, steps=4)
+        for _ in range(20):
+            self.page.wait_for_timeout(50)
+            if text := str(self.page.evaluate(_TOOLTIPS)):
+                return text
+        return ""
 
 
 class Browser:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.text import byte_size, duration_s, four_digits, is_safe_name, last_part, printable, safe_name
+from harness.text import byte_size, duration_s, four_digits, is_safe_name, last_part, milliseconds, printable, safe_name
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,23 @@ def test_other_text_is_no_duration(text: str) -> None:
     """Text without a unit of time, zero, and durations of years are refused."""
     with pytest.raises(ValueError, match="is not a duration"):
         duration_s(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0"),
+        (2.5, "2500.0"),
+        (1.2345e-3, "1.234"),
+        (7.28e-5, "0.0728"),
+        (1.234e-6, "0.00123"),
+        (9.999e-9, "0.0000100"),
+    ],
+)
+def test_milliseconds_show_three_digits_of_the_shortest_latency(seconds: float, text: str) -> None:
+    """A latency that is not zero never shows as zero, and four decimals show where they suffice."""
+    assert milliseconds(seconds) == text
+    assert milliseconds(-seconds).lstrip("-") == text
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from harness.measure.profiling import ProfileResult
 from harness.measure.summary import Z_95
 from harness.network.model_references import BUILTIN_PREFIX
 from harness.predictor.uncertainty.intervals import LEVEL, NORMAL_90
-from harness.validation.network_validation import DEFAULT_PROCESSES, NetworkValidation, Validation
+from harness.validation.results import NetworkValidation, Validation
 from harness.workspace import Workspace
 
 OTHER_METHODS: tuple[LatencyMethod, ...] = ("difference", "regression")
@@ -98,7 +98,6 @@ def measure_device(device: str, models: Sequence[str], workspace: Workspace) -> 
             device=device,
             lut=table.path,
             workspace=workspace,
-            processes=DEFAULT_PROCESSES,
             naive=True,
             layers=True,
         )

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from benchmarks.accuracy.devices import REJECTED_P, TENTH, TWENTIETH, Errors, Measured, holds_at_90, p_of_90
 from benchmarks.accuracy.page import reached
 from benchmarks.generated_page import Reached, microseconds, percent, signed, table, yes
-from harness.validation.network_validation import NetworkValidation
 from harness.validation.oracle_comparison import OracleReport
+from harness.validation.results import NetworkValidation
 
 COEFFICIENTS = {
     "a_s_per_byte": ("a", "input_bytes", "ns/B", 1e9),

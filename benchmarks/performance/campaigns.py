@@ -84,16 +84,16 @@ def campaigns_section(run: Run) -> Section:
     """Run campaigns on `cpu01`, on the same machine behind sshd, and on `npu01` with and without compiled probes."""
     models = QUICK_CPU_MODELS if run.quick else CPU_MODELS
     found: dict[str, list[Campaign]] = {}
-    with _board(run) as devices:
+    with board(run) as devices:
         for _ in range(run.repeats):
             for device in ("cpu01", "board") if devices else ("cpu01",):
                 for label, share in (("probes stay loaded", None), ("probes loaded for each pass", 0.0)):
-                    campaign = _profiled(run, device, models, devices, share)
+                    campaign = profiled(run, device, models, devices, share)
                     found.setdefault(f"`{device}`, {label}", []).append(campaign)
     model = QUICK_MODEL if run.quick else MODEL
     with mock.patch.dict("os.environ", **{cache.VARIABLE: str(run.folder("npu-cache"))}):
         for label in ("nothing compiled before", "everything compiled before"):
-            found[f"`npu01`, {label}"] = [_profiled(run, "npu01", (model,))]
+            found[f"`npu01`, {label}"] = [profiled(run, "npu01", (model,))]
     rows = [
         (
             label,
@@ -122,7 +122,7 @@ def campaigns_section(run: Run) -> Section:
     )
 
 
-def _profiled(run: Run, device: str, models: Sequence[str], devices: str = "", share: float | None = None) -> Campaign:
+def profiled(run: Run, device: str, models: Sequence[str], devices: str = "", share: float | None = None) -> Campaign:
     """Profile in a new workspace; `share` is the part of the memory that loaded probes may keep."""
     keeping = contextlib.nullcontext() if share is None else mock.patch("harness.measure.loaded_probes._SHARE", share)
     workspace, results = _new_workspace(run), []
@@ -140,7 +140,7 @@ def _new_workspace(run: Run) -> Workspace:
 
 
 @contextlib.contextmanager
-def _board(run: Run) -> Iterator[str]:
+def board(run: Run) -> Iterator[str]:
     """A devices.toml with an sshd on loopback as `board`; empty if this machine has no sshd."""
     from sshd_server import running_sshd
 

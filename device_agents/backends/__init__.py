@@ -88,6 +88,14 @@ class PreparesProbes(Protocol):
 
 
 @runtime_checkable
+class LoadsSideBySide(Protocol):
+    """A backend whose `load` may run in several threads at once."""
+
+    def loads_at_once(self) -> int:
+        """Return how many threads may load."""
+
+
+@runtime_checkable
 class ReportsLoading(Protocol):
     """A backend that also reports how it loaded a probe."""
 

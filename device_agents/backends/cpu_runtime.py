@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Tuple
@@ -51,6 +52,7 @@ class CpuRuntime:
         self.clock = "cpu" if threads == 1 else "wall"
         self._loaded: Dict[str, LoadedProbe] = {}
         self._views: Dict[str, "np.ndarray[Any, Any]"] = {}
+        self._making = threading.Lock()
 
     def unload(self, probe: str) -> None:
         """Drop the probe."""
@@ -102,8 +104,9 @@ class CpuRuntime:
         key = f"{index} {sorted(values.items(), key=str)}"
         shape = [int(size) for size in spec["shape"]]
         count = int(np.prod(shape, dtype=np.int64))
-        held = self._views.get(key)
-        if held is None or held.size < count:
-            held = arrays.make({**spec, "shape": [count], "seed": index})
-            self._views[key] = held
+        with self._making:
+            held = self._views.get(key)
+            if held is None or held.size < count:
+                held = arrays.make({**spec, "shape": [count], "seed": index})
+                self._views[key] = held
         return held[:count].reshape(shape)

@@ -48,12 +48,14 @@ _ITEM_BYTES = (4, 1, 4, 8, 1, 1, 2, 8)
 class Queue(enum.IntEnum):
     """The instruction queues; each is in order and has one server.
 
-    The VFU queue is the CP queue on a machine where both compute units share one.
+    The VFU queue is the CP queue on a machine where both compute units share one, and the LLC queue is the IO queue on
+    a machine where all transfers share one.
     """
 
     IO = 0
     CP = 1
     VFU = 2
+    LLC = 3
 
 
 class Function(enum.IntEnum):
@@ -87,8 +89,13 @@ class Function(enum.IntEnum):
 
     @property
     def is_vector(self) -> bool:
-        """Whether it belongs to the class CP on the VFU, which may go to the VFU queue."""
+        """Whether it belongs to the class CP on the VFU."""
         return self >= 0x40
+
+    @property
+    def has_own_queue(self) -> bool:
+        """Whether its commands may go to the queue of the VFU, or to that of the last-level cache."""
+        return self.is_vector or self in (Function.LOAD, Function.STORE, Function.GATHER)
 
 
 class Activation(enum.IntEnum):
@@ -331,7 +338,8 @@ class Command:
 
     All other operands have the dims of the target. Every CP command except FILL, COPY, REDUCE and SOFTMAX ends with the
     activation of its settings. Operands in NB may also lie in HALO (COPY). `peer` is the other core of SEND and
-    RECEIVE, else NO_PEER. With `vfu_queue` a command of the VFU goes to the VFU queue instead of the CP queue.
+    RECEIVE, else NO_PEER. With `own_queue` a command of the VFU goes to the VFU queue instead of the CP queue, and a
+    transfer between the last-level cache and the core to the LLC queue instead of the IO queue.
     `layer` is the hardware layer of the command, -1 for none; it is debugging information and not encoded.
     """
 
@@ -345,14 +353,14 @@ class Command:
     accumulate: bool = False
     peer: int = NO_PEER
     layer: int = -1
-    vfu_queue: bool = False
+    own_queue: bool = False
 
     @property
     def queue(self) -> Queue:
         """The queue it is issued to."""
-        if self.vfu_queue:
-            return Queue.VFU
-        return Queue.IO if self.function < 0x30 else Queue.CP
+        if self.function < 0x30:
+            return Queue.LLC if self.own_queue else Queue.IO
+        return Queue.VFU if self.own_queue else Queue.CP
 
     @property
     def sources(self) -> tuple[Operand, ...]:

@@ -50,8 +50,8 @@ def latencies_s(samples: Sequence[Sample], clock: str) -> tuple[float, ...]:
 def mean_power_w(states: Sequence[State], cores: int) -> float | None:
     """Return the mean power over the states of a measurement, in order; None where the device reports none.
 
-    INA sensors report power, whose mean this is. Counters of the processor report energy: its rise over the time
-    between the first and the last state, which the times of all processors show.
+    Sensors report power, whose mean this is. Counters report energy: its rise over the time between the first and the
+    last state, which the times of all processors show. A counter that falls has no mean, unless it wraps at a range.
     """
     sensed = [state["power_w"] for state in states if "power_w" in state]
     if sensed:
@@ -64,4 +64,4 @@ def mean_power_w(states: Sequence[State], cores: int) -> float | None:
         (after["energy_j"] - before["energy_j"]) % after.get("energy_range_j", math.inf)
         for before, after in itertools.pairwise(counted)
     )
-    return energy_j / elapsed_s if elapsed_s > 0 else None
+    return energy_j / elapsed_s if elapsed_s > 0 and math.isfinite(energy_j) else None

@@ -29,7 +29,6 @@ from harness.probe.batches import Batch
 from harness.probe.probe import Probe, network_probe, reference_probe
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
-from harness.settings import DEFAULT_DEVICE
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
 
 DEFAULT_RUNS = 200
@@ -100,7 +99,7 @@ class _Bench:
 def benchmark(
     models: Models,
     *,
-    device: str = DEFAULT_DEVICE,
+    device: str | None = None,
     batches: Sequence[int | None] = (None,),
     threads: Sequence[int | None] = (None,),
     runs: int = DEFAULT_RUNS,
@@ -126,7 +125,7 @@ def benchmark(
     references, workspace, note = model_references(models), as_workspace(workspace), notes_of(observe)
     if not references:
         raise UsageError("There is no network to benchmark", next_step="Name one or more models")
-    chosen = find_device(load_inventory(workspace.devices), device)
+    chosen = find_device(load_inventory(workspace.devices), device or workspace.default_device)
     variants = [Variant(batch, count) for batch in batches for count in threads]
     for variant in variants:
         variant.device(chosen)  # raises before anything is measured

@@ -21,7 +21,9 @@ def _agent() -> None:
 
 @app.command()
 def install(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an SSH device.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of an SSH device.", autocompletion=arguments.complete_device)
+    ],
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:

@@ -25,7 +25,7 @@ Exit codes: 0 ok, 1 a bug, 2 usage, 3 invalid file or setting, 4 device unreacha
 141 the reader closed the output early.
 """
 
-_COMMANDS = ("demo", "profile", "estimate", "validate", "compare", "benchmark", "trace", "worker")
+_COMMANDS = ("demo", "profile", "estimate", "validate", "report", "compare", "benchmark", "trace", "worker")
 _GROUPS = ("lut", "journal", "npu", "devices", "agent", "nightly")
 """Each is a module of `harness.cli`; a command is a function of its module's name, a group is the module's `app`."""
 

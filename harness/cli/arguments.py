@@ -10,9 +10,21 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.output import check_folder
 from harness.errors import UsageError
 from harness.settings import DEFAULT_DEVICE
 from harness.text import duration_s
+
+
+def writable_page(option: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Return the path of a page that can be written; raises UsageError, ConfigurationError if its folder is missing."""
+    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+        flag = option.opts[0]
+        why, step = "The result is an HTML page", f"Write {flag} FILE.html"
+        raise UsageError(f"{flag} {path} does not end in .html", why=why, next_step=step)
+    if path is not None:
+        check_folder(path)
+    return path
 
 
 def complete_device(incomplete: str) -> list[str]:
@@ -26,15 +38,21 @@ def complete_device(incomplete: str) -> list[str]:
 
 
 def complete_table(incomplete: str) -> list[str]:
-    """Return the names of tables, and of devices with one, that begin so, for the shell's completion."""
+    """Return the names of tables, those of the package included, that begin so, for the shell's completion."""
+    from harness.lut.published_tables import PUBLISHED
     from harness.lut.table_choice import table_folders
     from harness.workspace import find_workspace
 
-    folders = table_folders(find_workspace(None).lut)
-    names = dict.fromkeys(
-        (*(one.parent.name for one in folders), *(f"{one.parent.name}/{one.name}" for one in folders))
-    )
+    folders = (*table_folders(find_workspace(None).lut), *table_folders(PUBLISHED))
+    names = dict.fromkeys(f"{one.parent.name}/{one.name}" for one in folders)
     return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_side(incomplete: str) -> list[str]:
+    """Return the names of tables and of devices with one that begin so, for the shell's completion."""
+    tables = complete_table(incomplete)
+    devices = dict.fromkeys(name.partition("/")[0] for name in complete_table(""))
+    return [*(name for name in devices if name.startswith(incomplete)), *tables]
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -75,6 +93,12 @@ ModelOrProgram = Annotated[
         metavar="MODEL.onnx|PROGRAM",
         help="An ONNX file, builtin:NAME, or a program file of `npu compile -o`.",
         autocompletion=complete_model,
+    ),
+]
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--html", metavar="FILE.html", help="Write the result as a page to this file.", callback=writable_page
     ),
 ]
 CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows to this CSV file.")]
@@ -274,12 +298,3 @@ def parse_runs(text: str) -> int | None:
     if not _NUMBER.match(text) or not 1 <= int(text) <= 100_000:
         raise UsageError(f"--runs {text[:40]} is neither `auto` nor a number from 1 to 100000")
     return int(text)
-
-
-def html_only(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Return the path of an option that names a page; raises UsageError if it does not end in .html."""
-    if path is not None and path.suffix.lower() not in (".html", ".htm"):
-        option = parameter.opts[0]
-        why = "The plot is an HTML page"
-        raise UsageError(f"{option} {path} does not end in .html", why=why, next_step=f"Write {option} FILE.html")
-    return path

@@ -45,15 +45,7 @@ class Results:
     """The files that the command writes."""
 
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write each timed run to this file.")] = None
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html",
-            metavar="FILE.html",
-            help="Plot latency over batches, or over threads.",
-            callback=arguments.html_only,
-        ),
-    ] = None
+    html: arguments.HtmlFile = None
 
 
 @spread
@@ -76,9 +68,8 @@ def benchmark(
 
     Example: harness benchmark builtin:squeezenet --threads 1,2 --csv runs.csv
     """
-    for written in (files.csv, files.html):
-        if written is not None:
-            check_folder(written)
+    if files.csv is not None:
+        check_folder(files.csv)
     batches = arguments.parse_counts("--batch", sweep.batch, 65536)
     threads = arguments.parse_counts("--threads", sweep.threads, 1024)
     from harness.benchmarking import measurement
@@ -127,4 +118,7 @@ def _show(found: Benchmark) -> None:
     if all(one.peak_bytes is None for one in found.networks):
         note(f"{found.device} reports no memory")
     if all(one.energy_j is None for one in found.networks):
-        note(f"{found.device} reports no energy: it has neither a readable RAPL counter nor an INA sensor")
+        note(
+            f"{found.device} reports no energy: it has neither an INA sensor, a readable RAPL counter nor a program"
+            " ~/.config/harness/power; docs/benchmark.md describes them"
+        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import arguments
+from harness.cli.invocation import command_line
 from harness.cli.option_groups import Only, spread
 from harness.cli.output import note, print_json, print_table
 from harness.errors import CoverageError, LutNotFound
@@ -30,7 +31,7 @@ Side = Annotated[
     typer.Argument(
         metavar="TABLE|DEVICE",
         help="Folder of a table, its name DEVICE/TABLE, or a device, whose newest table is used.",
-        autocompletion=arguments.complete_table,
+        autocompletion=arguments.complete_side,
     ),
 ]
 
@@ -53,6 +54,7 @@ def compare(
     ] = _SHOWN_LAYERS,
     wide: Annotated[bool, typer.Option("--wide", help="Add columns: key and context of layers.")] = False,
     reading: Annotated[arguments.Reading, Only(("dim", "batch", "strict"))],
+    html: arguments.HtmlFile = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
@@ -80,6 +82,10 @@ def compare(
         strict=reading.strict,
         note=note,
     )
+    if html is not None:
+        from harness.report.comparison_page import write_comparison
+
+        write_comparison(html, *tables, command_line(), found)
     if json:
         sides = [{"lut": one.name, "device": one.device, "clock": one.clock} for one in tables]
         print_json(a=sides[0], b=sides[1], **asdict(found))

@@ -36,13 +36,10 @@ def demo(
 
     from harness.cli.validate import show_validation
     from harness.device.inventory import find_device, load_inventory
-    from harness.estimation.network_estimate import estimate_network
     from harness.fleet.profile import profile
     from harness.lut.build import build_lut
-    from harness.lut.table_samples import table_samples
     from harness.network.keyed_reading import read_keyed_networks
-    from harness.report.html import write_report
-    from harness.report.report_source import ReportSource
+    from harness.report.html import report_networks
     from harness.validation.network_validation import validate
 
     found, wait_s = find_workspace(workspace), arguments.parse_wait(wait) or 0.0
@@ -62,9 +59,8 @@ def demo(
         )
     path = found.reports / "demo.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    networks = read_keyed_networks(DEMO_NETWORKS, table.rules).networks
-    source = ReportSource(command_words(), samples=table_samples(found, table), networks=networks)
-    write_report(path, table, [estimate_network(network, table) for network in networks], result, source)
+    networks = read_keyed_networks(DEMO_NETWORKS, table.rules)
+    report_networks(path, found, table, networks, command_words(), result)
     note(f"4/4 report: {path}  ({time.monotonic() - started_s:.0f} s in total)")
     if json:
         print_json(**asdict(result), report=str(path))

@@ -65,7 +65,12 @@ def show(name: Name, directory: arguments.WorkspaceFolder = None, json: argument
 
 @app.command()
 def check(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of a device (default: all).")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="Name of a device (default: all).", autocompletion=arguments.complete_device
+        ),
+    ] = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Files:
     """The files that the command writes."""
 
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report to this file.")] = None
+    html: arguments.HtmlFile = None
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the layers to this file.")] = None
 
 
@@ -90,7 +90,7 @@ def estimate(  # one parameter for each argument and group of options
         )
     found = NetworkEstimates.of(read, table)
     _write(files, found, read, table, workspace)
-    works = _works(read.networks, table) if layers or view != LayerView() else None
+    works = _works(read.networks, found, table) if layers or view != LayerView() else None
     warnings = _warnings(found)
     for warning in warnings:
         note(f"warning: {warning}")
@@ -115,21 +115,21 @@ def _write(
     if files.csv is not None:
         write_csv(files.csv, [_row(network, layer) for network in found for layer in network.layers])
     if files.html is not None:
-        from harness.lut.table_samples import table_samples
-        from harness.report.html import write_report
-        from harness.report.report_source import ReportSource
+        from harness.report.html import report_networks
 
-        samples = table_samples(workspace, table)
-        source = ReportSource(command_words(), found.refused_networks, samples, read.networks)
-        write_report(files.html, table, found, source=source)
+        report_networks(files.html, workspace, table, read, command_words())
 
 
-def _works(networks: Sequence[KeyedNetwork], table: Lut) -> list[Sequence[LayerWork | None]]:
+def _works(networks: Sequence[KeyedNetwork], found: NetworkEstimates, table: Lut) -> list[Sequence[LayerWork | None]]:
     """Return the work of the layers of each network."""
-    from harness.lut.layer_work import DeviceRates
+    from harness.lut.layer_work import DeviceRoofs, WorkedLayer
 
-    rates = DeviceRates.of(table)
-    return [rates.works([(one.key.text, one.context) for one in network.layers]) for network in networks]
+    roofs = DeviceRoofs.of(table)
+    pairs = [zip(network.layers, one.layers, strict=True) for network, one in zip(networks, found, strict=True)]
+    return [
+        roofs.works([WorkedLayer(layer.key.text, layer.context, known.latency_s) for layer, known in layers])
+        for layers in pairs
+    ]
 
 
 def _document(found: NetworkEstimates, works: Sequence[Sequence[LayerWork | None]], table: Lut) -> dict[str, Any]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SortName = Literal["order", "latency", "error", "name", "operators", "macs", "bytes"]
 _Z_95 = 1.96
+_UNKNOWN = "\N{EN DASH}"
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ _COLUMNS = (
     _Column("share", lambda row: "" if row.share is None else f"{row.share:.1%}"),
     _Column("MACs", lambda row: "" if row.work is None or row.work.macs is None else count_of(row.work.macs)),
     _Column("moved", lambda row: "" if row.work is None else byte_size(float(f"{row.work.moved_bytes:.3g}"))),
-    _Column("bound by", lambda row: "" if row.work is None else row.work.bound or ""),
+    _Column("bound by", lambda row: (row.work and row.work.bound) or _UNKNOWN),
     _Column("runs", lambda row: "" if row.samples is None else str(row.samples)),
     _Column("note", lambda row: row.note),
 )
@@ -113,7 +114,9 @@ def show_layers(rows: Sequence[LayerRow], view: LayerView, *, sort: SortName, to
     ordered = sorted(rows, key=_ORDERS[view.sort or ("latency" if view.top else sort)])
     count = top if view.top is None else view.top
     shown = ordered[: count or None]
-    columns = [one for one in _COLUMNS if (view.wide or not one.wide) and any(map(one.cell, shown))]
+    columns = [
+        one for one in _COLUMNS if (view.wide or not one.wide) and {one.cell(row) for row in shown} - {"", _UNKNOWN}
+    ]
     if not view.wide and len({row.source for row in rows}) == 1:
         columns = [one for one in columns if one.head != "source"]
     cells = [[one.cell(row) for one in columns] for row in shown]

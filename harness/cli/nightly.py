@@ -61,6 +61,7 @@ def run(
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="Also write the report to this file as JUnit XML.")
     ] = None,
+    html: arguments.HtmlFile = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show tonight's jobs in order; contact no device, measure nothing.")
     ] = False,
@@ -69,7 +70,8 @@ def run(
 ) -> None:
     """Measure what is left of tonight's plan, publish tables, compare with earlier nights, and write a report.
 
-    After an interruption, the same command continues. The reports are reports/nightly-DATE.md and .xml.
+    After an interruption, the same command continues. The reports are reports/nightly-DATE.md and .xml. --html also
+    writes the page of `nightly history`, with tonight as the last night.
 
     Example: harness nightly run --plan nightly.toml
     """
@@ -91,6 +93,9 @@ def run(
     with _stop_on_signal() as stop:
         report = run_night(found, workspace, night=which, engine=jobs, stop=stop, notify=note)
     written = _write(report, workspace, markdown, junit)
+    if html is not None:
+        nightly_changes.write_nights(html, workspace)
+        written.append(html)
     rows = [row for device in report.devices for row in device.sets]
     if all(row.status == "done" and not row.now for row in rows) and not report.stopped:
         note(f"Nothing is left to measure: the night of {report.night} is complete")

@@ -10,7 +10,7 @@ import typer
 
 from harness.cli import arguments
 from harness.cli.invocation import command_line
-from harness.cli.output import check_folder, note, percent, print_json, print_table
+from harness.cli.output import note, percent, print_json, print_table
 from harness.errors import UsageError
 from harness.text import milliseconds, printable
 from harness.workspace import Workspace, find_workspace
@@ -18,6 +18,7 @@ from harness.workspace import Workspace, find_workspace
 if TYPE_CHECKING:
     from harness.nightly.night_report import SetComparison
     from harness.nightly.plan_file import NightSettings
+    from harness.nightly.set_history import SetHistory
 
 _MOST_NIGHTS = 60
 _LARGEST_FACTOR = 100.0
@@ -25,15 +26,7 @@ _LARGEST_FACTOR = 100.0
 
 def history(
     devices: arguments.DeviceNames = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html",
-            metavar="FILE.html",
-            help="Write the page to this file (default: reports/nights.html).",
-            callback=arguments.html_only,
-        ),
-    ] = None,
+    html: arguments.HtmlFile = None,
     nights: Annotated[
         int, typer.Option("--nights", metavar="N", min=2, max=1000, help="Show at most the last N nights.")
     ] = _MOST_NIGHTS,
@@ -42,21 +35,15 @@ def history(
 ) -> None:
     """Write a page with the latency of every watched network and layer over the nights, and mark the steps.
 
-    Without --device it shows all devices of the reported nights.
+    The page is reports/nights.html, unless --html names another file. Without --device it shows all devices of the
+    reported nights.
 
     Example: harness nightly history --device npu01
     """
     workspace = find_workspace(directory)
-    if html is not None:
-        check_folder(html)
-
-    from harness.nightly.set_history import set_histories
-    from harness.report.night_history import write_history
-
-    found = set_histories(workspace, arguments.parse_names(devices), nights, _settings(workspace).threshold)
     path = html or workspace.reports / "nights.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_history(path, found, command_line())
+    found = write_nights(path, workspace, arguments.parse_names(devices), nights)
     if json:
         print_json(sets=[asdict(one) for one in found], html=str(path))
     else:
@@ -69,6 +56,18 @@ def history(
             print_table(("device", "set", "subject", "step on", "change", "likely cause"), rows, left=4)
         print(f"{len(rows)} steps of {sum(len(one.subjects) for one in found)} subjects")
     note(f"Page: {path}")
+
+
+def write_nights(
+    path: Path, workspace: Workspace, devices: tuple[str, ...] = (), nights: int = _MOST_NIGHTS
+) -> tuple[SetHistory, ...]:
+    """Write the page of the last nights; return its sets."""
+    from harness.nightly.set_history import set_histories
+    from harness.report.night_history import write_history
+
+    found = set_histories(workspace, devices, nights, _settings(workspace).threshold)
+    write_history(path, found, command_line())
+    return found
 
 
 def accept(

@@ -11,7 +11,6 @@ from harness.cli import arguments
 from harness.cli.option_groups import spread
 from harness.cli.output import check_folder, note, print_json, print_table, write_result
 from harness.cli.progress import show_progress, stop_on_interrupt
-from harness.settings import DEFAULT_DEVICE
 from harness.text import milliseconds
 from harness.workspace import find_workspace
 
@@ -41,7 +40,8 @@ def trace(
     from harness.validation import layer_trace
 
     check_folder(output)
-    names = arguments.parse_names(device) or (DEFAULT_DEVICE,)
+    workspace = find_workspace(directory)
+    names = arguments.parse_names(device) or (workspace.default_device,)
     with show_progress(names[0]) as observe, stop_on_interrupt() as stop:
         found = layer_trace.trace(
             model,
@@ -49,7 +49,7 @@ def trace(
             dims=arguments.parse_dims(dim),
             batch=batch,
             threads=threads,
-            workspace=find_workspace(directory),
+            workspace=workspace,
             wait_s=arguments.parse_wait(wait) or 0.0,
             observe=observe,
             stop=stop,

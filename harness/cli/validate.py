@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +16,7 @@ from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, percent, print_json, print_table
 from harness.cli.progress import show_progress, stop_on_interrupt
 from harness.errors import MachineNoisy
+from harness.settings import VALIDATION_PROCESSES
 from harness.text import clock_name, microseconds, milliseconds, printable
 from harness.workspace import find_workspace
 
@@ -21,8 +24,8 @@ WORST_LAYERS = 5
 NAMED_ON_CPU = 10
 
 if TYPE_CHECKING:
-    from harness.validation.network_validation import NetworkValidation, Validation
     from harness.validation.oracle_comparison import OracleReport
+    from harness.validation.results import NetworkValidation, Validation
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class Extent:
         False
     )
     processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=1, help="Number of processes that measure each network.")
-    ] = 3
+        int, typer.Option("--processes", metavar="N", min=1, help="At most so many processes measure each network.")
+    ] = VALIDATION_PROCESSES
 
 
 @spread
@@ -46,29 +49,30 @@ def validate(
     *,
     extent: Extent,
     wait: arguments.Wait = None,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report to this file.")] = None,
+    html: arguments.HtmlFile = None,
     reading: arguments.Reading,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
     """Measure whole networks on the device and compare them with the table's estimates.
 
-    If the device is emulated, the true overhead and layer latencies are compared as well. Networks that cannot be used,
-    or that the device refuses, are listed, the others are measured, and the exit code is 3.
+    Each network is measured in three processes or more, until the comparison is decided or its latency is known within
+    1 %. If the device is emulated, the true overhead and layer latencies are compared as well. Networks that cannot be
+    used, or that the device refuses, are listed, the others are measured, and the exit code is 3.
 
     Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
     """
     workspace, dims = find_workspace(directory), reading.dims
     wait_s = arguments.parse_wait(wait) or 0.0
-    device = device or workspace.default_device
+    label = device or (workspace.default_device if lut is None else str(lut))
 
-    from harness.estimation.network_estimate import estimate_network
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
     from harness.network.network_list import refusals_error
     from harness.validation import network_validation as validation
+    from harness.validation.results import MOST_FLOOR
 
-    with show_progress(f"validate {device}") as observe, stop_on_interrupt() as stop:
+    with show_progress(f"validate {label}") as observe, stop_on_interrupt() as stop:
         result = validation.validate(
             models,
             device=device,
@@ -86,17 +90,11 @@ def validate(
             stop=stop,
         )
     if html is not None:
-        from harness.lut.table_samples import table_samples
-        from harness.report.html import write_report
-        from harness.report.report_source import ReportSource
+        from harness.report.html import report_networks
 
-        refused = {one.file for one in result.refused_networks}
-        table = open_table(device, workspace.lut / result.lut if lut is None else lut, workspace)
-        read = read_keyed_networks(models, table.rules, dims, batch=reading.batch).networks
-        left = [one for one in read if one.file not in refused]
-        samples = table_samples(workspace, table)
-        source = ReportSource(command_words(), result.refused_networks, samples, left)
-        write_report(html, table, [estimate_network(network, table) for network in left], result, source)
+        table = open_table(result.device, Path(result.lut) if lut is None else lut, workspace)
+        read = read_keyed_networks(models, table.rules, dims, batch=reading.batch)
+        report_networks(html, workspace, table, read, command_words(), result)
     if json:
         print_json(**asdict(result))
     else:
@@ -104,7 +102,7 @@ def validate(
     if result.refused_networks:
         raise refusals_error(result.refused_networks, len(result.networks))
     if not result.is_answered and result.machine is not None:
-        what = f"The validation cannot say whether estimates are within {validation.MOST_FLOOR:.0%}"
+        what = f"The validation cannot say whether estimates are within {MOST_FLOOR:.0%}"
         step = "Stop other work on the device and validate again, or give more --processes"
         raise MachineNoisy(what, why=f"The machine is {result.machine.text}", next_step=step)
 
@@ -120,7 +118,7 @@ def show_validation(result: Validation) -> None:
             milliseconds(network.estimated_s),
             interval_ms(network.interval_s),
             milliseconds(network.measured_s),
-            milliseconds(network.measured_halfwidth_s),
+            milliseconds(network.measured_halfwidth_s, 1),
             percent(network.error),
             "" if network.repeatability is None else f"{network.repeatability:.1%}",
         ]
@@ -138,6 +136,8 @@ def show_validation(result: Validation) -> None:
         print(f"floor {result.floor:.1%} (median): the difference from process to process{beyond}")
     if result.machine is not None:
         print(f"machine: {result.machine.text}")
+    if any(one.stopped for one in result.networks):
+        print(f"stopped: {', '.join(_stops(result))}")
     for network in result.networks:
         _note_file(network)
     if result.oracle is not None:
@@ -151,6 +151,14 @@ def show_validation(result: Validation) -> None:
             note(printable(f"{one.name}: {len(one.on_cpu)} nodes run on the CPU: {shown}"))
     if result.fingerprint_changes:
         note(f"The device has changed since the table was measured: {', '.join(result.fingerprint_changes)}")
+
+
+def _stops(result: Validation) -> Iterator[str]:
+    """Yield the reasons why networks were not measured further, with the numbers of networks and processes."""
+    counts: Counter[tuple[str, int]] = Counter((one.stopped or "", len(one.processes_s)) for one in result.networks)
+    for (reason, processes), networks in sorted(counts.items()):
+        noun = "network" if networks == 1 else "networks"
+        yield f"{networks} {noun} after {processes} {'process' if processes == 1 else 'processes'} ({reason})"
 
 
 def _note_file(network: NetworkValidation) -> None:

@@ -21,7 +21,14 @@ KeyFile = Annotated[Path | None, typer.Option(help=f"PEM file of the certificate
 def worker(
     scheduler: Annotated[str, typer.Argument(metavar="SCHEDULER", help="Address of the scheduler: tcp://HOST:8786.")],
     device: Annotated[
-        str | None, typer.Option("--device", "-d", metavar="NAME[,NAME…]", help="Names of devices to offer.")
+        str | None,
+        typer.Option(
+            "--device",
+            "-d",
+            metavar="NAME[,NAME…]",
+            help="Names of devices to offer.",
+            autocompletion=arguments.complete_device,
+        ),
     ] = None,
     group: arguments.Groups = None,
     everything: arguments.Everything = False,

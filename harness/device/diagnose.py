@@ -144,6 +144,11 @@ def _status(device: Device, status: Mapping[str, Any], cores: int) -> Iterator[C
         calm = load < max(1.0, 0.5 * cores)
         mend = "" if calm else "Stop other work on the device; `top` lists it"
         yield Check("load", calm or None, f"{load:.2f} over the last minute, {cores} cores", mend)
+    if "power_w" in state or "energy_j" in state:
+        said = f"{state['power_w']:.2f} W" if "power_w" in state else f"{state['energy_j']:.1f} J counted"
+        yield Check("power", True, said)
+    else:
+        yield Check("power", None, "the device does not report it")
 
 
 def _found(error: HarnessError) -> str:

@@ -19,6 +19,7 @@ from harness.device.inventory import Adb, Device, Ssh
 from harness.device.link import AgentLink, Deadlines
 from harness.device.local import start_here
 from harness.device.overrides import HOST_FACTS
+from harness.device.puts_ahead import FIRST_MINOR, PutsAhead
 from harness.device.replies import RunCheck, Series, Visit, check, read_truth
 from harness.device.revealed import check_revealed, reveal_limit_bytes
 from harness.device.ssh import start_over_ssh
@@ -76,6 +77,7 @@ class AgentSession:
         self.token = 0
         self.load_reports: dict[str, LoadReport] = {}
         self._prepared: set[bytes] = set()
+        self._ahead = PutsAhead(self._send_put, lambda request: self._wait_worker(request, "put"))
 
     def __enter__(self) -> Self:
         return self
@@ -107,6 +109,7 @@ class AgentSession:
             raise ProtocolError(f"The agent on {self._name} reports facts that it cannot know", why=why)
         facts = {key: last_part(value) for key, value in reply.fingerprint.items()}
         version_text = last_part(reply.agent_version)
+        self._ahead.allowed = reply.minor >= FIRST_MINOR
         self.hello = AgentHello(version_text, reply.backend or "", facts, reply.clock or "", tuple(reply.reveals))
         return self.hello
 
@@ -137,19 +140,12 @@ class AgentSession:
         self._prepared.update(hashlib.sha256(one).digest() for one in new)
 
     def put(self, request: LoadRequest) -> Revealed | None:
-        """Load a probe; returns the runtime's graph if the request asks for it and the backend reveals it."""
-        lists = {"weights": request.weights, "inputs": request.inputs}
-        content = request.model + json.dumps(lists, allow_nan=False).encode()
+        """Load a probe; returns the runtime's graph if the request asks for it and the backend reveals it.
+
+        A request that was sent ahead is not sent again.
+        """
         self._link.allow("put", reveal_limit_bytes(request.model) if request.reveal else 0)
-        frame = self._ask_worker(
-            "put",
-            content,
-            probe=request.probe,
-            model_bytes=len(request.model),
-            sha256=hashlib.sha256(content).hexdigest(),
-            output_bytes=request.output_bytes,
-            reveal=request.reveal,
-        )
+        frame = self._ahead.answer(request)
         reply = check(replies.PutReply, frame.fields, self._name)
         if (reply.format is None) != (not frame.payload) or (frame.payload and not request.reveal):
             raise ProtocolError(f"{self._name} revealed a graph without being asked, or an empty one")
@@ -165,6 +161,31 @@ class AgentSession:
             return None
         check_revealed(reply.format, frame.payload, request.model, self._name)
         return Revealed(reply.format, frame.payload)
+
+    def put_ahead(self, request: LoadRequest) -> bool:
+        """Send a probe before its `put`, which follows in the same order, so that the device need not wait for it.
+
+        Returns False if the device takes no further one now, or never does; `put` sends it then.
+        """
+        return self._ahead.add(request)
+
+    @property
+    def sent_ahead(self) -> tuple[str, ...]:
+        """The probes that were sent ahead and whose `put` has not begun."""
+        return self._ahead.probes
+
+    def _send_put(self, request: LoadRequest) -> int:
+        lists = {"weights": request.weights, "inputs": request.inputs}
+        content = request.model + json.dumps(lists, allow_nan=False).encode()
+        return self._send_worker(
+            "put",
+            content,
+            probe=request.probe,
+            model_bytes=len(request.model),
+            sha256=hashlib.sha256(content).hexdigest(),
+            output_bytes=request.output_bytes,
+            reveal=request.reveal,
+        )
 
     def oracle(self, probe: str) -> Truth:
         """Return the true latencies of a loaded probe; needs a session for validation."""
@@ -187,6 +208,7 @@ class AgentSession:
         for visit in visits:
             if type(visit.runs) is not int or type(visit.warmup) is not int or visit.runs < 1 or visit.warmup < 0:
                 raise ValueError(f"{visit} needs one run or more")
+        self._ahead.finish()
         self._link.cancelling = False
         first = 0
         for part in _parts([[visit.probe, visit.warmup, visit.runs] for visit in visits]):
@@ -219,6 +241,7 @@ class AgentSession:
 
     def status(self) -> Mapping[str, Any]:
         """Return `state` (facts about the device), `holder` of its resource, and whether the worker is `busy`."""
+        self._ahead.finish()
         frame = self._link.ask("status", self._deadlines.reply_s, resource=self._device.resource)
         reply = check(replies.StatusReply, frame.fields, self._name)
         holder = None if reply.holder is None else last_part(reply.holder, 200)
@@ -233,9 +256,14 @@ class AgentSession:
         self._link.close()
 
     def _ask_worker(self, type: str, payload: bytes = b"", **fields: Any) -> wire.Frame:
-        silence_s = self._deadlines.load_s
-        timeout_s = silence_s + self._deadlines.margin_s
-        return self._link.ask(type, timeout_s, payload, token=self.token, silence_s=silence_s, **fields)
+        self._ahead.finish()
+        return self._wait_worker(self._send_worker(type, payload, **fields), type)
+
+    def _send_worker(self, type: str, payload: bytes, **fields: Any) -> int:
+        return self._link.send(type, payload, token=self.token, silence_s=self._deadlines.load_s, **fields)
+
+    def _wait_worker(self, request: int, type: str) -> wire.Frame:
+        return self._link.wait(request, (type,), self._deadlines.load_s + self._deadlines.margin_s)
 
 
 def _parts(items: list[Any]) -> Iterator[list[Any]]:

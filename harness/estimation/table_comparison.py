@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from harness.errors import ConfigurationError, reason_of
+from harness.estimation.known_networks import hashes_of, known_networks
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
-from harness.files import read_file
 from harness.lut.diff import EntryChange, common_layers, is_relevant
 from harness.lut.table import Lut
 from harness.network.keyed_reading import read_keyed_networks
-from harness.network.model_references import BUILTIN_NAMES, BUILTIN_PREFIX, Models, is_builtin, model_references
+from harness.network.model_references import Models, model_references
 from harness.network.network_list import RefusedNetwork
 from harness.workspace import Workspace
 
 Faster = Literal["a", "b", "neither"]
-_MAX_FILE_BYTES = 2 << 30
-_HASH = 8
-"""Digits of a file's hash by which entries name their networks."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +102,7 @@ def compare_tables(
     references = model_references(models)
     unnamed: tuple[str, ...] = ()
     if not references:
-        references, unnamed = _known_networks(_hashes(a) & _hashes(b), a, workspace)
+        references, unnamed = known_networks(hashes_of(a) & hashes_of(b), a, workspace)
     networks: tuple[ComparedNetwork, ...] = ()
     refused: tuple[RefusedNetwork, ...] = ()
     if references:
@@ -151,31 +145,6 @@ def _by_operators(layers: Iterable[ComparedLayer]) -> tuple[ComparedOperators, .
         wins = [sum(one.faster == side for one in own) for side in ("a", "b")]
         found.append(ComparedOperators(op, len(own), a_s, b_s, b_s / a_s, *wins))
     return tuple(sorted(found, key=lambda one: -abs(one.b_s - one.a_s)))
-
-
-def _hashes(table: Lut) -> set[str]:
-    return {name for entry in table.entries for name in entry.networks.split()}
-
-
-def _known_networks(hashes: set[str], table: Lut, workspace: Workspace) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the built-in networks and files of the workspace that have these hashes, and the hashes left over."""
-    found: dict[str, str] = {}
-    for path in sorted(workspace.root.glob("**/*.onnx")) if hashes else ():
-        found.setdefault(_hash_of(path), str(path))
-    left = hashes - found.keys()
-    if left:
-        builtin = [f"{BUILTIN_PREFIX}{name}" for name in BUILTIN_NAMES]
-        read = read_keyed_networks(builtin, table.rules).networks
-        found |= {one.sha256[:_HASH]: one.file for one in read if is_builtin(one.file)}
-    known = tuple(found[one] for one in sorted(hashes & found.keys(), key=lambda one: found[one]))
-    return known, tuple(sorted(hashes - found.keys()))
-
-
-def _hash_of(path: Path) -> str:
-    try:
-        return hashlib.sha256(read_file(path, _MAX_FILE_BYTES)).hexdigest()[:_HASH]
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read", why=reason_of(error)) from error
 
 
 def side_names(a: Lut, b: Lut) -> Sequence[str]:

@@ -15,7 +15,6 @@ from harness.measure.progress import Observer, ignore
 from harness.measure.request import ProfileRequest
 from harness.network.model_references import Models, model_references
 from harness.probe.auxiliary import AUTO, AuxiliaryChoice, chosen_kind
-from harness.settings import DEFAULT_DEVICE
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
 
 _POLL_S = 2.0
@@ -26,7 +25,7 @@ _POLL_S = 2.0
 def profile(
     models: Models = (),
     *,
-    device: str = DEFAULT_DEVICE,
+    device: str | None = None,
     policy: RepeatPolicy | None = None,
     auxiliary: AuxiliaryChoice | None = AUTO,
     dims: Mapping[str, int] | None = None,
@@ -48,8 +47,9 @@ def profile(
     harness or the device refuses are left out and listed in the result; with `strict`, or if none is left, the refusal
     is raised. Raises the errors of `harness.errors`; the samples taken until then are kept.
     """
+    workspace = as_workspace(workspace)
     request = ProfileRequest(
-        device=device,
+        device=device or workspace.default_device,
         models=model_references(models),
         policy=policy or RepeatPolicy(),
         auxiliary=chosen_kind(auxiliary),

@@ -20,7 +20,7 @@ from harness.imports.named_nodes import Networks, node_layers
 from harness.imports.source_file import read_source
 from harness.lut.table import Lut
 from harness.lut.table_files import publish
-from harness.validation.network_validation import Validation
+from harness.validation.results import Validation
 from harness.workspace import AnyWorkspace, as_workspace
 
 Note = Callable[[str], None]

@@ -18,7 +18,7 @@ from harness.imports.named_nodes import Networks
 from harness.lut.table import Lut
 from harness.measure.summary import Z_95
 from harness.network.network import Network
-from harness.validation.network_validation import NetworkValidation, Validation
+from harness.validation.results import NetworkValidation, Validation
 
 _FEW = 3
 _MAD_TO_SIGMA = 1.4826

@@ -38,12 +38,11 @@ from harness.probe.batches import Visits
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import LayerProbes
 from harness.samples import Sample
-from harness.settings import DEFAULT_DEVICE
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
 
 
 def build_lut(
-    device: str = DEFAULT_DEVICE,
+    device: str | None = None,
     *,
     workspace: AnyWorkspace = None,
     method: LatencyMethod = DEFAULT_METHOD,
@@ -61,6 +60,7 @@ def build_lut(
     altered on disk, LutError for more layers than a table holds, and IllConditionedDesign.
     """
     workspace, variant = as_workspace(workspace), Variant(batch, threads)
+    device = device or workspace.default_device
     if not workspace.journal.exists():
         raise _nothing_measured(workspace, device, variant)
     with Journal(workspace.journal) as journal:

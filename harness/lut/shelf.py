@@ -11,7 +11,8 @@ from pathlib import Path
 
 from harness.device.overrides import Variant
 from harness.errors import ConfigurationError, LutNotFound, reason_of
-from harness.lut.table_choice import latest_lut, made_of, table_folders
+from harness.lut.published_tables import PUBLISHED
+from harness.lut.table_choice import default_table, made_of, table_folders
 from harness.text import whole_number
 from harness.workspace import Workspace
 
@@ -28,7 +29,7 @@ class ShelvedTable:
     """A table as its manifest describes it; `created` is empty for one whose manifest cannot be read.
 
     `variant` has the options of its batch and threads. `is_default` is whether commands use it for its device and
-    variant unless --lut names another.
+    variant unless --lut names another. `is_published` tables are those of the package.
     """
 
     path: Path
@@ -38,6 +39,7 @@ class ShelvedTable:
     entries: int
     size_bytes: int
     is_default: bool
+    is_published: bool
 
     @property
     def device(self) -> str:
@@ -60,8 +62,11 @@ class Pruning:
 
 
 def list_tables(workspace: Workspace, device: str | None = None) -> tuple[ShelvedTable, ...]:
-    """Return the tables of a workspace, or of one device: by device, the newest first."""
-    folders = table_folders(workspace.lut, "*" if device is None else device)
+    """Return the tables of a workspace and of the package, or of one device: by device, the newest first."""
+    wanted = "*" if device is None else device
+    own, package = table_folders(workspace.lut, wanted), table_folders(PUBLISHED, wanted)
+    names = {folder.name for folder in own}
+    folders = (*own, *(folder for folder in package if folder.name not in names))
     found = [_shelved(workspace, folder) for folder in folders]
     newest = sorted(found, key=lambda one: (one.created or one.path.name, one.path.name), reverse=True)
     return tuple(sorted(newest, key=lambda one: one.device))
@@ -74,7 +79,7 @@ def plan_pruning(workspace: Workspace, keep: int, device: str | None = None) -> 
     names: a report, the results of nights that later nights are compared with, or a settings file.
     """
     groups: defaultdict[tuple[str, str, Variant], list[ShelvedTable]] = defaultdict(list)
-    tables = list_tables(workspace, device)
+    tables = [one for one in list_tables(workspace, device) if not one.is_published]
     for table in tables:
         groups[table.device, table.method, table.variant].append(table)
     old = [one for group in groups.values() for one in group[keep:] if one.created and not one.is_default]
@@ -103,12 +108,13 @@ def _shelved(workspace: Workspace, folder: Path) -> ShelvedTable:
     variant = Variant(batch or None, (threads or None) if "threads" in facts else None)
     size_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     is_default = made.fingerprint is not None and _default(workspace, folder.parent.name, variant) == folder
-    return ShelvedTable(folder, made.created, made.method, variant, made.entries, size_bytes, is_default)
+    published = folder.is_relative_to(PUBLISHED)
+    return ShelvedTable(folder, made.created, made.method, variant, made.entries, size_bytes, is_default, published)
 
 
 def _default(workspace: Workspace, device: str, variant: Variant) -> Path | None:
     try:
-        return latest_lut(workspace.lut, device, variant)
+        return default_table(workspace, device, variant)
     except LutNotFound:
         return None
 

@@ -28,7 +28,7 @@ def open_lut(
     batch: int | None = None,
     threads: int | None = None,
 ) -> Lut:
-    """Open the newest table of `device` (default cpu01) for this batch and these threads, or the table `lut`.
+    """Open the newest table of `device` for this batch and these threads, or the table `lut`.
 
     `lut` is the folder of a table, its name `<device>/<folder>` in the workspace, or an open `Lut`, which is returned.
     Open a table once to estimate many networks. Raises LutNotFound, LutCorrupt, and LutMismatch if it belongs to
@@ -62,8 +62,16 @@ def open_table(
         from harness.device.inventory import find_device, load_inventory
 
         find_device(load_inventory(workspace.devices), name)
-    published = bool(_tables(PUBLISHED, name, variant)) and not _tables(workspace.lut, name, variant)
-    return read_lut(latest_lut(PUBLISHED if published else workspace.lut, name, variant), name)
+    return read_lut(default_table(workspace, name, variant), name)
+
+
+def default_table(workspace: Workspace, device: str, variant: Variant = NO_VARIANT) -> Path:
+    """Return the folder of the newest table of a device, of the package if the workspace has none.
+
+    Raises LutNotFound.
+    """
+    published = bool(_tables(PUBLISHED, device, variant)) and not _tables(workspace.lut, device, variant)
+    return latest_lut(PUBLISHED if published else workspace.lut, device, variant)
 
 
 def _with_threads(table: Lut, variant: Variant) -> Lut:

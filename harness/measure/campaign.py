@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -32,6 +31,9 @@ _LOAD_BYTES = 300 << 10
 MAX_DEATHS = 3
 """Deaths of the worker while it loads a probe, after which the probe counts as refused."""
 
+_Prospect = tuple[float, int, int]
+"""What further rounds of a batch are worth, the number of the batch, and the rounds that it has then."""
+
 
 @dataclass
 class CampaignRun:
@@ -49,6 +51,8 @@ class CampaignRun:
     excluded: str | None = None
     _requests: DeviceRequests = field(init=False)
     _loaded: LoadedProbes = field(init=False)
+    _sends_ahead: bool = False
+    _prospects: dict[int, tuple[int, _Prospect | None]] = field(default_factory=dict)
     _rounds: list[int] = field(default_factory=list)
     _refused: set[str] = field(default_factory=set)
     _forecast: CampaignForecast = field(init=False)
@@ -63,7 +67,9 @@ class CampaignRun:
         """
         journal, number = self.on.journal, self.campaign.id
         self._requests = DeviceRequests.of(self.on, self.campaign, self._limit_s())
-        self._loaded = LoadedProbes.of(self.on.session)
+        # Beside others, nobody knows which probe killed a worker: after a death, probes are loaded one by one.
+        self._sends_ahead = not journal.has_deaths(number)
+        self._loaded = LoadedProbes.of(self.on.session, self._weight_bytes, self._send_ahead)
         self._refused = {record.id for record in journal.probes(number).values() if record.refused}
         self._rounds = [self._whole_rounds(batch) for batch in range(len(self.plan.batches))]
         batches = self.plan.batches
@@ -77,6 +83,8 @@ class CampaignRun:
             self._measure()
         except TimeUp:
             time_is_up = True
+        finally:
+            self._requests.write_spent()
         self._loaded.drop()
         if min(self._rounds, default=0) >= self.policy.fewest_rounds or not self._rounds:
             settled = not (time_is_up or self._is_spent())
@@ -128,8 +136,13 @@ class CampaignRun:
                 return rounds
             rounds += 1
 
+    @property
+    def _left_s(self) -> float:
+        """The device time left of the budget."""
+        return math.inf if self.policy.budget_s is None else self.policy.budget_s - self._requests.spent_s
+
     def _is_spent(self) -> bool:
-        return self.policy.budget_s is not None and self._requests.spent_s >= self.policy.budget_s
+        return self._left_s <= 0
 
     def _measure_batch(self, number: int, rounds: int) -> None:
         """Load a batch and visit it until it has so many rounds, or the budget is spent."""
@@ -147,18 +160,17 @@ class CampaignRun:
         present = self._loaded.load((*batch.loads, self.plan.reference), self._load)
         batch = replace(batch, loads=tuple(load for load in batch.loads if load in present))
         self._forecast.loaded(number, time.monotonic() - started_s)
-        at_once = self._requests.pool_rounds(batch) if batch.visits == "pool" else 1
+        pool_rounds = self._requests.pool_rounds(batch) if batch.visits == "pool" else 0
+        untimed = batch.loads if pool_rounds > 1 else ()
         while self._rounds[number] < rounds and not (self._is_spent() and self._rounds[number]):
             first, started_s = self._rounds[number], time.monotonic()
-            last = min(first + at_once, rounds)
-            due = [self._due(number, batch, present, round) for round in range(first, last)]
+            last = min(first + (pool_rounds or self._requests.rounds_at_once(batch, self._left_s)), rounds)
             finish = partial(self.on.journal.finish_round, self.campaign.id, self.on.session.token, number, last)
-            untimed = batch.loads if at_once > 1 else ()
-            self._requests.visit(list(itertools.chain(*due)), batch, finish, untimed)
+            self._requests.visit(self._due(number, batch, present, range(first, last)), batch, finish, untimed)
             self._rounds[number] = last
             self._forecast.visited(number, last, time.monotonic() - started_s)
             self._report("measuring", number)
-        self._loaded.end_batch(present, lambda load: self.plan.probes[probe_of(load)].model.weight_bytes)
+        self._loaded.end_batch(present)
         self._foresee(number, self._loaded.holds(present))
 
     def _foresee(self, number: int, kept: bool) -> None:
@@ -169,15 +181,21 @@ class CampaignRun:
         share = len(open_probes) / max(1, len(batch.probes)) if batch.visits == "cold" else 1.0
         self._forecast.ended(number, rounds + more, share, kept=kept)
 
-    def _due(self, number: int, batch: Batch, present: set[str], round: int) -> list[DueVisit]:
-        """Return the visits of a round that the journal lacks, in their order."""
-        order = self._order(number, round)
+    def _due(self, number: int, batch: Batch, present: set[str], rounds: range) -> list[DueVisit]:
+        """Return the visits of rounds that the journal lacks, in their order."""
         # Cold visits beyond the minimum need only the probes that are still uncertain.
-        is_extra = batch.visits == "cold" and self.policy.runs is None and round >= self.policy.min_rounds
-        visited = {*(self._open(batch, round) if is_extra else batch.loads), self.plan.reference} & present
-        taken = self.on.journal.slots(self.campaign.id, number, round)
-        due = [(Slot(number, round, at), load) for at, load in enumerate(order) if load in visited]
-        return [(slot, load) for slot, load in due if slot not in taken]
+        sequential = batch.visits == "cold" and self.policy.runs is None and rounds.stop > self.policy.min_rounds
+        short = self._open(batch, rounds.start) if sequential else {}
+        until = {probe: rounds.start + self.policy.needed_rounds(rounds.start, one) for probe, one in short.items()}
+        due: list[DueVisit] = []
+        for round in rounds:
+            is_extra = sequential and round >= self.policy.min_rounds
+            loads = [probe for probe, end in until.items() if round < end] if is_extra else batch.loads
+            visited = {*loads, self.plan.reference} & present
+            taken = self.on.journal.slots(self.campaign.id, number, round)
+            slots = ((Slot(number, round, at), load) for at, load in enumerate(self._order(number, round)))
+            due.extend((slot, load) for slot, load in slots if load in visited and slot not in taken)
+        return due
 
     def _order(self, number: int, round: int) -> list[str]:
         """Return the loads of a batch and the reference probe in the order of a round."""
@@ -203,13 +221,19 @@ class CampaignRun:
 
     def _most_worthwhile(self) -> tuple[int, int] | None:
         """The batch in which a second of device time narrows intervals most, with its new number of rounds, or None."""
-        found: list[tuple[float, int, int]] = []
-        for number, batch in enumerate(self.plan.batches):
-            rounds = self._rounds[number]
-            open_probes = self._open(batch, rounds)
-            if more := self.policy.more_rounds(rounds, open_probes):
-                found.append((self._worth(batch, open_probes, rounds, more), number, rounds + more))
+        found = [one for number in range(len(self.plan.batches)) if (one := self._prospect(number)) is not None]
         return max(found, key=lambda one: one[0])[1:] if found else None
+
+    def _prospect(self, number: int) -> _Prospect | None:
+        """Return what further rounds of a batch are worth; computed anew if its probes have new samples."""
+        batch, rounds, samples = self.plan.batches[number], self._rounds[number], self._requests.samples
+        count = sum(len(samples.get(probe, ())) for probe in batch.probes)
+        if number not in self._prospects or self._prospects[number][0] != count:
+            open_probes = self._open(batch, rounds)
+            more = self.policy.more_rounds(rounds, open_probes)
+            worth = self._worth(batch, open_probes, rounds, more) if more else 0.0
+            self._prospects[number] = count, (worth, number, rounds + more) if more else None
+        return self._prospects[number][1]
 
     def _worth(self, batch: Batch, open_probes: Mapping[str, Measurement], rounds: int, more: int) -> float:
         """Variance that further rounds remove from the batch's sum, relative to the square of the sum, per second."""
@@ -220,6 +244,15 @@ class CampaignRun:
         visited = open_probes if batch.visits == "cold" else batch.loads
         cost_s = sum(device_s(samples[probe_of(load)][-1:]) for load in visited if probe_of(load) in samples)
         return gained * more / (rounds + more) / max(total_s, 1e-12) ** 2 / max(cost_s * more, 1e-12)
+
+    def _weight_bytes(self, load: str) -> int:
+        return self.plan.probes[probe_of(load)].model.weight_bytes
+
+    def _send_ahead(self, load: str) -> bool:
+        """Send a probe before `_load` loads it; return whether the device takes it."""
+        probe = self.plan.probes[probe_of(load)]
+        may = self._sends_ahead and probe.id not in self._refused
+        return may and self.on.session.put_ahead(load_request(probe, load))
 
     def _load(self, load: str) -> bool:
         """Load a probe and return whether the device accepted it."""
@@ -235,7 +268,11 @@ class CampaignRun:
             self._refuse(probe, refusal.why or refusal.what)
             return False
         except WorkerDied as death:  # another cause would not repeat at the same probe
-            if self.on.journal.count_death(self.campaign.id, self.on.session.token, probe.id) >= MAX_DEATHS:
+            deaths = [
+                self.on.journal.count_death(self.campaign.id, self.on.session.token, one)
+                for one in dict.fromkeys((probe.id, *map(probe_of, self.on.session.sent_ahead)))
+            ]
+            if deaths[0] >= MAX_DEATHS:
                 self._refuse(probe, f"the worker died while loading it: {death.why}")
             raise
         return True

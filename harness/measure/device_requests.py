@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.device.session import LoadRequest, Series, Visit
@@ -11,6 +11,7 @@ from harness.device.time_limit import too_slow
 from harness.errors import DeviceTooSlow
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal.records import Campaign, Slot
+from harness.measure.policy import REFERENCE_EVERY
 from harness.probe.batches import Batch, probe_of
 from harness.probe.probe import Probe
 from harness.samples import Sample
@@ -23,6 +24,8 @@ MAX_REQUEST_VISITS = 2000
 """Visits that one request surely holds."""
 REQUEST_S = 30.0
 """Expected time of one request outside pools: what is lost at most if the connection breaks before its end record."""
+ROUNDS_REQUEST_S = 2.0
+"""Device time of the rounds outside pools that are requested at once: each request ends with a commit and a report."""
 _UNKNOWN_S = 1.0
 _OVERHEAD_S = 1.0
 """Expected time of a run while none is known, and time of a request that does not count as slowness."""
@@ -108,6 +111,18 @@ class DeviceRequests:
         if not due:
             finish()
 
+    def rounds_at_once(self, batch: Batch, left_s: float) -> int:
+        """Return how many rounds of a batch outside pools to request at once, with so much device time left.
+
+        It is one round until each probe has a sample, which shows how long a round takes.
+        """
+        visited = [*batch.loads, *[self.campaign.reference] * -(-len(batch.loads) // REFERENCE_EVERY)]
+        known = self._latest_s(visited)
+        if not known.keys() >= set(map(probe_of, visited)):
+            return 1
+        round_s = sum(known[probe_of(load)] for load in visited) * (batch.runs + batch.warmup)
+        return max(1, int(min(ROUNDS_REQUEST_S, left_s) / max(round_s, 1e-9)))
+
     def pool_rounds(self, batch: Batch) -> int:
         """Run a pool without keeping its samples; return how many rounds to request at once.
 
@@ -122,6 +137,12 @@ class DeviceRequests:
             round_s = self._untimed_round(batch)
         most = MAX_REQUEST_VISITS // len(batch.loads) - 1
         return max(1, min(most, int(POOL_REQUEST_S / max(round_s, 1e-9))))
+
+    def write_spent(self) -> None:
+        """Write the time of untimed runs to the journal, if no series has done so since."""
+        if self._unwritten_s:
+            self.on.journal.spend(self.campaign.id, self.on.session.token, self._unwritten_s)
+            self._unwritten_s = 0.0
 
     def too_slow(self, why: str) -> DeviceTooSlow:
         """Return the error for a device that did not finish in time: that of the job, if that is up."""
@@ -139,8 +160,10 @@ class DeviceRequests:
     def _divided(self, due: Sequence[DueVisit], batch: Batch) -> Iterator[Sequence[DueVisit]]:
         """Divide visits into requests of about REQUEST_S, as the visits so far suggest; a pool is not divided."""
         while due and batch.visits != "pool":
-            known = {probe: device_s(samples[-1:]) for probe, samples in self.samples.items()}
-            longest_s, left_s = max(known.values(), default=_UNKNOWN_S), REQUEST_S
+            known = self._latest_s(load for _, load in due)
+            unknown = any(probe_of(load) not in known for _, load in due)
+            longest_s = max(self._latest_s(self.samples).values(), default=_UNKNOWN_S) if unknown else 0.0
+            left_s = REQUEST_S
             for count, (_, load) in enumerate(due):
                 left_s -= known.get(probe_of(load), longest_s) * (batch.runs + batch.warmup) * self._slowness
                 if left_s < 0 and count:
@@ -152,6 +175,11 @@ class DeviceRequests:
         if due:
             yield due
 
+    def _latest_s(self, loads: Iterable[str]) -> dict[str, float]:
+        """Return the device time of the newest sample of each probe that has one."""
+        probes = dict.fromkeys(map(probe_of, loads))
+        return {probe: device_s(taken[-1:]) for probe in probes if (taken := self.samples.get(probe))}
+
     def _visit(self, due: Sequence[DueVisit], batch: Batch, untimed: Sequence[str], finish: Callable[[], None]) -> None:
         """Visit the loads of these slots in one request, after a visit to each of `untimed`; commit once."""
         visits = [Visit(load, batch.warmup, batch.runs) for load in (*untimed, *(load for _, load in due))]
@@ -162,11 +190,9 @@ class DeviceRequests:
             timed_s = sum(self._record(series, state, slots) for series, state in confirmed)
             # An untimed run takes about as long as a timed one.
             self._spend(batch.warmup / batch.runs * timed_s)
-            if self._unwritten_s:
-                self.on.journal.spend(self.campaign.id, self.on.session.token, self._unwritten_s)
+            self.write_spent()
             if sum(len(series) for series, _ in confirmed) == len(visits):  # a cancelled run has fewer
                 finish()
-        self._unwritten_s = 0.0
         took_s = time.monotonic() - started_s - _OVERHEAD_S
         self._slowness = max(1.0, took_s / max(timed_s * (1 + batch.warmup / batch.runs), 1e-9))
         self.check_stop()
@@ -194,7 +220,7 @@ class DeviceRequests:
         return round_s
 
     def _spend(self, seconds: float) -> None:
-        """Count the time of untimed runs, which is written with the next series."""
+        """Count the time of untimed runs, which is written with the next series or by `write_spent`."""
         self.spent_s += seconds
         self._unwritten_s += seconds
 

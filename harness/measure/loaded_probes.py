@@ -1,12 +1,12 @@
 """The probes that a device holds between the passes over a campaign's batches.
 
 A batch that fits beside those before it stays loaded, so that later passes need not load it again. The others are
-loaded for each pass.
+loaded for each pass. Further probes are on their way while the device loads one, so that neither side waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -22,30 +22,51 @@ _STRUCTURES_BYTES = 300 << 10
 """What a session of ONNX Runtime takes besides weights: 270 KB in the mean over 396 probes of three networks."""
 
 
+_AHEAD_BYTES = 128 << 20
+"""Weights of the probes that are sent ahead: a device may load them side by side, and makes their weights for that."""
+
+
 @dataclass
 class LoadedProbes:
-    """The loads of one session, of which batches with at most `room_bytes` together stay from pass to pass."""
+    """The loads of one session, of which batches with at most `room_bytes` together stay from pass to pass.
+
+    `weight_bytes` is the size of a load's weights. `send` sends a load ahead and returns whether the device takes it.
+    """
 
     session: AgentSession
+    weight_bytes: Callable[[str], int]
+    send: Callable[[str], bool]
     room_bytes: float = 0.0
     _kept: set[str] = field(default_factory=set)
     _kept_bytes: int = 0
 
     @classmethod
-    def of(cls, session: AgentSession) -> Self:
+    def of(cls, session: AgentSession, weight_bytes: Callable[[str], int], send: Callable[[str], bool]) -> Self:
         """Return the probes of a session before any is loaded, with the room that its device reports."""
         if KEPT not in session.hello.reveals:
-            return cls(session)
-        return cls(session, _SHARE * session.status()["state"].get("memory_available_bytes", 0.0))
+            return cls(session, weight_bytes, send)
+        memory_bytes = session.status()["state"].get("memory_available_bytes", 0.0)
+        return cls(session, weight_bytes, send, _SHARE * memory_bytes)
 
-    def load(self, loads: Iterable[str], load: Callable[[str], bool]) -> set[str]:
+    def load(self, loads: Collection[str], load: Callable[[str], bool]) -> set[str]:
         """Return those of `loads` that the device holds, after loading with `load` those that it did not keep."""
-        return {one for one in loads if one in self._kept or load(one)}
+        missing = list(dict.fromkeys(one for one in loads if one not in self._kept))
+        held, sent = set(loads) & self._kept, 0
+        for at, one in enumerate(missing):
+            sent = max(sent, at)
+            while sent < len(missing) and self._has_room(missing[at : sent + 1]) and self.send(missing[sent]):
+                sent += 1
+            if load(one):
+                held.add(one)
+        return held
 
-    def end_batch(self, loads: Iterable[str], weight_bytes: Callable[[str], int]) -> None:
+    def _has_room(self, waiting: Sequence[str]) -> bool:
+        return len(waiting) == 1 or sum(map(self.weight_bytes, waiting)) <= _AHEAD_BYTES
+
+    def end_batch(self, loads: Iterable[str]) -> None:
         """Keep the loads of a batch if there is room for all, and drop those that are not kept."""
         new = sorted(set(loads) - self._kept)
-        size = sum(_COPIES * weight_bytes(load) + _STRUCTURES_BYTES for load in new)
+        size = sum(_COPIES * self.weight_bytes(load) + _STRUCTURES_BYTES for load in new)
         if self._kept_bytes + size <= self.room_bytes:
             self._kept.update(new)
             self._kept_bytes += size

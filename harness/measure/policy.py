@@ -81,9 +81,13 @@ class RepeatPolicy:
         """Return how many further rounds should bring these probes to the target, 0 for none."""
         if self.runs is not None or not open_probes or rounds >= self.max_rounds:
             return 0
-        widest = max(one.halfwidth_s / max(one.latency_s, 1e-12) for one in open_probes.values())
-        needed = math.ceil(rounds * ((widest / self.target) ** 2 - 1)) if math.isfinite(widest) else rounds
+        needed = max(self.needed_rounds(rounds, one) for one in open_probes.values())
         return min(max(FEWEST_MORE, needed), self.max_rounds - rounds)
+
+    def needed_rounds(self, rounds: int, probe: Measurement) -> int:
+        """Return how many further rounds should bring a probe to the target, 0 if it is there."""
+        width = probe.halfwidth_s / max(probe.latency_s, 1e-12)
+        return max(0, math.ceil(rounds * ((width / self.target) ** 2 - 1))) if math.isfinite(width) else rounds
 
 
 def unsettled(measurements: Mapping[str, Measurement], target: float) -> tuple[str, ...]:

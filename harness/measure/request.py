@@ -12,7 +12,7 @@ from harness.network.network import Network
 from harness.network.network_list import NetworkList, read_networks
 from harness.network.zoo import NAMES as REFERENCE_NETWORKS
 from harness.probe.auxiliary import AuxiliaryKind
-from harness.settings import DEFAULT_DEVICE, SPACE_COUNT, SPACE_TARGET
+from harness.settings import SPACE_COUNT, SPACE_TARGET
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ProfileRequest:
     from, planned for comparisons with that probability of a false alarm.
     """
 
-    device: str = DEFAULT_DEVICE
+    device: str
     models: tuple[ModelReference, ...] = ()
     space: SpaceRequest | None = None
     policy: RepeatPolicy = field(default_factory=RepeatPolicy)

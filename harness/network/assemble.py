@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
@@ -46,7 +46,7 @@ class ArraySpec:
 
     def wire(self) -> dict[str, Any]:
         """Return the spec as it is sent."""
-        return {**asdict(self), "shape": list(self.shape)}
+        return {**vars(self), "shape": list(self.shape)}
 
 
 @dataclass(frozen=True)

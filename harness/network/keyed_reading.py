@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,13 +26,8 @@ from harness.network.model_references import (
     shown,
     stem_of,
 )
-from harness.network.network_list import NetworksRead, Progress, read_each
-from harness.network.reading.limits import READING
-from harness.parallel import cores, may_fork
+from harness.network.network_list import NetworksRead, Progress, read_each, reading_jobs
 from harness.version import VERSION
-
-_FEWEST_SHARED = 4
-"""The fewest networks for which further processes start."""
 
 
 class KeyedReader:
@@ -113,29 +106,7 @@ def read_keyed_networks(
         return reader.load(reference, dims, batch, note)
 
     references = model_references(models)
-    return read_each(references, load, dims, strict=strict, note=note, jobs=_jobs(references), progress=progress)
-
-
-def _jobs(references: Sequence[ModelReference]) -> int:
-    """Return how many processes read: one for each core, or as many as may read the largest files at the same time."""
-    if len(references) < _FEWEST_SHARED or not may_fork():
-        return 1
-    largest = sorted((READING.limits(_size(one)).memory_bytes for one in references), reverse=True)[: cores()]
-    return max(1, sum(1 for taken_bytes in itertools.accumulate(largest) if taken_bytes <= _room_bytes()))
-
-
-def _room_bytes() -> int:
-    """Return half of the memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def _size(reference: ModelReference) -> int:
-    if isinstance(reference, ModelContent):
-        return len(reference.content)
-    try:
-        return os.stat(reference).st_size
-    except (OSError, ValueError):  # a built-in network, or the reader says what is wrong
-        return 0
+    return read_each(references, load, dims, strict=strict, note=note, jobs=reading_jobs(references), progress=progress)
 
 
 def _content_of(reference: ModelReference) -> str:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from harness import errors
 from harness.errors import CoverageError, HarnessError, NetworkError, NetworksRefused, UsageError
-from harness.network.model_references import ModelReference, Models, load_network, model_references, shown
+from harness.network.model_references import (
+    ModelContent,
+    ModelReference,
+    Models,
+    load_network,
+    model_references,
+    shown,
+)
 from harness.network.network import Network, UnmeasuredNode
-from harness.parallel import results
+from harness.network.reading.limits import READING
+from harness.parallel import cores, may_fork, results
 from harness.text import printable
 
-_NEXT = "Estimate the files in several commands, to find the one that ends it"
+_NEXT = "Name the files in several commands, to find the one that ends it"
+_FEWEST_SHARED = 4
+"""The fewest networks for which further processes start."""
 _NAMED = 3
 """The most files that the summary of refusals names."""
 
@@ -98,7 +110,7 @@ def read_networks(
     strict: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> NetworkList:
-    """Read all networks of a list before any is used.
+    """Read all networks of a list before any is used, in one process for each core if it is long.
 
     `batch` sets the leading dimension of all inputs. `note` receives a line for each refused network. Raises the error
     of a single network; NetworksRefused if none is left, or with `strict` if any is refused; UsageError for a dimension
@@ -108,7 +120,8 @@ def read_networks(
     def load(reference: ModelReference, note: Callable[[str], None]) -> Network:
         return load_network(reference, dims, batch, note)
 
-    return read_each(models, load, dims, strict=strict, note=note)
+    references = model_references(models)
+    return read_each(references, load, dims, strict=strict, note=note, jobs=reading_jobs(references))
 
 
 def read_each(
@@ -140,6 +153,28 @@ def read_each(
     if not refused:  # the dimension may belong to a network that was refused
         _check_dims(networks, dims or {})
     return NetworksRead(tuple(networks), tuple(refused))
+
+
+def reading_jobs(references: Sequence[ModelReference]) -> int:
+    """Return how many processes read: one for each core, or as many as may read the largest files at the same time."""
+    if len(references) < _FEWEST_SHARED or not may_fork():
+        return 1
+    largest = sorted((READING.limits(_size(one)).memory_bytes for one in references), reverse=True)[: cores()]
+    return max(1, sum(1 for taken_bytes in itertools.accumulate(largest) if taken_bytes <= _room_bytes()))
+
+
+def _room_bytes() -> int:
+    """Return half of the memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _size(reference: ModelReference) -> int:
+    if isinstance(reference, ModelContent):
+        return len(reference.content)
+    try:
+        return os.stat(reference).st_size
+    except (OSError, ValueError):  # a built-in network, or the reader says what is wrong
+        return 0
 
 
 def _attempt(reference: ModelReference, load: Load[AnyNetwork]) -> tuple[AnyNetwork | RefusedNetwork, list[str]]:

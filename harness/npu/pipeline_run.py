@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.splitting.assignment import with_room
-from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.compiler.stages import compile_graph, compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine
@@ -133,6 +134,10 @@ class _Division:
     def _task(self, groups: Sequence[CoreGroup]) -> PartitionTask:
         """Return what every partition starts from: the network as compiled for a core that shares its memories."""
         compiled, nodes = self._measured_on(contended(self._machine, groups))
+        first, *others = dict.fromkeys(self._machine.of_core(group.cores[0]) for group in groups)
+        of_kinds = {
+            kind: self._measured_on(contended(self._machine, groups, kind), compiled.graph)[1] for kind in others
+        }
         budget = self._options.cycle_budget
         limit_ps = None if budget is None else budget * self.alone.cycle_ps
         traversal = traversal_from(nodes, self._options.start)
@@ -147,13 +152,20 @@ class _Division:
             limit_ps=limit_ps,
             dynamic_factor=_dynamic_factor(compiled, nodes),
             weights=self._options.weights,
+            of_kinds={first: nodes, **of_kinds},
         )
 
-    def _measured_on(self, crowded: Machine) -> tuple[Compiled, NetworkNodes]:
-        """Return the network on one core of a machine, and its nodes with their times there."""
+    def _measured_on(self, crowded: Machine, graph: Graph | None = None) -> tuple[Compiled, NetworkNodes]:
+        """Return the network on one core of a machine, and its nodes with their times there.
+
+        Its convolutions are computed as in `graph`, if that is given.
+        """
         if crowded not in self._measured:
             compiled, timed = self._source.compiled, self._timed
-            if crowded != compiled.machine:
+            if graph is not None:
+                compiled = compile_graph(graph, crowded, replace(compiled.options, conv_algorithm="direct"))
+                timed = time_program(compiled.program, crowded)
+            elif crowded != compiled.machine:
                 compiled = compile_model(self._source.model.content, crowded, compiled.options)
                 timed = time_program(compiled.program, crowded)
             self._measured[crowded] = compiled, network_nodes(compiled.graph, crowded, timed)

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import direct_convolutions
-from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.choices import Choice
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.search.choices import Choice
 from device_agents.emulated_npu.machine import MacroAreas, macro_areas
 from device_agents.emulated_npu.reports.accounting import instruction_counts, moved_by_class
 from device_agents.emulated_npu.reports.dft_counters import dft_counters
@@ -33,7 +33,7 @@ def json_fields(run: CoreRun) -> dict[str, Any]:
         "formula_cycles": timing.cycles(timed.formula.total_ps),
         "wait_cycles": timing.cycles(timing.wait_ps),
         "waiting_queue": timing.waiting_queue.name.lower(),
-        "io_cycles": timing.cycles(timing.io_ps),
+        "io_cycles": timing.cycles(timing.transfer_ps),
         "compute_cycles": timing.cycles(timing.compute_ps),
         "mfu_cycles": timing.cycles(timing.mfu_ps),
         "vfu_cycles": timing.cycles(timing.vfu_ps),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces
 from device_agents.emulated_npu.compiler.prediction.split_choice import BEST, ONE, LayerChoice, choose_splits
 from device_agents.emulated_npu.compiler.prediction.split_times import slice_key
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import DataType
 from harness.errors import HarnessError, InputError
 from harness.host_runtime import open_session, session_options
+from harness.network.assemble import ArraySpec
 from harness.npu.activation_tables import in_standard_operators
 from harness.npu.error_translation import errors_of_compiler
 from harness.npu.loading import CompiledModel
@@ -41,6 +42,7 @@ QUANTISED_TOLERANCE = 0.05
 _SATURATING = ("Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Tanh", "Clip", "ArgMax")
 _PASSING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity")
 _FEWEST_VALUES = 8
+_SMALL_BYTES = 64 << 10
 _END, _LEAST_BETWEEN = 1e-6, 0.02
 """The part of the range at either end that counts as the end, and the share of values that must lie between."""
 
@@ -108,8 +110,37 @@ def system_error(model: NetworkModel, system: CompiledSystem, note: Note) -> flo
 
 def _arrays(model: NetworkModel) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
     """Return weights and inputs by name."""
-    weights = {spec.name: make(spec.wire()) for spec in model.weights}
-    return weights, {spec.name: make(spec.wire()) for spec in model.inputs}
+    return _SeededWeights(model.weights), {spec.name: make(spec.wire()) for spec in model.inputs}
+
+
+class _SeededWeights(Mapping[str, Array]):
+    """Weights by name, made from their seeds when they are read.
+
+    Only the last large one is kept: the emulator packs one layer after the other, and its memory has them all.
+    """
+
+    def __init__(self, weights: Sequence[ArraySpec]) -> None:
+        self._specs = {spec.name: spec for spec in weights}
+        self._small: dict[str, Array] = {}
+        self._last: tuple[str, Array] | None = None
+
+    def __getitem__(self, name: str) -> Array:
+        if name in self._small:
+            return self._small[name]
+        if self._last is None or self._last[0] != name:
+            self._last = None
+            made = make(self._specs[name].wire())
+            if made.nbytes <= _SMALL_BYTES:
+                self._small[name] = made
+                return made
+            self._last = name, made
+        return self._last[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
 
 
 def _largest_error(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float:

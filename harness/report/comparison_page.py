@@ -14,18 +14,22 @@ from harness.report.tables import CaptionedFigure, Facts, ReportTable, SavedFile
 from harness.report.units import display, duration, signed_percent, unit_for
 
 if TYPE_CHECKING:
+    from harness.estimation.table_comparison import TableComparison
     from harness.lut.table import Entry, Lut
 
 _TEMPLATE = "comparison.html.j2"
+_SIDES = {"a": "first", "b": "second", "neither": ""}
 Pair = tuple["Entry", "Entry"]
 
 
-def write_comparison(path: Path, before: Lut, after: Lut, command: str) -> None:
-    """Write the page of two tables; raises ConfigurationError if it cannot be written."""
-    write_whole(path, render_comparison(before, after, command).encode("utf-8"))
+def write_comparison(
+    path: Path, before: Lut, after: Lut, command: str, compared: TableComparison | None = None
+) -> None:
+    """Write the page of two tables, with the networks of a comparison; raises ConfigurationError if it cannot."""
+    write_whole(path, render_comparison(before, after, command, compared).encode("utf-8"))
 
 
-def render_comparison(before: Lut, after: Lut, command: str) -> str:
+def render_comparison(before: Lut, after: Lut, command: str, compared: TableComparison | None = None) -> str:
     """Return the page as text."""
     changes = compare(before, after)
     pairs = [
@@ -43,12 +47,63 @@ def render_comparison(before: Lut, after: Lut, command: str) -> str:
         _TEMPLATE,
         title=f"{display(before.name)} and {display(after.name)}",
         facts=facts,
+        networks=_networks(before, after, compared) if compared and compared.networks else None,
+        operators=_operators(before, after, compared) if compared and compared.operators else None,
         picture=_picture(pairs) if pairs else None,
         layers=_layers(before, after, pairs),
         device=_device(before, after),
         saved=_saved(pairs),
         command=command,
     )
+
+
+def _networks(before: Lut, after: Lut, compared: TableComparison) -> ReportTable:
+    unit = unit_for(one for network in compared.networks for one in (network.a_s, network.b_s) if one)
+    rows = tuple(
+        (
+            display(one.name),
+            *(
+                text
+                for latency_s, interval_s in ((one.a_s, one.a_interval_s), (one.b_s, one.b_interval_s))
+                for text in (
+                    "unknown" if latency_s is None else unit.text(latency_s),
+                    "" if interval_s is None else unit.interval(interval_s),
+                )
+            ),
+            "" if one.ratio is None else signed_percent(one.ratio - 1),
+            _SIDES[one.faster or "neither"],
+        )
+        for one in compared.networks
+    )
+    columns = [(f"{name}, {unit.symbol}", "95 % interval") for name in _names(before, after)]
+    header = ("network", *columns[0], *columns[1], "change", "faster")
+    return ReportTable("Networks, estimated from each table", header, rows, (0, 6))
+
+
+def _operators(before: Lut, after: Lut, compared: TableComparison) -> ReportTable:
+    unit = unit_for(latency_s for one in compared.operators for latency_s in (one.a_s, one.b_s))
+    rows = tuple(
+        (
+            display(one.op),
+            str(one.layers),
+            unit.text(one.a_s),
+            unit.text(one.b_s),
+            signed_percent(one.ratio - 1),
+            str(one.a_faster),
+            str(one.b_faster),
+        )
+        for one in compared.operators
+    )
+    columns = [f"{name}, {unit.symbol}" for name in _names(before, after)]
+    header = ("operator", "layers", *columns, "change", "first faster", "second faster")
+    return ReportTable("Common layers by operator, largest difference first", header, rows)
+
+
+def _names(before: Lut, after: Lut) -> list[str]:
+    """Return the names that the page's title has in full: of the devices if these differ."""
+    from harness.estimation.table_comparison import side_names
+
+    return [display(name) for name in side_names(before, after)]
 
 
 def _picture(pairs: list[Pair]) -> CaptionedFigure:
@@ -82,7 +137,7 @@ def _layers(before: Lut, after: Lut, pairs: list[Pair]) -> ReportTable:
         )
         for one, other in sorted(pairs, key=lambda pair: -abs(pair[1].latency_s - pair[0].latency_s))
     )
-    columns = [f"{display(table.name)}, {unit.symbol}" for table in (before, after)]
+    columns = [f"{name}, {unit.symbol}" for name in _names(before, after)]
     header = ("operator", "context", "key", columns[0], "±", columns[1], "±", "change")
     return ReportTable("Layers that both tables hold, largest difference first", header, rows, (0, 1, 2))
 

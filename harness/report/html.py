@@ -6,6 +6,7 @@ import base64
 import hashlib
 import importlib.resources
 import json
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +25,36 @@ from harness.text import clock_name, is_safe_name
 if TYPE_CHECKING:
     from harness.estimation.network_estimate import NetworkEstimate
     from harness.lut.table import Lut
-    from harness.validation.network_validation import Validation
+    from harness.network.keyed_network import KeyedNetwork
+    from harness.network.network_list import NetworksRead
+    from harness.validation.results import Validation
+    from harness.workspace import Workspace
 
 TEMPLATE, FIGURE_TEMPLATE, PARTS = "template.html.j2", "figure.html.j2", "parts.html.j2"
 STYLE, SCRIPTS = "report.css.j2", ("report.js.j2", "tables.js.j2")
 _LONGEST_NAME = 100
+
+
+def report_networks(
+    path: Path,
+    workspace: Workspace,
+    table: Lut,
+    read: NetworksRead[KeyedNetwork],
+    command: Sequence[str],
+    validation: Validation | None = None,
+) -> None:
+    """Write the report of networks that were read for a table, with the samples that the workspace holds of the table.
+
+    `command` is the one that writes the report. Networks that the validation refused are listed and have no section.
+    """
+    from harness.estimation.network_estimate import estimate_network
+    from harness.lut.table_samples import table_samples
+
+    refused = validation.refused_networks if validation else read.refused
+    files = {one.file for one in refused}
+    left = [one for one in read.networks if one.file not in files]
+    source = ReportSource(command, refused, table_samples(workspace, table), left)
+    write_report(path, table, [estimate_network(one, table) for one in left], validation, source)
 
 
 def write_report(
@@ -98,7 +124,7 @@ def page(template: str, **fields: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["inline_json"] = _inline_json
+    environment.filters["packed"] = _packed
     colours = _inline_json(json.dumps(COLOURS))
     own = (environment.from_string(_resource(name)).render(colours=colours) for name in SCRIPTS)
     scripts = tuple(text.replace("\r\n", "\n") for text in (*_bokeh(), *own))
@@ -173,6 +199,11 @@ def _trusted(text: str) -> str:
     if "</script" in text.lower() or "</style" in text.lower() or "<!--" in text:
         raise ValueError("a script or style of the report would end its own element")
     return text
+
+
+def _packed(text: str) -> str:
+    """Return the JSON of a figure compressed, in Base64; it is most of what grows with the number of networks."""
+    return base64.b64encode(zlib.compress(text.encode("utf-8"), 9)).decode("ascii")
 
 
 def _inline_json(text: str) -> str:

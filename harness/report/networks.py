@@ -11,7 +11,7 @@ from harness.report.units import DASH, NARROW_SPACE, Unit, display, duration, pe
 
 if TYPE_CHECKING:
     from harness.estimation.network_estimate import NetworkEstimate
-    from harness.validation.network_validation import NetworkValidation, Validation
+    from harness.validation.results import NetworkValidation, Validation
 
 Pair = tuple["NetworkEstimate", "NetworkValidation | None"]
 

@@ -27,7 +27,9 @@ from harness.network.model_references import ModelReference, is_builtin, model_p
 from harness.network.network import Network
 from harness.network.reading.limits import COMPARING, Limits, too_much_memory
 
-SECONDS = 1.5
+_SECONDS = 1.5
+"""The longest time for runs; it ends earlier once these show that both take equally long within the TOLERANCE."""
+_FEWEST_PAIRS = 10
 _OPENINGS_PER_BYTE = 0.35 / (1 << 20)
 """Measured on networks of 5 to 47 MB: to write, read and load a file takes 0.2 to 0.5 starts of a process per MB."""
 TOLERANCE = 0.08
@@ -61,8 +63,13 @@ class FileComparison:
         return self.interval[0] > 1 + TOLERANCE or self.interval[1] < 1 - TOLERANCE
 
 
+def runs_s(latency_s: float) -> float:
+    """Return how long the runs of a comparison take on a quiet host, for a network of this latency."""
+    return 2 * (_FEWEST_PAIRS + 1) * latency_s
+
+
 def openings(network: Network) -> float:
-    """Return how many times as long as the start of a process a comparison takes, beside SECONDS."""
+    """Return how many times as long as the start of a process a comparison takes, beside its runs."""
     return 1.0 + _OPENINGS_PER_BYTE * network.constant_bytes(network.nodes)
 
 
@@ -84,7 +91,9 @@ def compare_with_file(reference: ModelReference, network: Network, sent: Assembl
             "inputs": [
                 {"spec": spec.wire(), "file": name} for spec, name in zip(sent.inputs, network.inputs, strict=True)
             ],
-            "seconds": SECONDS,
+            "seconds": _SECONDS,
+            "fewest": _FEWEST_PAIRS,
+            "tolerance": TOLERANCE,
             "limits": limits and [limits.memory_bytes, limits.cpu_s],
         }
         try:

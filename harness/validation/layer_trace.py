@@ -27,7 +27,6 @@ from harness.network.layers import Layer, cut
 from harness.network.model_references import Model, load_network
 from harness.network.network import Network
 from harness.probe.probe import Probe, network_probe
-from harness.settings import DEFAULT_DEVICE
 from harness.version import VERSION
 from harness.workspace import AnyWorkspace, as_workspace
 
@@ -79,7 +78,7 @@ class NetworkTrace:
 def trace(
     model: Model,
     *,
-    devices: Sequence[str] = (DEFAULT_DEVICE,),
+    devices: Sequence[str] = (),
     dims: Mapping[str, int] | None = None,
     batch: int | None = None,
     threads: int | None = None,
@@ -93,11 +92,9 @@ def trace(
     ONNX Runtime and OpenVINO answer with their own profile, without what profiling adds; the emulated NPU answers with
     its exact times. Raises UsageError for a device that reports no layers, and a DeviceError if it refuses the network.
     """
-    if not devices:
-        raise UsageError("There is no device to trace", next_step="Name one or more devices")
     workspace, variant = as_workspace(workspace), Variant(batch, threads)
     inventory = load_inventory(workspace.devices)
-    chosen = [find_device(inventory, name) for name in dict.fromkeys(devices)]
+    chosen = [find_device(inventory, name) for name in dict.fromkeys(devices or (workspace.default_device,))]
     network = load_network(model, dims, batch)
     patience = Patience(wait_s, observe, stop)
     found = []

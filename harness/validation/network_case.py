@@ -16,6 +16,7 @@ from harness.probe.auxiliary import DEFAULT_AUXILIARY
 from harness.probe.batches import Batch
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
 from harness.probe.probe_plan import ProbePlan
+from harness.validation.stopping_rule import StoppingRule
 from harness.validation.whole_networks import ProcessSamples
 
 RUNS_PER_VISIT = 3
@@ -30,6 +31,17 @@ class NetworkCase:
     whole: Probe
     singles: Mapping[str, Probe]
     counts: Mapping[str, int]
+
+    @property
+    def covered(self) -> tuple[float, tuple[float, float]]:
+        """The estimate and its interval in seconds; raises ValueError if layers are unknown."""
+        if self.estimated.latency_s is None or self.estimated.interval_s is None:
+            raise ValueError(f"{self.estimated.name} is not covered")
+        return self.estimated.latency_s, self.estimated.interval_s
+
+    def stopping_rule(self, target: float, most_processes: int) -> StoppingRule:
+        """Return the rule that ends the measurement of the whole network."""
+        return StoppingRule(*self.covered, target, most_processes)
 
 
 def network_case(network: Network, estimated: NetworkEstimate, alone: Sequence[tuple[str, Probe]]) -> NetworkCase:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from harness.device.overrides import Variant
 from harness.device.session import Truth
@@ -24,11 +23,10 @@ from harness.network.layers import cut
 from harness.network.model_references import ModelReference, Models, model_references, shown
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
-from harness.notebook import frame, html_table
 from harness.samples import Sample
-from harness.settings import DEFAULT_DEVICE
-from harness.text import milliseconds
-from harness.validation.file_comparison import SECONDS, FileComparison, compare_with_file, openings
+from harness.settings import VALIDATION_PROCESSES
+from harness.validation.file_comparison import compare_with_file, openings, runs_s
+from harness.validation.last_validation import keep_validation
 from harness.validation.network_case import (
     NetworkCase,
     compile_s,
@@ -39,106 +37,29 @@ from harness.validation.network_case import (
     validation_plan,
 )
 from harness.validation.oracle_comparison import OracleReport, compare_network, report_truth
-from harness.validation.whole_networks import ProcessPlan, ProcessSamples, measure_processes, whole_latency
+from harness.validation.results import NetworkValidation, Validation
+from harness.validation.whole_networks import (
+    MeasuredProcesses,
+    ProcessPlan,
+    ProcessSamples,
+    measure_processes,
+    whole_latency,
+)
 from harness.workspace import AnyWorkspace, as_workspace
 
-if TYPE_CHECKING:
-    import pandas
-
-VALIDATION_POLICY = RepeatPolicy(min_rounds=6, max_rounds=20)
-DEFAULT_PROCESSES = 3
-MOST_FLOOR = 0.10
-"""Where latencies differ more between processes, no validation can say whether estimates are within 10 %."""
-
-
-@dataclass(frozen=True)
-class NetworkValidation:
-    """One network measured and estimated; `error` is (estimated - measured) / measured.
-
-    `naive_s` is the sum of its layers each timed alone in a warm loop, with neither auxiliary layer nor overhead
-    subtracted, None unless requested. `wall_s` is the wall time, whatever the clock. `processes_s` are the medians of
-    separate processes and `repeatability` is their standard deviation as a fraction, None for one process;
-    `error_beyond_floor` is the excess of the absolute error over it. `compile_s` is the median time in which processes
-    compiled the network, which is no part of a run, None where the device does not report it. `on_cpu` names nodes that
-    run on the CPU although the device is another one.
-    `file_comparison` compares what was measured with
-    the file; it is None for devices with a clock of their own.
-    """
-
-    name: str
-    estimated_s: float
-    interval_s: tuple[float, float]
-    measured_s: float
-    measured_halfwidth_s: float
-    wall_s: float
-    error: float
-    within_interval: bool
-    processes_s: tuple[float, ...]
-    repeatability: float | None
-    error_beyond_floor: float
-    naive_s: float | None
-    naive_error: float | None
-    compile_s: float | None = None
-    on_cpu: tuple[str, ...] = ()
-    file_comparison: FileComparison | None = None
-
-
-@dataclass(frozen=True)
-class Validation:
-    """All networks; errors and shares are fractions.
-
-    `floor` is the median of the networks' repeatability, None for one process, and `mape_beyond_floor` the mean of
-    `error_beyond_floor`. `fingerprint_changes` names the differences between the device now and when the table was
-    measured. `oracle` is None unless the device reports the truth. `refused_networks` are those that harness or the
-    device refuses, or that the table does not cover; no figure contains them. `method` is the one that made the table,
-    and `machine` the verdict on the machine while it measured.
-    """
-
-    device: str
-    lut: str
-    clock: str
-    networks: tuple[NetworkValidation, ...]
-    mape: float
-    within_5: float
-    within_10: float
-    interval_coverage: float
-    floor: float | None
-    mape_beyond_floor: float
-    fingerprint_changes: tuple[str, ...]
-    oracle: OracleReport | None = None
-    refused_networks: tuple[RefusedNetwork, ...] = ()
-    method: str = ""
-    machine: MachineNoise | None = None
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a frame with one network in each row: estimated and measured latency, and the error as a fraction."""
-        names = ("name", "estimated_s", "measured_s", "measured_halfwidth_s", "error", "within_interval", "wall_s")
-        return frame([{name: getattr(one, name) for name in names} for one in self.networks], names)
-
-    def _repr_html_(self) -> str:
-        rows = [
-            (one.name, milliseconds(one.estimated_s), milliseconds(one.measured_s), f"{100 * one.error:+.1f} %")
-            for one in self.networks
-        ]
-        caption = f"{self.device}: mean absolute error {100 * self.mape:.1f} %, clock {self.clock}"
-        return html_table(caption, ("network", "estimated ms", "measured ms", "error"), rows)
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether latencies repeat well enough to say if estimates are within MOST_FLOOR."""
-        resolution = None if self.machine is None else self.machine.resolution
-        return resolution is None or resolution <= MOST_FLOOR
+VALIDATION_POLICY = RepeatPolicy(min_rounds=3, max_rounds=6)
+"""The rounds of one process: processes differ by more than further samples of one of them would show."""
 
 
 # One keyword for each option of `harness validate`, and two for the call itself, as in `harness.profile`.
 def validate(
     models: Models,
     *,
-    device: str = DEFAULT_DEVICE,
+    device: str | None = None,
     lut: TableReference = None,
     workspace: AnyWorkspace = None,
     policy: RepeatPolicy = VALIDATION_POLICY,
-    processes: int = DEFAULT_PROCESSES,
+    processes: int = VALIDATION_PROCESSES,
     naive: bool = False,
     layers: bool = False,
     strict: bool = False,
@@ -151,11 +72,12 @@ def validate(
 ) -> Validation:
     """Measure whole networks on the device, on the table's clock, and compare them with their estimates.
 
-    Each network is measured in separate `processes` of the worker. `naive` also times each layer alone, and `layers`
+    Each network is measured in separate processes of the worker, until the comparison is decided or its latency is
+    within the target of the `policy`, in at most so many `processes`. `naive` also times each layer alone, and `layers`
     also compares with the runtime's own profile; an emulated device is always asked for the true latencies. A device in
     use is waited for up to `wait_s` seconds. Networks that harness or the device refuses, or that have layers the table
     lacks, are left out and listed in the result; with `strict`, or if none is left, the refusal is raised and nothing
-    is measured.
+    is measured. The workspace keeps the last validation on each device for `harness report`.
     """
     references = model_references(models)
     if not references:
@@ -176,9 +98,13 @@ def validate(
     ]
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
-    starts = [0.0 if table.clock == "device" else openings(case.network) for case in cases]
-    after = SECONDS * sum(map(bool, starts)), sum(starts)
-    wanted = ProcessPlan(validation_plan(cases), processes, policy, layers, strict, wait_s, *after, variant)
+    compared_cases = cases if table.clock != "device" else []
+    after = (
+        sum(runs_s(case.covered[0]) for case in compared_cases),
+        sum(openings(one.network) for one in compared_cases),
+    )
+    rules = {case.whole.id: case.stopping_rule(policy.target, processes) for case in cases}
+    wanted = ProcessPlan(validation_plan(cases), rules, policy, layers, strict, wait_s, *after, variant)
     measured = measure_processes(table, workspace, wanted, observe, stop or threading.Event())
     by_device = _refused_by_device(cases, measured.refused)
     refused = (*read.refused, *uncovered, *by_device)
@@ -187,14 +113,17 @@ def validate(
     note_refused(by_device, note)
     first = measured.processes[0]
     by_file = {shown(reference): reference for reference in references} if table.clock != "device" else {}
-    sizes = [SECONDS + openings(case.network) for case in left]
+    sizes = [runs_s(case.covered[0]) + openings(case.network) for case in left]
     compared, results = steps_of(observe, "comparing with the files", sizes), []
     for number, case in enumerate(left):
         compared(number, len(left))
-        results.append(_with_file(_compare(case, measured.processes, table.clock), by_file, case))
+        results.append(_with_file(_compare(case, measured, table.clock), by_file, case))
     oracle = _report_oracle(table, left, [process.truths for process in measured.processes if process.truths])
-    found = _summary(device, table, results, first.fingerprint, oracle)
-    return replace(found, refused_networks=refused, machine=judge_processes(measured.processes, table, found.floor))
+    found = _summary(table, results, first.fingerprint, oracle)
+    machine = judge_processes(measured.processes, table, found.floor)
+    found = replace(found, refused_networks=refused, machine=machine)
+    keep_validation(workspace, references, found)
+    return found
 
 
 def _with_file(
@@ -228,7 +157,7 @@ def _report_oracle(
             case.network.name,
             list(zip(cut(case.network, table.rules), case.estimated.layers, strict=True)),
             case.whole.model.names,
-            [truths[case.whole.id] for truths in processes],
+            [truths[case.whole.id] for truths in processes if case.whole.id in truths],
         )
         for case in cases
     ]
@@ -236,7 +165,6 @@ def _report_oracle(
 
 
 def _summary(
-    device: str,
     table: Lut,
     results: Sequence[NetworkValidation],
     fingerprint: Mapping[str, str],
@@ -245,7 +173,7 @@ def _summary(
     errors = [abs(result.error) for result in results]
     floors = [result.repeatability for result in results if result.repeatability is not None]
     return Validation(
-        device=device,
+        device=table.device,
         lut=table.name,
         clock=table.clock,
         networks=tuple(results),
@@ -294,18 +222,15 @@ def _uncovered(network: Network, estimated: NetworkEstimate, table: str) -> Refu
     return RefusedNetwork.of(file, CoverageError(f"{table} lacks layers of {file}", why=why, next_step=step))
 
 
-def _compare(case: NetworkCase, processes: Sequence[ProcessSamples], clock: str) -> NetworkValidation:
-    estimated = case.estimated
-    if estimated.latency_s is None or estimated.interval_s is None:
-        raise ValueError(f"{estimated.name} is not covered")
-    low, high = estimated.interval_s
-    measured = whole_latency(processes, case.whole.id, clock)
-    error = estimated.latency_s / measured.latency_s - 1
-    naive = naive_s(case, processes[0], clock)
+def _compare(case: NetworkCase, found: MeasuredProcesses, clock: str) -> NetworkValidation:
+    estimated_s, (low, high) = case.covered
+    measured = whole_latency(found.processes, case.whole.id, clock)
+    error = estimated_s / measured.latency_s - 1
+    naive = naive_s(case, found.processes[0], clock)
     return NetworkValidation(
-        name=estimated.name,
-        estimated_s=estimated.latency_s,
-        interval_s=estimated.interval_s,
+        name=case.estimated.name,
+        estimated_s=estimated_s,
+        interval_s=(low, high),
         measured_s=measured.latency_s,
         measured_halfwidth_s=measured.halfwidth_s,
         wall_s=measured.wall_s,
@@ -316,6 +241,7 @@ def _compare(case: NetworkCase, processes: Sequence[ProcessSamples], clock: str)
         error_beyond_floor=max(0.0, abs(error) - (measured.repeatability or 0.0)),
         naive_s=naive,
         naive_error=None if naive is None else naive / measured.latency_s - 1,
-        compile_s=compile_s(case, processes),
-        on_cpu=on_cpu(case, processes[0]),
+        compile_s=compile_s(case, found.processes),
+        on_cpu=on_cpu(case, found.processes[0]),
+        stopped=found.stops[case.whole.id],
     )

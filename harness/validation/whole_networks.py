@@ -1,7 +1,8 @@
 """Whole networks measured on a device, each in several separate processes of its worker.
 
-A process has its own addresses, pages and cache conflicts: one may repeat to a tenth of a percent while the next is a
-few percent off. The difference between processes is the floor below which an error of an estimate has no meaning.
+The processes take turns: each measures every network that is still open, for a short time, and ends. A process has
+its own addresses, pages and cache conflicts: one may repeat to a tenth of a percent while the next is a few percent
+off. The difference between processes is the floor below which an error of an estimate has no meaning.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
 
 from harness.device.inventory import find_device, load_inventory
 from harness.device.overrides import NO_VARIANT, Variant
@@ -21,7 +21,7 @@ from harness.lut.table import Lut
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_requests import load_request
-from harness.measure.device_run import leased_run
+from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.forecast import ProcessForecast
 from harness.measure.journal.journal import Journal
 from harness.measure.machine_noise import State, between_processes
@@ -33,6 +33,7 @@ from harness.measure.steadiness import drift_of
 from harness.measure.summary import STUDENT_95, summarise
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
+from harness.validation.stopping_rule import FEWEST_PROCESSES, Stop, StoppingRule
 from harness.workspace import Workspace
 
 VALIDATE = "validate"
@@ -60,10 +61,14 @@ class ProcessSamples:
 
 @dataclass(frozen=True)
 class MeasuredProcesses:
-    """All processes, and the whole networks that the device refuses: its reasons by probe."""
+    """All processes, and the whole networks that the device refuses: its reasons by probe.
+
+    `stops` has for each network that was measured why no further process measured it.
+    """
 
     processes: tuple[ProcessSamples, ...]
     refused: Mapping[str, str]
+    stops: Mapping[str, Stop]
 
 
 @dataclass(frozen=True)
@@ -85,14 +90,15 @@ class WholeLatency:
 class ProcessPlan:
     """What to measure in separate processes of the worker.
 
-    The first process runs all of `plan`, the others its whole networks. With `layers` each also asks for the runtime's
-    profile. A device with its own clock is always asked, once, because it runs nothing for that and repeats exactly.
-    With `strict`, the device must accept all whole networks. Each process waits up to `busy_s` for a device that is in
-    use. `after_s` and `after_openings` are the time of what follows: see `ProcessForecast`.
+    The first process runs all of `plan`, each later one the whole networks that their `rules`, by probe, do not stop.
+    With `layers` each also asks for the runtime's profile. A device with its own clock is always asked, once, because
+    it runs nothing for that and repeats exactly. With `strict`, the device must accept all whole networks. Each process
+    waits up to `busy_s` for a device that is in use. `after_s` and `after_openings` are the time of what follows: see
+    `ProcessForecast`.
     """
 
     plan: ProbePlan
-    processes: int
+    rules: Mapping[str, StoppingRule]
     policy: RepeatPolicy
     layers: bool = False
     strict: bool = False
@@ -108,24 +114,14 @@ class _ProcessObserver:
 
     observe: Observer
     forecast: ProcessForecast
+    fewest: int
     _number: int = 0
 
-    @classmethod
-    def of(cls, observe: Observer, wanted: ProcessPlan) -> Self:
-        """Return the observer of all processes of a plan."""
-        first, later = (
-            sum(len(batch.loads) for batch in plan.batches) for plan in (wanted.plan, _networks_only(wanted.plan))
-        )
-        return cls(
-            observe,
-            ProcessForecast(
-                [first, *(later for _ in range(wanted.processes - 1))], wanted.after_s, wanted.after_openings
-            ),
-        )
-
-    def begin(self, number: int) -> None:
-        """Note that a process begins."""
+    def begin(self, number: int, plan: ProbePlan) -> None:
+        """Note that a process begins; those of the fewest that follow measure the networks of its plan."""
         self._number = number
+        own, later = (sum(len(batch.loads) for batch in one.batches) for one in (plan, _networks_only(plan)))
+        self.forecast.loads = [*self.forecast.loads[:number], own, *(later for _ in range(number + 1, self.fewest))]
         self.forecast.begin(number, time.monotonic())
         self(Progress("starting", 0, 0))
 
@@ -147,12 +143,17 @@ def measure_processes(
     device = wanted.variant.device(find_device(load_inventory(workspace.devices), table.device))
     found: list[ProcessSamples] = []
     refused: dict[str, str] = {}
+    stops: dict[str, Stop] = {}
     patience = Patience(wanted.busy_s, observe, stop)
-    watched = _ProcessObserver.of(observe, wanted)
+    most = max(rule.most_processes for rule in wanted.rules.values())
+    forecast = ProcessForecast([], wanted.after_s, wanted.after_openings)
+    watched = _ProcessObserver(observe, forecast, min(most, FEWEST_PROCESSES))
     with Journal(workspace.journal) as journal:
-        for number in range(wanted.processes):
-            watched.begin(number)
-            plan = _without(wanted.plan if number == 0 else _networks_only(wanted.plan), refused)
+        for number in range(most):
+            plan = _without(wanted.plan if number == 0 else _networks_only(wanted.plan), {*refused, *stops})
+            if not _wholes(plan):
+                break
+            watched.begin(number, plan)
             with (
                 lease_when_free(device, patience, "validation") as session,
                 leased_run(session, device, journal, watched, stop, wanted.variant) as run,
@@ -162,24 +163,42 @@ def measure_processes(
                     refused |= _refusals(session, plan)
                 if refused.keys() >= _wholes(wanted.plan) or (refused and wanted.strict):
                     break
-                reference = measure_reference(run, VALIDATE, number, "reference")
-                campaign = run.begin(plan, wanted.policy.settings(VALIDATE, number))
-                CampaignRun(run, campaign, plan, wanted.policy).run()
-                records = journal.probes(campaign.id).values()
-                refused |= {one.id: one.refused for one in records if one.refused and one.role == "network"}
                 asks = number == 0 if table.clock == "device" else wanted.layers
-                truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
-                reports = dict(session.load_reports)
-                taken, states = journal.taken_samples(campaign.id), journal.states(campaign.id)
-                drift = drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock).judged
-                phases = phases_of(taken, campaign.clock)
-                found.append(
-                    ProcessSamples(
-                        *(by_probe(phases.quiet), run.fingerprint, truths, reports, reference, drift, states),
-                        phases.slow_share,
-                    )
-                )
-    return MeasuredProcesses(tuple(found), refused)
+                process, refusals = _measure_process(run, plan, wanted.policy, number, asks=asks)
+                found.append(process)
+                refused |= refusals
+                stops |= _stops(wanted.rules, _wholes(plan) - refused.keys(), found, table.clock)
+    return MeasuredProcesses(tuple(found), refused, stops)
+
+
+def _measure_process(
+    run: DeviceRun, plan: ProbePlan, policy: RepeatPolicy, number: int, *, asks: bool
+) -> tuple[ProcessSamples, dict[str, str]]:
+    """Measure the reference probe and the plan in this process; return the reasons for refused networks, too."""
+    session, journal = run.session, run.journal
+    reference = measure_reference(run, VALIDATE, number, "reference")
+    campaign = run.begin(plan, policy.settings(VALIDATE, number))
+    CampaignRun(run, campaign, plan, policy).run()
+    records = journal.probes(campaign.id).values()
+    refused = {one.id: one.refused for one in records if one.refused and one.role == "network"}
+    truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
+    reports = dict(session.load_reports)
+    phases, states = phases_of(journal.taken_samples(campaign.id), campaign.clock), journal.states(campaign.id)
+    drift = drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock).judged
+    samples = by_probe(phases.quiet)
+    process = ProcessSamples(
+        samples, run.fingerprint, truths, reports, reference, drift, states, slow_phases=phases.slow_share
+    )
+    return process, refused
+
+
+def _stops(
+    rules: Mapping[str, StoppingRule], probes: Collection[str], processes: Sequence[ProcessSamples], clock: str
+) -> dict[str, Stop]:
+    """Return those of the networks that no further process needs to measure, with the reason."""
+    measured = {probe: whole_latency(processes, probe, clock) for probe in probes}
+    found = {probe: rules[probe].stop(one.processes_s, one.halfwidth_s) for probe, one in measured.items()}
+    return {probe: reason for probe, reason in found.items() if reason is not None}
 
 
 def _refusals(session: AgentSession, plan: ProbePlan) -> dict[str, str]:
@@ -196,7 +215,8 @@ def _refusals(session: AgentSession, plan: ProbePlan) -> dict[str, str]:
 
 
 def whole_latency(processes: Sequence[ProcessSamples], probe: str, clock: str) -> WholeLatency:
-    """Return the latency of one network over all processes."""
+    """Return the latency of one network over the processes that measured it."""
+    processes = [process for process in processes if probe in process.samples]
     measured = [summarise(process.samples[probe], clock) for process in processes]
     processes_s = tuple(one.latency_s for one in measured)
     centre_s = statistics.median(processes_s)

@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,8 @@ def test_power_is_absent_where_nothing_reports_it() -> None:
     """Without a counter or a sensor, or with a single state, there is no power; a sensor alone gives its mean."""
     assert mean_power_w([{"cpu_total_s": 1.0}, {"cpu_total_s": 2.0}], 2) is None
     assert mean_power_w([{"cpu_total_s": 1.0, "energy_j": 5.0}], 2) is None
+    falls = [{"cpu_total_s": 1.0, "energy_j": 5.0}, {"cpu_total_s": 2.0, "energy_j": 4.0}]
+    assert mean_power_w(falls, 2) is None
     assert mean_power_w([{"power_w": 2.0}, {"power_w": 4.0}], 0) == 3.0
 
 
@@ -85,6 +88,72 @@ def test_counters_and_sensors_are_read(tmp_path: Path, monkeypatch: pytest.Monke
     second.mkdir()
     (second / "energy_uj").write_text("1\n")
     assert power.readings() == {"power_w": 2.5}
+
+
+@pytest.fixture
+def meter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Write a shell script as the device's power program; return its path."""
+    path = tmp_path / "power"
+    monkeypatch.setattr(power, "PROGRAM", str(path))
+
+    def write(lines: str) -> Path:
+        path.write_text(f"#!/bin/sh\n{lines}\n")
+        path.chmod(0o755)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("lines", "reading"),
+    [
+        ("echo 4.31 W", {"power_w": 4.31}),
+        ("echo '1250 J'", {"energy_j": 1250.0}),
+        ("echo 4.31", {}),
+        ("echo -1 W", {}),
+        ("echo nan W", {}),
+        ("echo 4 W; echo 5 W", {}),
+        ("echo 4 W; exit 1", {}),
+        ("sleep 60", {}),
+        ("yes", {}),
+    ],
+)
+def test_a_program_of_the_device_reports_power_or_energy(
+    lines: str, reading: dict[str, float], meter: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that prints one reading in watts or joules is believed; anything else reports nothing."""
+    monkeypatch.setattr(power, "_PROGRAM_S", 0.5)
+    meter(lines)
+    assert power.readings() == reading
+
+
+def test_a_program_that_others_could_have_written_never_runs(meter: Callable[[str], Path], tmp_path: Path) -> None:
+    """A file that the group may write, that is not executable or that leads nowhere is left alone."""
+    mark = tmp_path / "ran"
+    path = meter(f"touch {mark}; echo 4 W")
+    for mode in (0o775, 0o757, 0o644):
+        path.chmod(mode)
+        assert power.readings() == {} and not mark.exists()
+    path.unlink()
+    path.symlink_to(tmp_path / "nowhere")
+    assert power.readings() == {}
+    path.unlink()
+    meter(f"touch {mark}; echo 4 W")
+    assert power.readings() == {"power_w": 4.0} and mark.exists()
+
+
+def test_energy_of_a_benchmark_is_that_of_the_device_program(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a real script in the account of the agent, a benchmark has its power, and energy by the mean latency."""
+    program = tmp_path / ".config" / "harness" / "power"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho 4.5 W\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (one,) = harness.benchmark(bench.model, device=DEVICE, runs=20, workspace=bench.workspace).networks
+    assert one.power_w == 4.5
+    assert one.energy_j == pytest.approx(4.5 * one.latency.mean_s)
 
 
 def test_a_device_with_a_known_latency(bench: Bench) -> None:

@@ -50,9 +50,8 @@ def place(tmp_path: Path) -> Workspace:
 
 def test_run_reports_and_a_second_run_says_the_same(nightly: Run, place: Workspace, tmp_path: Path) -> None:
     """A run writes reports and copies; a second run measures nothing and ends alike; status shows the night."""
-    first = nightly(
-        "run", "--night", "2026-11-19", "--json", "--markdown", tmp_path / "m.md", "--junit", tmp_path / "j"
-    )
+    copies = ("--markdown", tmp_path / "m.md", "--junit", tmp_path / "j", "--html", tmp_path / "nights.html")
+    first = nightly("run", "--night", "2026-11-19", "--json", *copies)
     found = first.data
     assert (found["exit_code"], found["measured"], found["night"]) == (0, 1, "2026-11-19")
     report = place.reports / "nightly-2026-11-19.md"
@@ -61,6 +60,7 @@ def test_run_reports_and_a_second_run_says_the_same(nightly: Run, place: Workspa
         and report.read_bytes() == (tmp_path / "m.md").read_bytes()
     )
     assert ET.parse(place.reports / "nightly-2026-11-19.xml").getroot().tag == ET.parse(tmp_path / "j").getroot().tag
+    assert "small on bench" in (tmp_path / "nights.html").read_text() and str(tmp_path / "nights.html") in first.stderr
     assert not [path for path in place.reports.iterdir() if path.name.startswith(".")]
 
     second = nightly("run", "--night", "2026-11-19")

@@ -19,6 +19,7 @@ def test_page_of_a_run_loads_nothing_and_shows_every_layer(
     visit = browser.open(page)
     assert (visit.requests, visit.errors) == ([page.as_uri()], [])
     assert visit.page.locator("[data-figure]").count() == 4
+    assert any(layer["name"] in visit.hover("#figure-1") for layer in layers)
     table = visit.page.locator(".grid tbody")
     assert table.locator("tr").count() == len(layers)
     text = table.inner_text()

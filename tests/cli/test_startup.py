@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import arguments
+from harness.cli.app import main
+from harness.lut.published_tables import PUBLISHED
+from harness.lut.table_choice import table_folders
 
 HEAVY = ("numpy", "onnx", "onnxruntime", "pandas", "sklearn", "scipy", "bokeh", "rich", "pydantic", "paramiko")
 
@@ -32,17 +34,38 @@ def test_an_estimate_of_a_network_that_was_read_before_loads_no_runtime(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("incomplete", "completed"),
-    [("npu", ["npu01", "npu01-blind"]), ("npu01,cpu-", ["npu01,cpu-openvino"]), ("x", [])],
+    ("words", "expected"),
+    [
+        ("profile --device npu01,cpu-", {"npu01,cpu-openvino"}),
+        ("benchmark --device x", set()),
+        ("worker tcp://head:8786 --device null", {"null01"}),
+        ("devices check nu", {"null01"}),
+        ("agent install nu", {"null01"}),
+        ("nightly accept --device nu", {"null01"}),
+        ("estimate builtin:resnet5", {"builtin:resnet50"}),
+        ("report builtin:resnet5", {"builtin:resnet50"}),
+        ("npu compile builtin:resnet5", {"builtin:resnet50"}),
+        ("npu run --preset systolic-3", {"systolic-32"}),
+        ("npu sweep --preset systolic-3", {"systolic-32"}),
+        ("lut show npu", {"npu01/TABLE"}),
+        ("estimate --lut npu", {"npu01/TABLE"}),
+        ("report --lut npu", {"npu01/TABLE"}),
+        ("compare npu", {"npu01", "npu01/TABLE"}),
+    ],
 )
-def test_devices_complete(
-    incomplete: str, completed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_shell_completes_names(
+    words: str,
+    expected: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The shell completes names of devices, also after a comma."""
+    """In an empty folder, bash completes devices, networks, machines, and tables that are part of the package."""
     monkeypatch.chdir(tmp_path)
-    assert arguments.complete_device(incomplete) == completed
-
-
-def test_presets_complete() -> None:
-    """The shell completes names of built-in machines."""
-    assert arguments.complete_preset("systolic-3") == ["systolic-32"] and "edge" in arguments.complete_preset("")
+    monkeypatch.setenv("_HARNESS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"harness {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    with pytest.raises(SystemExit):
+        main([])
+    (table,) = table_folders(PUBLISHED, "npu01")
+    assert set(capsys.readouterr().out.split()) == {name.replace("TABLE", table.name) for name in expected}

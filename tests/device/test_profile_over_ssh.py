@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from harness import build_lut, estimate, profile
+from harness import build_lut, estimate, profile, validate
 from harness.lut.build import read_campaign
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign
@@ -86,6 +86,9 @@ def test_ssh_gives_what_the_local_device_gives(workspace: Workspace, model: Path
         (estimates[device],) = estimate([str(model)], device=device, workspace=workspace)
     assert estimates["cpu01"].coverage == estimates["board"].coverage
     assert estimates["board"].latency_s is not None
+    (network,) = validate([str(model)], device="board", workspace=workspace, processes=4).networks
+    assert network.stopped is not None
+    assert 3 <= len(network.processes_s) <= 4
 
 
 def _measured_twice(workspace: Workspace, model: Path) -> float:

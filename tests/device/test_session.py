@@ -157,6 +157,15 @@ def test_proper_run_is_believed(meet: Meet) -> None:
     assert (second.samples[0].cpu_ns, second.samples[0].preemptions, second.samples[1].cpu_ns) == (0, 1, None)
 
 
+def test_an_agent_of_an_older_version_gets_no_probe_ahead(meet: Meet) -> None:
+    """An agent that would refuse a second request to load gets each in its turn."""
+    session, peer = meet()
+    session.greet()
+    session.acquire("me")
+    assert not session.put_ahead(LoadRequest("p", b"model", [], [], 4))
+    assert "put" not in {frame.type for frame in peer.seen}
+
+
 def test_text_of_the_device_is_shown_without_control_characters(meet: Meet) -> None:
     """Fingerprints are cleaned of control characters."""
     session, _ = meet()

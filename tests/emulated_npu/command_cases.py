@@ -101,8 +101,8 @@ def commands(draw: st.DrawFn, layers: int = 3) -> Command:
     settings = draw(st.sampled_from(_SETTINGS))
     accumulate = function is Function.CONVOLVE and draw(st.booleans())
     layer = draw(st.integers(-1, layers - 1))
-    apart = function.is_vector and draw(st.booleans())
-    return Command(function, target, first, second, third, fourth, settings, accumulate, layer=layer, vfu_queue=apart)
+    apart = function.has_own_queue and draw(st.booleans())
+    return Command(function, target, first, second, third, fourth, settings, accumulate, layer=layer, own_queue=apart)
 
 
 def conflicting_pairs(program: Sequence[Command]) -> list[tuple[int, int]]:

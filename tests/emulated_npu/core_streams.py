@@ -115,8 +115,8 @@ class _RandomCore:
     begun: bool = False
     position: int = 0
     issue_ps: Fraction = Fraction(-1)
-    queues: tuple[list[int], ...] = field(default_factory=lambda: ([], [], []))
-    free_ps: list[Fraction] = field(default_factory=lambda: [Fraction(0)] * 3)
+    queues: tuple[list[int], ...] = field(default_factory=lambda: tuple([] for _ in Queue))
+    free_ps: list[Fraction] = field(default_factory=lambda: [Fraction(0)] * len(Queue))
     transfers: list[_Transfer] = field(default_factory=list)
     sending: Command | None = None
     semaphores: list[int] = field(default_factory=lambda: [0] * 8)
@@ -188,7 +188,7 @@ class ExactMachine:
         if not core.begun:
             if self.ended[self.group_of[number]] < core.run:
                 return False
-            fresh = _RandomCore(core.source, core.run, True, begin_ps=now, free_ps=[now] * 3)
+            fresh = _RandomCore(core.source, core.run, True, begin_ps=now, free_ps=[now] * len(Queue))
             self.cores[number] = fresh
             return True
         over = [each for each in core.transfers if each.from_ps <= now and each.left_ps == 0]

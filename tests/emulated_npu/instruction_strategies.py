@@ -95,7 +95,7 @@ def data_instructions(draw: st.DrawFn) -> DataInstruction:
         settings=settings,
         accumulate=rule.accumulate and draw(st.booleans()),
         peer=draw(st.integers(0, MAX_PEER)) if rule.peer else NO_PEER,
-        vfu_queue=function.is_vector and draw(st.booleans()),
+        own_queue=function.has_own_queue and draw(st.booleans()),
     )
 
 

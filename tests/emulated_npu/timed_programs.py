@@ -121,9 +121,14 @@ def convolve(
     )
 
 
+def cached_load(size: int, *, layer: int = 0) -> Command:
+    """Return a LOAD of `size` bytes from the last-level cache in its own queue."""
+    return replace(load(size, layer=layer, space=Space.LLC), own_queue=True)
+
+
 def compute_apart(size: int, *, layer: int = 0) -> Command:
     """Return a command on `size` elements on the VFU in its own queue."""
-    return replace(compute(size, layer=layer), vfu_queue=True)
+    return replace(compute(size, layer=layer), own_queue=True)
 
 
 def steps_of(*items: Item, control: int = 0) -> list[IssuedStep]:
@@ -135,7 +140,8 @@ def steps_of(*items: Item, control: int = 0) -> list[IssuedStep]:
 def programs(draw: st.DrawFn, shared_semaphores: bool = False, min_items: int = 0, queues: int = 2) -> list[IssuedStep]:
     """Draw programs that may deadlock; semaphore 0 leads from IO to CP and 1 back, unless all queues share them.
 
-    With three queues, the MFU takes its commands from CP and the VFU from its own queue.
+    With three queues, the MFU takes its commands from CP and the VFU from its own queue. With four, some loads are from
+    the last-level cache, in its queue.
     """
     items: list[Item] = []
     for _ in range(draw(st.integers(min_items, 24))):
@@ -144,7 +150,9 @@ def programs(draw: st.DrawFn, shared_semaphores: bool = False, min_items: int = 
         queue, count = draw(st.sampled_from(tuple(Queue)[:queues])), draw(st.sampled_from((1, 1, 2)))
         other = draw(st.sampled_from([other for each, other in pairs if each is queue]))
         semaphore = draw(st.integers(0, 1)) if shared_semaphores else None
-        if kind in "lsc":
+        if kind == "l" and queue is Queue.LLC:
+            items.append(cached_load(draw(st.integers(1, 9)), layer=layer))
+        elif kind in "lsc":
             make = {"l": load, "s": store, "c": compute if queues == 2 else _on_a_unit(queue)}[kind]
             items.append(make(draw(st.integers(1, 9)), layer=layer))
         elif kind == "w":
@@ -186,8 +194,8 @@ def tick_by_tick(steps: Sequence[IssuedStep], described: Machine, lengths: Seque
     `lengths`: cycles of each step on its unit.
     """
     depths = described.queue_depths
-    queues: list[list[int]] = [[] for _ in depths]
-    free, semaphores = [0] * len(depths), [0] * 8
+    queues: list[list[int]] = [[] for _ in Queue]
+    free, semaphores = [0] * len(queues), [0] * len(SEMAPHORES)
     position, ready_at = 0, -1
     since: dict[int, int] = {}
     for now in range(most):
@@ -209,7 +217,7 @@ def tick_by_tick(steps: Sequence[IssuedStep], described: Machine, lengths: Seque
                         break
                     queues[own].append(position)
                 position, ready_at = position + 1, -1
-            heads = [number for number in range(len(depths)) if queues[number] and free[number] <= now]
+            heads = [number for number in range(len(queues)) if queues[number] and free[number] <= now]
             # Who has waited longer takes first, in the order of the queues where several came at the same tick.
             for number in sorted(heads, key=lambda each: (since.setdefault(queues[each][0], now), each)):
                 if _acts(steps[queues[number][0]].item, semaphores):

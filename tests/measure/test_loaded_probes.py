@@ -14,7 +14,8 @@ from nullbench import build_network
 
 from device_agents.backends import create
 from device_agents.messages import LoadRequest, Revealed
-from harness.measure.campaign import CampaignRun
+from harness.errors import WorkerDied
+from harness.measure.campaign import MAX_DEATHS, CampaignRun
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import PASSES, RepeatPolicy
@@ -97,3 +98,54 @@ def test_a_device_that_does_not_say_so_keeps_nothing(tmp_path: Path, plan: Probe
     """Memory of an accelerator is not what the status reports: without the word "kept" every pass loads anew."""
     session, _ = measured(tmp_path / "other", plan, 1e12, ("unfused",))
     assert min(session.puts.values()) == PASSES
+
+
+@dataclass
+class DyingSession(CountingSession):
+    """A session with a device that takes two probes ahead, and whose worker dies while it loads a certain one.
+
+    As where probes are loaded side by side, the death meets the first one that is open.
+    """
+
+    culprit: str = ""
+    waiting: list[str] = field(default_factory=list)
+
+    def put_ahead(self, request: LoadRequest) -> bool:
+        """Take up to two probes."""
+        if len(self.waiting) < 2 and request.probe not in self.waiting:
+            self.waiting.append(request.probe)
+        return request.probe in self.waiting
+
+    @property
+    def sent_ahead(self) -> tuple[str, ...]:
+        """Return the probes whose `put` has not begun."""
+        return tuple(self.waiting)
+
+    def put(self, request: LoadRequest) -> Revealed | None:
+        """Die if the culprit is open."""
+        if self.culprit in (request.probe, *self.waiting):
+            self.waiting = [one for one in self.waiting if one != request.probe]
+            raise WorkerDied("The worker died", why="signal SIGSEGV")
+        self.waiting = [one for one in self.waiting if one != request.probe]
+        return super().put(request)
+
+
+def test_the_probe_that_kills_workers_is_found_among_those_that_were_open(tmp_path: Path, plan: ProbePlan) -> None:
+    """A probe that was open beside the one that kills workers is not refused, and no further death is needed."""
+    culprit = plan.batches[0].loads[2]
+    policy = RepeatPolicy(runs=RUNS)
+    with Journal(tmp_path / "journal.sqlite") as journal:
+        deaths = 0
+        while deaths < 10:
+            session = DyingSession(create("null", {}), culprit=culprit)
+            on = DeviceRun(session, journal, "bench")
+            key = on.key(plan, policy.settings("profile", 0))
+            campaign = on.resumable(key) or on.begin(plan, policy.settings("profile", 0))
+            try:
+                CampaignRun(on, campaign, plan, policy).run()
+                break
+            except WorkerDied:
+                deaths += 1
+        refused = [one.id for one in journal.probes(campaign.id).values() if one.refused]
+    assert refused == [culprit]
+    assert deaths == MAX_DEATHS

@@ -49,6 +49,19 @@ class RecordingSession(InProcessSession):
                     return
 
 
+@dataclass
+class SpendingSession(InProcessSession):
+    """A session that adds up the device time of its visits; an untimed run counts as long as a timed one."""
+
+    spent_s: float = 0.0
+
+    def _visit(self, at: int, visit: Visit) -> Series:
+        series = super()._visit(at, visit)
+        taken_s = sum((one.device_ns or 0) / 1e9 for one in series.samples)
+        self.spent_s += taken_s * (1 + visit.warmup / visit.runs)
+        return series
+
+
 class RefusingSession(RecordingSession):
     """A session with a device that refuses every probe."""
 
@@ -155,17 +168,39 @@ def test_a_stop_between_rounds_of_a_request_loses_and_repeats_nothing(
     assert counted(samples, plan) == sample_counts(plan)
 
 
-@pytest.mark.parametrize(("run_s", "most"), [(10.0, 3), (0.001, 10_000)])
-def test_a_cold_round_is_divided_into_short_requests(
-    tmp_path: Path, run_s: float, most: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Visits of a cold batch are requested for about 30 s at once, so that a broken link costs no more."""
+@pytest.fixture(scope="module")
+def cold(tmp_path_factory: pytest.TempPathFactory) -> ProbePlan:
+    """A plan of cold batches alone."""
     network = load_network(str(build_network(tmp_path_factory.mktemp("cold") / "chain.onnx")))
-    one = CutNetwork(network, cut(network, DEFAULT_RULES), frozenset())
-    cold = plan_probes([one], DEFAULT_RULES, AuxiliaryKind.AVGPOOL)
-    assert {batch.visits for batch in cold.batches} == {"cold"}
-    requests, samples = run(tmp_path, cold, run_s)
+    plan = plan_probes(
+        [CutNetwork(network, cut(network, DEFAULT_RULES), frozenset())], DEFAULT_RULES, AuxiliaryKind.AVGPOOL
+    )
+    assert {batch.visits for batch in plan.batches} == {"cold"}
+    return plan
+
+
+def test_a_cold_round_is_divided_into_short_requests(tmp_path: Path, cold: ProbePlan) -> None:
+    """Visits of a cold batch are requested for about 30 s at once, so that a broken link costs no more."""
+    requests, samples = run(tmp_path, cold, run_s=10.0)
     assert sample_counts(cold).items() <= {probe: len(taken) for probe, taken in samples.items()}.items()
-    after_the_first = requests[1:]
-    assert max(map(len, after_the_first)) <= most
-    assert len(after_the_first) >= len(cold.batches) * RUNS - 1
+    assert max(map(len, requests[1:])) <= 3
+
+
+def test_short_cold_rounds_are_requested_together(tmp_path: Path, cold: ProbePlan) -> None:
+    """A pass over a batch takes one request once all its probes have a sample, and two before."""
+    requests, samples = run(tmp_path, cold, run_s=1e-5)
+    assert sample_counts(cold).items() <= {probe: len(taken) for probe, taken in samples.items()}.items()
+    passes = len(RepeatPolicy(runs=RUNS).passes)
+    assert len(requests) <= len(cold.batches) * (passes + 1) + 1  # how long the first visits take is unknown
+
+
+@pytest.mark.parametrize("looks", range(0, 40, 8))
+def test_untimed_runs_count_wherever_a_campaign_stops(tmp_path: Path, plan: ProbePlan, looks: int) -> None:
+    """The journal's device time is that of all confirmed runs, also after a stop behind untimed rounds."""
+    session, policy = SpendingSession(create("null", {"c_s": 1e-5})), RepeatPolicy(runs=RUNS)
+    with Journal(tmp_path / "journal.sqlite") as journal:
+        campaign = DeviceRun(session, journal, "bench").begin(plan, policy.settings("profile", 0))
+        stopped = DeviceRun(session, journal, "bench", stop=StopAfter(looks))
+        with pytest.raises(Interrupted):
+            CampaignRun(stopped, campaign, plan, policy).run()
+        assert journal.spent_s(campaign.id) == pytest.approx(session.spent_s, rel=0.02)

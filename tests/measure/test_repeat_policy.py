@@ -105,6 +105,15 @@ def test_the_wider_an_interval_the_more_rounds_follow(rounds: int, halfwidth: fl
     assert policy.more_rounds(rounds, {}) == 0
 
 
+@given(st.integers(1, 40), st.floats(0, 10))
+def test_each_probe_has_the_rounds_that_it_needs_by_itself(rounds: int, halfwidth: float) -> None:
+    """A probe at the target needs no further round; another one as many as the square-root law says."""
+    needed = RepeatPolicy(target=0.01).needed_rounds(rounds, measured(1.0, halfwidth))
+    assert needed > 0 or halfwidth < 0.0101
+    assert needed == 0 or halfwidth > 0.01
+    assert needed == 0 or needed - 1 < rounds * ((halfwidth / 0.01) ** 2 - 1) <= needed
+
+
 def test_a_negligible_probe_does_not_hold_its_batch() -> None:
     """A probe whose interval is negligible in the sum is settled, however wide the interval is by itself."""
     batch = {"large": measured(1.0, 0.001), "tiny": measured(1e-6, 9e-7)}

@@ -15,12 +15,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from harness import cache
 from harness.errors import InvalidNetwork, NetworkError, NetworksRefused, UnresolvedDimension
-from harness.network import keyed_reading
+from harness.network import keyed_reading, network_list
 from harness.network.documents import decode_document
 from harness.network.fusion_rules import DEFAULT_RULES, UNSIGNED_PAIRS, FusionRule
 from harness.network.keyed_network import KeyedNetwork, encode_keyed, keyed, keyed_of
 from harness.network.keyed_reading import KeyedReader, read_keyed_networks
 from harness.network.model_references import BUILTIN_NAMES, load_network, model_path
+from harness.network.network_list import read_networks
 from harness.network.reading.limits import READING
 
 LIGHT = [name for name in BUILTIN_NAMES if name not in ("vgg19", "zfnet512", "alexnet")]
@@ -210,12 +211,12 @@ def test_files_that_are_read_at_once_fit_into_the_memory(
         used.append(named.pop("jobs"))
         return read(*given, **named, jobs=1)
 
-    monkeypatch.setattr(keyed_reading, "cores", lambda: 3)
+    monkeypatch.setattr(network_list, "cores", lambda: 3)
     monkeypatch.setattr(keyed_reading, "read_each", read_in_one)
-    monkeypatch.setattr(keyed_reading, "may_fork", lambda: True)  # with threads of other tests, one process reads
+    monkeypatch.setattr(network_list, "may_fork", lambda: True)  # with threads of other tests, one process reads
     paths = [str(build_network(tmp_path / f"{at}.onnx")) for at in range(4)]
     each = max(READING.limits(Path(path).stat().st_size).memory_bytes for path in paths)
-    monkeypatch.setattr(keyed_reading, "_room_bytes", lambda: room * each)
+    monkeypatch.setattr(network_list, "_room_bytes", lambda: room * each)
     assert len(read_keyed_networks(paths, DEFAULT_RULES).networks) == 4
     assert used == [jobs]
 
@@ -223,13 +224,15 @@ def test_files_that_are_read_at_once_fit_into_the_memory(
 def test_many_files_are_read_in_order_by_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several processes give the networks of one process in the order of the files, and name a refused file."""
     paths = [str(build_network(tmp_path / f"net{at}.onnx", (8, *[16 + at] * 3, 32))) for at in range(6)]
-    monkeypatch.setattr(keyed_reading, "cores", lambda: 1)
-    one = read_keyed_networks(paths, DEFAULT_RULES)
+    monkeypatch.setattr(network_list, "cores", lambda: 1)
+    monkeypatch.setattr(network_list, "may_fork", lambda: True)  # with threads of other tests, one process reads
+    one, whole = read_keyed_networks(paths, DEFAULT_RULES), read_networks(paths)
     monkeypatch.setenv(cache.VARIABLE, "")
-    monkeypatch.setattr(keyed_reading, "cores", lambda: 3)
+    monkeypatch.setattr(network_list, "cores", lambda: 3)
     seen: list[tuple[int, int]] = []
     many = read_keyed_networks(paths, DEFAULT_RULES, progress=lambda done, count: seen.append((done, count)))
     assert many == one
+    assert list(map(repr, read_networks(paths).networks)) == list(map(repr, whole.networks))
     assert seen == [(at, 6) for at in range(1, 7)]
     (tmp_path / "net3.onnx").write_bytes(b"\xff" * 100)
     notes: list[str] = []

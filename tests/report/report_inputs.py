@@ -10,7 +10,7 @@ from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.table import Lut
 from harness.network.network import FreeNode
-from harness.validation.network_validation import NetworkValidation, Validation
+from harness.validation.results import NetworkValidation, Validation
 
 
 def make_table(device: str = "board", **fingerprint: str) -> Lut:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_browser import Browser
+from bokeh_figures import figure_text
+from page_browser import DEEP, Browser
 from report_inputs import make_estimate, make_table, make_validation
 
 from harness import files
@@ -216,11 +217,8 @@ def test_many_layers_share_bars() -> None:
     layers = tuple((f"layer{at}", 1e-3) for at in range(1000))
     page = render(make_table(), [make_estimate(layers=layers)])
     assert "There are 1000 layers, so neighbours share a bar." in page
-    document = re.search(r'id="layers-1-data">(.*?)</script>', page)
-    assert document
-    tops = [
-        float(top) for column in re.findall(r'\["top",\[([^]]*)\]\]', document[1]) for top in column.split(",") if top
-    ]
+    document = figure_text(page, "layers-1")
+    tops = [float(top) for column in re.findall(r'\["top",\[([^]]*)\]\]', document) for top in column.split(",") if top]
     assert len(tops) == 251
     assert sum(tops) == pytest.approx(1000)
 
@@ -327,7 +325,7 @@ def test_hovering_shows_names_as_text(browser: Browser, tmp_path: Path) -> None:
     for name in HOSTILE[:4]:
         write_report(path, make_table(), [make_estimate("net", ((name, 2e-3),))])
         visit = browser.open(path)
-        shown = _hover(visit.page, "#layers-1", 0.3)
+        shown = visit.hover("#layers-1")
         assert f"1: {name}" in shown
         assert "2.000 ms ± 20.00 µs, 100.0 %, measured" in shown.replace("\N{NARROW NO-BREAK SPACE}", " ")
         assert (visit.dialogs, visit.errors, visit.requests) == ([], [], [path.as_uri()])
@@ -347,44 +345,13 @@ def test_page_refuses_to_run_what_is_put_into_it(browser: Browser, tmp_path: Pat
     assert len([error for error in visit.errors if "Content Security Policy" in error]) >= 2
 
 
-_DEEP = """
-(root) => {
-  const found = [];
-  const walk = (node) => {
-    found.push(node);
-    for (const child of node.children) walk(child);
-    if (node.shadowRoot) for (const child of node.shadowRoot.children) walk(child);
-  };
-  walk(root);
-  return found;
-}
-"""
-
-
 def _canvases(page: Any) -> int:
     """Return the number of figures that have a canvas of some size."""
     count = page.evaluate(
-        f"""() => Array.from(document.querySelectorAll('[data-figure]')).filter(holder => ({_DEEP})(holder)
+        f"""() => Array.from(document.querySelectorAll('[data-figure]')).filter(holder => ({DEEP})(holder)
             .some(node => node.tagName === 'CANVAS' && node.width > 100 && node.height > 50)).length"""
     )
     return int(count)
-
-
-def _hover(page: Any, figure: str, across: float = 0.5) -> str:
-    """Return the text of a figure's tooltip with the pointer at a part of its width."""
-    holder = page.locator(figure)
-    holder.scroll_into_view_if_needed()
-    box = holder.bounding_box()
-    x, y = box["x"] + across * box["width"], box["y"] + box["height"] / 2
-    page.mouse.move(x - 40, y)
-    page.mouse.move(x, y, steps=4)
-    page.wait_for_timeout(400)
-    return str(
-        page.evaluate(
-            f"""() => ({_DEEP})(document.body).filter(node => node.localName === 'div'
-                && node.getRootNode().host?.className.includes('bk-Tooltip')).map(node => node.innerText).join(' ')"""
-        )
-    )
 
 
 def test_numbers_of_figures_have_seven_digits() -> None:

@@ -91,4 +91,5 @@ def test_page_is_drawn_without_requests_and_names_stay_text(browser: Browser, tm
     visit = browser.open(page)
     assert (visit.errors, visit.dialogs) == ([], [])
     assert {address.partition(":")[0] for address in visit.requests} <= {"file", "data", "blob"}
+    assert name[:20] in visit.hover("#figure")
     assert visit.page.query_selector("img") is None

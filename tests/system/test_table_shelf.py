@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import Harness
 
+from harness import RepeatPolicy, benchmark, build_lut, open_lut, profile, validate
 from harness.lut.table_files import publish, read_lut
 
 TIMES, ERRORS = ("latency_s", "remainder_s"), ("stderr_s", "remainder_stderr_s")
@@ -26,18 +27,29 @@ def shelf(profiled: Harness, tmp_path: Path) -> Harness:
 
 
 def names(harness: Harness) -> list[str]:
-    """The names of the listed tables."""
-    return [one["name"] for one in harness("lut", "list", "--json").data["tables"]]
+    """The names of the listed tables of null01."""
+    return [one["name"] for one in harness("lut", "list", "--device", "null01", "--json").data["tables"]]
 
 
 def test_tables_are_listed_newest_first_and_one_is_the_default(shelf: Harness) -> None:
     """The list has every table once, with its entries, and marks the one that commands use."""
-    tables = shelf("lut", "list", "--json").data["tables"]
+    tables = shelf("lut", "list", "--device", "null01", "--json").data["tables"]
     assert [one["created"] for one in tables] == sorted((one["created"] for one in tables), reverse=True)
     assert [one["default"] for one in tables] == [True, False, False, False]
     assert {one["entries"] for one in tables} == {3} and all(one["bytes"] > 0 for one in tables)
-    shown = shelf("lut", "list").assert_ok().stdout
+    assert not any(one["published"] for one in tables)
+    shown = shelf("lut", "list", "--device", "null01").assert_ok().stdout
     assert shown.count("default") == 1 and all(one["name"] in shown for one in tables)
+
+
+def test_tables_of_the_package_are_listed_and_never_removed(shelf: Harness, harness: Harness) -> None:
+    """An empty workspace lists the published table of npu01 as the default; `lut prune` leaves it alone."""
+    (only,) = harness("lut", "list", "--json").data["tables"]
+    assert (only["device"], only["default"], only["published"]) == ("npu01", True, True)
+    assert "package" in harness("lut", "list").assert_ok().stdout
+    harness("lut", "prune", "--keep", "1", "--device", "npu01").assert_refused(3)
+    assert shelf("lut", "prune", "--keep", "1", "--json").data["kept"] == 1
+    assert {one["device"] for one in shelf("lut", "list", "--json").data["tables"]} == {"null01", "npu01"}
 
 
 def test_pruning_keeps_the_newest_tables(shelf: Harness) -> None:
@@ -125,11 +137,17 @@ def test_uncovered_networks_end_the_comparison_with_their_exit_code(shelf: Harne
     shelf("compare", newest, "null01/none").assert_refused(3, mentions=("null01/none",))
 
 
-def test_a_workspace_names_the_device_of_commands_that_name_none(shelf: Harness) -> None:
-    """`[defaults]` in harness.toml sets the device; other keys are refused by name."""
+def test_a_workspace_names_the_device_of_those_that_name_none(shelf: Harness, small_network: Path) -> None:
+    """`[defaults]` in harness.toml sets the device of commands and Python functions; other keys are refused."""
     settings = shelf.workspace / "harness.toml"
     settings.write_text('[defaults]\ndevice = "null01"\n')
     assert shelf("lut", "show", "--json").data["device"] == "null01"
+    place = shelf.workspace
+    policy = RepeatPolicy(runs=4)
+    assert profile([small_network], workspace=place, policy=policy).device == "null01"
+    assert build_lut(workspace=place).device == open_lut(workspace=place).device == "null01"
+    assert validate([small_network], workspace=place, processes=1).device == "null01"
+    assert benchmark([small_network], workspace=place, runs=2).device == "null01"
     settings.write_text('[defaults]\ncolour = "red"\n')
     shelf("lut", "show").assert_refused(3, mentions=("colour", "harness.toml"))
     settings.write_text('[defaults]\ndevice = "a b"\n')

@@ -67,8 +67,7 @@ UNSTABLE = 5
 
 
 def _masked(text: str) -> list[str]:
-    """The lines of a text without numbers, hashes, keys, what bounds a layer, and the widths of columns."""
-    text = re.sub(r"(?m)\b(arithmetic|weights|features|start)$", "BOUND", text)
+    """The lines of a text without numbers, hashes, keys, and the widths of columns."""
     text = re.sub(r"\b(?=\w*\d)[0-9a-f]{8,}\b|AAAA\S+|SHA256:\S+", "HASH", text)
     return [" ".join(_NUMBER.sub("0", line).split()) for line in text.splitlines()]
 

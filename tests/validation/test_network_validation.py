@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +15,25 @@ from nullbench import DEVICE, Bench, build_network
 
 from harness import validate
 from harness.errors import CoverageError, LutNotFound, UsageError
+from harness.lut.table import Lut
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
+from harness.measure.progress import ignore
+from harness.network.model_references import load_network
+from harness.probe.auxiliary import AuxiliaryKind
+from harness.probe.batches import Batch
+from harness.probe.probe import network_probe, reference_probe
+from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
-from harness.validation.network_validation import DEFAULT_PROCESSES, Validation
-from harness.validation.whole_networks import ProcessSamples, whole_latency
+from harness.settings import VALIDATION_PROCESSES
+from harness.validation.results import Validation
+from harness.validation.stopping_rule import StoppingRule
+from harness.validation.whole_networks import (
+    ProcessPlan,
+    ProcessSamples,
+    measure_processes,
+    whole_latency,
+)
 
 
 def checked(bench: Bench, *models: Path, **options: object) -> Validation:
@@ -30,7 +47,7 @@ def test_estimates_agree_with_measurements_within_the_noise(bench: Bench) -> Non
     bench.profile(policy=RepeatPolicy(runs=20))
     bench.build()
     deep = build_network(bench.root / "deep.onnx", widths=(8, 32, 32, 32, 32, 32))
-    result = checked(bench, bench.model, deep, processes=DEFAULT_PROCESSES)
+    result = checked(bench, bench.model, deep, processes=VALIDATION_PROCESSES)
     for network, path in zip(result.networks, (bench.model, deep), strict=True):
         truth_s = bench.truth.network_s(path)
         assert network.measured_s == pytest.approx(truth_s, rel=0.02)
@@ -125,6 +142,51 @@ def test_a_noisy_machine_answers_no_question(bench: Bench, tmp_path: Path) -> No
     found = noisy.json
     assert found["machine"]["verdict"] == "noisy"
     assert found["machine"]["resolution"] >= found["floor"] > 0.1
+
+
+def test_validation_ends_when_the_comparison_is_decided(bench: Bench) -> None:
+    """A device whose processes repeat exactly takes the fewest processes of those that are allowed."""
+    bench.profile(policy=RepeatPolicy(runs=6))
+    bench.build()
+    for most, processes, stopped in ((7, 3, "decided"), (2, 2, "most processes")):
+        (one,) = checked(bench, bench.model, processes=most).networks
+        assert (len(one.processes_s), one.stopped) == (processes, stopped)
+
+
+def test_only_open_networks_are_measured_in_further_processes(bench: Bench) -> None:
+    """A network that is stopped is left out of later processes of a real runtime; the others go on to the most."""
+    networks = [load_network(str(build_network(bench.root / f"{edge}.onnx", edge=edge))) for edge in (16, 24)]
+    early, late = (network_probe(network) for network in networks)
+    reference = reference_probe()
+    plan = ProbePlan(
+        {one.id: one for one in (reference, early, late)},
+        (),
+        tuple(Batch((one.id,), "warm", 3) for one in (early, late)),
+        reference.id,
+        (),
+        AuxiliaryKind.AVGPOOL,
+    )
+    table = replace(bench_table(bench), device="cpu01", clock="cpu")
+    rules = {early.id: Undecided(1.0, (0.9, 1.1), math.inf, 4), late.id: Undecided(1.0, (0.9, 1.1), 0.0, 4)}
+    wanted = ProcessPlan(plan, rules, RepeatPolicy(runs=3))
+    found = measure_processes(table, bench.workspace, wanted, ignore, threading.Event())
+    assert found.stops == {early.id: "target", late.id: "most processes"}
+    both = {early.id, late.id}
+    assert [set(one.samples) & both for one in found.processes] == [both, both, both, {late.id}]
+    assert [len(whole_latency(found.processes, one.id, "cpu").processes_s) for one in (early, late)] == [3, 4]
+
+
+class Undecided(StoppingRule):
+    """A rule whose verdicts may always change."""
+
+    def _is_decided(self, processes_s: Sequence[float]) -> bool:  # noqa: ARG002
+        return False
+
+
+def bench_table(bench: Bench) -> Lut:
+    """Return a table of the bench's device."""
+    bench.profile(policy=RepeatPolicy(runs=3))
+    return bench.build()
 
 
 def test_one_process_has_no_floor(bench: Bench) -> None:

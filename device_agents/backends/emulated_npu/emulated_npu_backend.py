@@ -15,12 +15,13 @@ import numpy as np
 
 from device_agents import result_cache
 from device_agents.backends import Refused
-from device_agents.backends.emulated_npu.parallel_compile import available_cores, time_models
+from device_agents.backends.emulated_npu.parallel_compile import time_models
 from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
 from device_agents.backends.option_reader import MOST_SEED, OptionReader
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.host_processor import HostModel
 from device_agents.emulated_npu.machine import Machine, Noise, find_machine, parse_machine
+from device_agents.fingerprint import available_cores
 from device_agents.messages import LoadRequest, Revealed, Sample, TrueLayer, TrueOverhead, Truth
 from device_agents.sources import sources_digest
 

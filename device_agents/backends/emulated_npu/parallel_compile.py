@@ -23,11 +23,6 @@ MOST_MODELS = 1000
 _NUMBER = struct.Struct("<H")
 
 
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def time_models(models: Sequence[bytes], machine: Machine, jobs: int) -> Dict[bytes, TimedModel]:
     """Return the timed models that `jobs` processes compiled, those left out that could not be; raises OSError."""
     found: Dict[bytes, TimedModel] = {}

@@ -18,10 +18,12 @@ from device_agents.backends.onnxruntime.node_times import WARMUP_RUNS, NodeTimes
 from device_agents.backends.onnxruntime.providers import CPU
 from device_agents.backends.onnxruntime.session_settings import SessionSettings
 from device_agents.backends.runtime_profile import makespan_s, truth_of, undisturbed_mean
+from device_agents.fingerprint import available_cores
 from device_agents.messages import LoadRequest, Revealed, Sample, TrueLayer, Truth
 
 _EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
 _EXTERNAL_FROM_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
+_MOST_LOADERS = 4
 _RESOLUTION_US = 1.0
 _CHAIN, _SHORT_CHAIN = 60, 20
 
@@ -48,6 +50,10 @@ class OnnxRuntimeBackend(CpuRuntime):
     def fingerprint(self) -> Dict[str, str]:
         """Return runtime, version and settings."""
         return self._settings.fingerprint()
+
+    def loads_at_once(self) -> int:
+        """Return how many sessions may be loaded side by side: a pool of threads is shared and would be in use."""
+        return min(_MOST_LOADERS, available_cores()) if self._threads == 1 else 1
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
         """Load a session and run it once, so that memory of the first run is allocated."""
@@ -128,13 +134,16 @@ class OnnxRuntimeBackend(CpuRuntime):
         """Open a session; returns it with the runtime's optimized graph."""
         graph, weights = (os.path.join(os.getcwd(), f"optimized.{ending}") for ending in ("onnx", "weights"))
         options.optimized_model_filepath = graph
-        # The rearranged weights go to a file of their own, which is not read.
+        # Nobody reads the rearranged weights, which the runtime writes to a file of their own.
         options.add_session_config_entry(_EXTERNAL_FILE, "optimized.weights")
         options.add_session_config_entry(_EXTERNAL_FROM_BYTES, "1024")
         try:
+            os.symlink(os.devnull, weights)
             loaded = self._open(request, options)
             with open(graph, "rb") as content:
                 return loaded, content.read()
+        except OSError as error:
+            raise Refused(str(error)) from error
         finally:
             for path in (graph, weights):
                 if os.path.exists(path):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, LazyConstant
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
-from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.external_memory import PackedWeights, PlainConstant
-from device_agents.emulated_npu.compiler.planning.weights import pack_weights
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
+from device_agents.emulated_npu.compiler.planning.chains.weights import pack_weights
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import PackedWeights, PlainConstant
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.isa.program import Program

@@ -19,11 +19,9 @@ from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.graph.multiplied_types import machine_for
 from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutions
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
+from device_agents.emulated_npu.compiler.ordering.order import Ordered, order
 from device_agents.emulated_npu.compiler.ordering.residency import ResidentWeights, keep_weights
-from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.decisions import decide_chains
-from device_agents.emulated_npu.compiler.planning.external_memory import (
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import (
     FREE,
     OccupiedMemory,
     choose_spaces,
@@ -31,6 +29,8 @@ from device_agents.emulated_npu.compiler.planning.external_memory import (
     port_of,
 )
 from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, CorePlan, GroupPlan, plan
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.search.decisions import decide_chains
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, check_assignment, with_room
@@ -40,7 +40,7 @@ from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.garbage import rare_collections
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
+from device_agents.emulated_npu.unit_commands import Command, Function, Space
 
 WeightPolicy = Literal["resident", "fetched"]
 """Whether weights that fit in SB stay there from input to input, or are fetched for every input."""
@@ -53,8 +53,11 @@ def compile_model(model: bytes, machine: Machine, options: Options = DEFAULT) ->
 
 @rare_collections()
 def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) -> Compiled:
-    """Compile a graph for one core; raises DoesNotFit, or UnsupportedOperator for a forced DFT that is impossible."""
-    machine = machine_for(graph, machine)
+    """Compile a graph for one core, core 0 of the machine.
+
+    Raises DoesNotFit, or UnsupportedOperator for a forced DFT that is impossible.
+    """
+    machine = machine_for(graph, machine.of_core(0))
     predictor = GraphPredictor(machine, options)
     chosen = choose_convolutions(graph, machine, options, predictor)
     # A DFT that is faster for a layer can be slower for the network, because it ends chains.
@@ -64,7 +67,7 @@ def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) ->
         for each in tried
         for decisions in predictor.candidates(each)
     )
-    schedule = min(schedules, key=lambda way: predicted_time_ps(way.items[0], machine))
+    schedule = min(schedules, key=lambda way: way.ordered[0].predicted_ps)
     return _compiled(schedule, machine, options)
 
 
@@ -161,7 +164,7 @@ class _Schedule:
 
     division: Division
     plans: tuple[GroupPlan, ...]
-    items: Mapping[int, list[Item]]
+    ordered: Mapping[int, Ordered]
     resident: Mapping[int, ResidentWeights]
 
 
@@ -174,28 +177,30 @@ def _schedule(
     weights: WeightPolicy = "fetched",
 ) -> _Schedule:
     plans = plan(division, options, decisions=decisions, occupied=occupied)
-    resident = _resident(plans, machine) if weights == "resident" else {}
+    resident = _resident(plans) if weights == "resident" else {}
     alone = len(plans) == len(plans[0].cores) == 1 and division.graph.setup is None and occupied is FREE
-    items = {
+    ordered = {
         core.core: order(
             resident[core.core].commands if core.core in resident else core.commands,
-            machine,
+            machine.of_core(core.core),
             options,
             core.cached if alone else None,
         )
         for group in plans
         for core in group.cores
     }
-    return _Schedule(division, plans, items, resident)
+    return _Schedule(division, plans, ordered, resident)
 
 
-def _resident(plans: Sequence[GroupPlan], machine: Machine) -> dict[int, ResidentWeights]:
+def _resident(plans: Sequence[GroupPlan]) -> dict[int, ResidentWeights]:
     """Return by core the weights that stay in SB; none where SB and NB are one memory, which chains divide."""
     found = {}
-    for group in () if machine.shared_buffer else plans:
+    for group in plans:
+        if group.group.machine.shared_buffer:
+            continue
         ranges = [(each.address, each.address + each.bytes) for each in group.memory.packed]
         for core in group.cores:
-            kept = keep_weights(core.commands, ranges, machine.sb_bytes)
+            kept = keep_weights(core.commands, ranges, group.group.machine.sb_bytes)
             if kept is not None:
                 found[core.core] = kept
     return found
@@ -230,7 +235,7 @@ def _generate(schedule: _Schedule, machine: Machine) -> tuple[CompiledGroup, ...
 
 
 def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names: tuple[str, ...]) -> CompiledCore:
-    code, layer_of = emit(schedule.items[core.core])
+    code, layer_of = emit(schedule.ordered[core.core].items)
     graph, externals = core.graph, core.externals
     program = Program(
         group.group.machine.name,
@@ -254,7 +259,7 @@ def _generate_core(core: CorePlan, group: GroupPlan, schedule: _Schedule, names:
 def _footprint(group: GroupPlan, core: CorePlan, schedule: _Schedule) -> Footprint:
     """Return the bytes of each memory that a core uses; weights get their places when its commands are ordered."""
     used = dict.fromkeys(Space, 0)
-    for item in schedule.items[core.core]:
+    for item in schedule.ordered[core.core].items:
         if isinstance(item, Command) and item.function is Function.LOAD:
             space = item.target.descriptor.space
             used[space] = max(used[space], item.target.span[1])
@@ -280,7 +285,7 @@ def _compile_setup(setup: Graph, group: GroupPlan) -> tuple[Setup, GroupPlan, Fo
     results = {name: group.buffers[name] for name in setup.outputs}
     occupied = OccupiedMemory(group.memory.ddr_bytes, group.memory.llc_bytes, results)
     schedule = _schedule(divide(setup, smaller), smaller, DEFAULT, occupied=occupied)
-    code, layer_of = emit(schedule.items[0])
+    code, layer_of = emit(schedule.ordered[0].items)
     names = tuple(layer.name for layer in setup.layers)
     (planned,) = schedule.plans
     return Setup(code, names, layer_of), planned, _footprint(planned, planned.cores[0], schedule)

@@ -2,7 +2,8 @@
 
 A program is correct only if every order that the semaphores allow gives the same values. Besides the order of the
 program there are extremes, in which one queue always runs ahead as far as it can: a missing semaphore shows as a wrong
-value in one of them. The VFU queue is one of its own here, whatever the machine: that allows more orders.
+value in one of them. The queues of VFU and last-level cache are their own here, whatever the machine: that allows
+more orders.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue, Wait
 
-Order = Literal["program", "io-first", "cp-first", "vfu-first"]
+Order = Literal["program", "io-first", "cp-first", "own-first"]
 
 _Entry = tuple[int, int, Command | Wait | Post]
 """Position in the order of issue, index of the instruction, item."""
@@ -27,15 +28,16 @@ class Queues(NamedTuple):
     io_depth: int
     cp_depth: int
     vfu_depth: int = 1 << 16
+    llc_depth: int = 1 << 16
 
 
 _EAGER: Mapping[Order, tuple[Queue, ...]] = {
     "program": tuple(Queue),
     "io-first": (Queue.IO,),
     "cp-first": (Queue.CP,),
-    "vfu-first": (Queue.VFU,),
+    "own-first": (Queue.VFU, Queue.LLC),
 }
-UNLIMITED = Queues(1 << 16, 1 << 16, 1 << 16)
+UNLIMITED = Queues(1 << 16, 1 << 16)
 """Depths so large that an order reaches its extreme; they bound the memory that a long program takes."""
 
 
@@ -141,7 +143,7 @@ class _Scheduler:
         heads = []
         for queue, pending in self._pending.items():
             if not pending:
-                heads += [f"queue {queue.name} is empty"] if queue is not Queue.VFU else []
+                heads += [f"queue {queue.name} is empty"] if queue in (Queue.IO, Queue.CP) else []
                 continue
             _, pc, item = pending[0]
             awaited = f"a message of core {item.peer}" if isinstance(item, Command) else ""

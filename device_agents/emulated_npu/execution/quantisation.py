@@ -13,7 +13,7 @@ import numpy as np
 
 from device_agents.emulated_npu.execution.operand_memories import fault
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import UNQUANTISED, Command, Function, Quantisation, Queue
+from device_agents.emulated_npu.unit_commands import UNQUANTISED, Command, Function, Quantisation
 
 _PRODUCTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
 _EXACT_IN_FLOAT32 = 1 << 24
@@ -30,7 +30,7 @@ def evaluate(
     Raises ExecutionFault for operands that cannot be quantised.
     """
     settings = command.settings
-    if command.queue is Queue.IO:
+    if command.function.is_transfer:
         raise fault(command, "it moves data and does not convert them")
     codes = [settings.quantised_first, settings.quantised_second, settings.quantised_third]
     if _of_bytes(command, sources):

@@ -100,7 +100,7 @@ def _loaded(group: GroupProgram, machine: Machine, messages: _Mailboxes, order: 
     """Return the cores of a group with their memories, filled for the first input."""
     cores: list[_CoreExecution] = []
     for core, program in group.programs.items():
-        memories = memories_for(machine, program.footprint)
+        memories = memories_for(machine.of_core(core), program.footprint)
         cores.append(_CoreExecution(core, program, memories.beside(cores[0].memories) if cores else memories, messages))
     if cores:
         load(cores[0].program, cores[0].functional, group.fill, order=order)

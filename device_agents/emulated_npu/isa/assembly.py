@@ -96,8 +96,8 @@ def _data_text(instruction: DataInstruction) -> str:
         parts.append(f"settings=s{instruction.settings}")
     if instruction.accumulate:
         parts.append("accumulate")
-    if instruction.vfu_queue:
-        parts.append("vfu_queue")
+    if instruction.own_queue:
+        parts.append("own_queue")
     return f"{instruction.function.name.lower()} {', '.join(parts)}"
 
 
@@ -167,7 +167,7 @@ def _field_value(field: Field, text: str, labels: Mapping[str, int]) -> int:
 
 def _data_instruction(function: Function, parts: list[str]) -> DataInstruction:
     operands: dict[str, OperandReference] = {}
-    settings, accumulate, vfu_queue, peer, seen = 0, False, False, NO_PEER, set()
+    settings, accumulate, own_queue, peer, seen = 0, False, False, NO_PEER, set()
     for part in parts:
         name, _, value = (piece.strip() for piece in part.partition("="))
         if name in seen:
@@ -183,14 +183,14 @@ def _data_instruction(function: Function, parts: list[str]) -> DataInstruction:
             peer = _number("peer", "c", value)
         elif part == "accumulate":
             accumulate = True
-        elif part == "vfu_queue":
-            vfu_queue = True
+        elif part == "own_queue":
+            own_queue = True
         else:
-            raise ValueError(f"{part!r} is not an operand, peer, settings, accumulate or vfu_queue")
+            raise ValueError(f"{part!r} is not an operand, peer, settings, accumulate or own_queue")
     if "target" not in operands:
         raise ValueError("there is no target")
     return DataInstruction(
-        function, **operands, settings=settings, accumulate=accumulate, peer=peer, vfu_queue=vfu_queue
+        function, **operands, settings=settings, accumulate=accumulate, peer=peer, own_queue=own_queue
     )
 
 

@@ -15,9 +15,9 @@ from device_agents.emulated_npu.isa.instructions import (
     INSTRUCTION_BYTES,
     INTEGER_TYPES,
     OPERAND_RULES,
+    OWN_QUEUE_FLAG,
     SETTINGS_SLOTS,
     SOURCE_FLAGS,
-    VFU_QUEUE_FLAG,
     ControlInstruction,
     DataInstruction,
     Instruction,
@@ -91,10 +91,10 @@ def _data_instructions(rows: Array) -> Iterable[DataInstruction]:
     operands = [_references(rows["operands"][:, 0], np.ones(len(rows), bool))]
     operands += [_references(rows["operands"][:, k], flags & (1 << k) != 0) for k in range(1, 5)]
     accumulates = (flags & ACCUMULATE_FLAG).astype(bool).tolist()
-    in_vfu_queue = (flags & VFU_QUEUE_FLAG).astype(bool).tolist()
+    in_own_queue = (flags & OWN_QUEUE_FLAG).astype(bool).tolist()
     names_peer = np.isin(rows["opcode"], _WITH_PEER)
     peers = np.where(names_peer, rows["peer"].astype(np.int64), NO_PEER).tolist()
-    return map(DataInstruction, functions, *operands, rows["settings"].tolist(), accumulates, peers, in_vfu_queue)
+    return map(DataInstruction, functions, *operands, rows["settings"].tolist(), accumulates, peers, in_own_queue)
 
 
 def _references(pairs: Array, present: Array) -> list[OperandReference | None]:
@@ -107,11 +107,11 @@ def _references(pairs: Array, present: Array) -> list[OperandReference | None]:
 def _pack(instruction: Instruction) -> bytes:
     if isinstance(instruction, ControlInstruction):
         return _CONTROL_STRUCT.pack(*instruction)
-    function, target, first, second, third, fourth, settings, accumulate, peer, vfu_queue = instruction
+    function, target, first, second, third, fourth, settings, accumulate, peer, own_queue = instruction
     rule = OPERAND_RULES[function]
     if rule.peer != (peer != NO_PEER):
         raise struct.error(f"{function.name} {'names a' if rule.peer else 'takes no'} peer")
-    flags = ACCUMULATE_FLAG * accumulate | VFU_QUEUE_FLAG * vfu_queue
+    flags = ACCUMULATE_FLAG * accumulate | OWN_QUEUE_FLAG * own_queue
     flags |= (first is not None) << 1 | (second is not None) << 2 | (third is not None) << 3 | (fourth is not None) << 4
     operands = (*target, *(first or _ABSENT), *(second or _ABSENT), *(third or _ABSENT), *(fourth or _ABSENT))
     return _DATA_STRUCT.pack(function, flags, *operands, settings, peer if rule.peer else 0)
@@ -158,7 +158,7 @@ def _check_data(rows: Array, indices: Array) -> None:
     for function, rule in OPERAND_RULES.items():
         required = sum(SOURCE_FLAGS[name] for name in rule.required)
         optional = sum(SOURCE_FLAGS[name] for name in rule.optional) + (ACCUMULATE_FLAG if rule.accumulate else 0)
-        optional += VFU_QUEUE_FLAG if function.is_vector else 0
+        optional += OWN_QUEUE_FLAG if function.has_own_queue else 0
         here, name = rows["opcode"] == function, function.name
         _reject(indices[here & (flags & required != required)], f"{name} lacks one of {', '.join(rule.required)}")
         if not rule.peer:

@@ -77,7 +77,7 @@ class DataInstruction(NamedTuple):
     settings: int = 0
     accumulate: bool = False
     peer: int = NO_PEER
-    vfu_queue: bool = False
+    own_queue: bool = False
 
 
 Instruction = ControlInstruction | DataInstruction
@@ -204,5 +204,5 @@ OPERAND_RULES: Mapping[Function, OperandRule] = dict.fromkeys(Function, OperandR
 """The operands and flags of each function."""
 
 ACCUMULATE_FLAG = 1
-VFU_QUEUE_FLAG = 32
+OWN_QUEUE_FLAG = 32
 SOURCE_FLAGS: Mapping[str, int] = {name: 2 << index for index, name in enumerate(SOURCES)}

@@ -150,7 +150,7 @@ class _ControlUnit:
     # IO and CP: registers and slots become operands and settings.
 
     def _command(self, pc: int, instruction: DataInstruction) -> Command:
-        function, target, first, second, third, fourth, slot, accumulate, peer, vfu_queue = instruction
+        function, target, first, second, third, fourth, slot, accumulate, peer, own_queue = instruction
         settings = self._settings.read(slot, pc)
         if (modes := _MODES.get(function)) and settings.mode not in modes:
             raise ExecutionFault(f"instruction {pc}: {function.name} has no mode {settings.mode}")
@@ -165,7 +165,7 @@ class _ControlUnit:
             accumulate,
             peer,
             self._layers[pc],
-            vfu_queue,
+            own_queue,
         )
 
     def _operand(self, pc: int, reference: OperandReference) -> Operand:

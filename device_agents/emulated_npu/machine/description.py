@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from device_agents.emulated_npu.unit_commands import DataType, Queue
@@ -218,6 +218,18 @@ class Energy:
 
 
 @dataclass(frozen=True)
+class CoreKind:
+    """The cores `first` to `last` of a machine, which are like the core of another machine.
+
+    `core` has the units, buffers, queues and clock of these cores; what all cores share is that of the machine.
+    """
+
+    first: int
+    last: int
+    core: Machine
+
+
+@dataclass(frozen=True)
 class Machine:
     """A core, the number of cores, and the memories of a chip.
 
@@ -233,6 +245,10 @@ class Machine:
       0: as many as they need.
     - `vfu_queue_depth`: entries of a queue of the VFU, which then has a server of its own and works while the MFU does.
       0: MFU and VFU share the CP queue.
+    - `llc_queue_depth`: entries of a queue for transfers between the last-level cache and the core, which then has a
+      server of its own and works while the IO queue moves data of DDR. 0: all transfers share the IO queue. Several
+      cores that share a cache share its bandwidth, and run with one queue each.
+    - `kinds`: cores that differ from the others.
     """
 
     name: str
@@ -257,16 +273,37 @@ class Machine:
     nb_port_bytes: _PortBytes = 0
     sb_port_bytes: _PortBytes = 0
     vfu_queue_depth: _QueueDepthOrNone = 0
+    llc_queue_depth: _QueueDepthOrNone = 0
+    kinds: tuple[CoreKind, ...] = ()
+
+    def of_core(self, core: int) -> Machine:
+        """Return the machine whose cores are all like one core of this machine."""
+        for kind in self.kinds:
+            if kind.first <= core <= kind.last:
+                shared = {name: getattr(self, name) for name in SHARED_KEYS}
+                return replace(kind.core, name=self.name, **shared)
+        return replace(self, kinds=()) if self.kinds else self
 
     @property
-    def queue_depths(self) -> tuple[int, ...]:
-        """The depths of the queues by number; each queue has a server."""
-        own = (self.vfu_queue_depth,) if self.vfu_queue_depth else ()
-        return (self.io_queue_depth, self.cp_queue_depth, *own)
+    def sharing_caches(self) -> Machine:
+        """The machine as several cores use it: the transfers of each are in its IO queue."""
+        kinds = tuple(replace(kind, core=replace(kind.core, llc_queue_depth=0)) for kind in self.kinds)
+        return replace(self, llc_queue_depth=0, kinds=kinds)
+
+    @property
+    def queue_depths(self) -> dict[Queue, int]:
+        """The queues that the machine has, with their depths; each queue has a server."""
+        depths = (self.io_queue_depth, self.cp_queue_depth, self.vfu_queue_depth, self.llc_queue_depth)
+        return {queue: depth for queue, depth in zip(Queue, depths, strict=True) if depth}
 
     def queue_of(self, queue: Queue) -> Queue:
-        """Return the queue that a queue of a program is on this machine: CP for the VFU if the units share a queue."""
-        return Queue.CP if queue is Queue.VFU and not self.vfu_queue_depth else queue
+        """Return the queue that a queue of a program is on this machine.
+
+        It is CP for the VFU if the units share a queue, and IO for the last-level cache if all transfers do.
+        """
+        if queue is Queue.VFU and not self.vfu_queue_depth:
+            return Queue.CP
+        return Queue.IO if queue is Queue.LLC and not self.llc_queue_depth else queue
 
     @property
     def digest(self) -> str:
@@ -281,6 +318,10 @@ class Machine:
             _drop_default(canonical, key, default)
         canonical["data_type"] = self.data_type.name.lower()
         return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()
+
+
+SHARED_KEYS: Final = ("data_type", "llc", "ddr", "cores", "host", "area", "energy")
+"""What the cores of a machine have in common, whatever their kind."""
 
 
 def _defaults(kind: Any, prefix: str) -> dict[str, Any]:

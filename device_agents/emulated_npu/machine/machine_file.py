@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import reprlib
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from device_agents.emulated_npu.emulator_errors import InvalidMachine
 from device_agents.emulated_npu.machine.consistency import check_machine
-from device_agents.emulated_npu.machine.description import OPTIONAL_KEYS, Machine, ValueRange
+from device_agents.emulated_npu.machine.description import OPTIONAL_KEYS, SHARED_KEYS, CoreKind, Machine, ValueRange
 from device_agents.emulated_npu.unit_commands import DataType
 
 _MAX_FILE_BYTES = 65_536
@@ -22,6 +24,7 @@ _DATA_TYPES = {kind.name.lower(): kind for kind in (DataType.FLOAT32, DataType.F
 # The last-level cache may be absent, the DDR may not.
 _NEVER_ZERO = ("ddr.bytes", "ddr.bytes_per_s", "ddr.burst_bytes")
 
+_KIND = re.compile(r"^kinds\.[0-9]+\.")
 _T = TypeVar("_T")
 
 
@@ -39,9 +42,46 @@ def parse_machine(text: str, name: str) -> Machine:
         if "name" in content:
             why = "A machine has the name of its file"
             raise InvalidMachine("name is not a key of a machine", why, "Remove the line")
-        return check_machine(_table(Machine, {**content, "name": name}, ""))
+        content["name"] = name
+        kinds = content.pop("kinds", [])
+        machine = check_machine(_table(Machine, content, ""))
+        return replace(machine, kinds=_kinds(kinds, content, machine)) if kinds else machine
     except InvalidMachine as error:
         raise error.at(f"Machine {name}") from error
+
+
+def _kinds(tables: Any, content: Mapping[str, Any], machine: Machine) -> tuple[CoreKind, ...]:
+    """Return the kinds of cores of a machine: each table has the keys in which they differ from the others."""
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        what = f"kinds is {_shown(tables)}"
+        raise InvalidMachine(what, "It must be a list of tables", "Write the keys of each kind under [[kinds]]")
+    found: list[CoreKind] = []
+    for number, table in enumerate(tables):
+        key = f"kinds.{number}"
+        own = {name: value for name, value in table.items() if name != "cores"}
+        for name in own.keys() & {*SHARED_KEYS, "kinds", "name"}:
+            raise InvalidMachine(f"{key}.{name} is not a key of a kind of cores", "All cores share it", "Remove it")
+        first, last = _core_range(f"{key}.cores", table.get("cores"), machine.cores.count)
+        if any(first <= kind.last and kind.first <= last for kind in found):
+            raise InvalidMachine(f"{key}.cores overlaps another kind", "A core is of one kind", "Correct the cores")
+        merged = {
+            name: {**value, **own[name]} if isinstance(value, dict) and isinstance(own.get(name), dict) else value
+            for name, value in {**content, **{name: own[name] for name in own if name not in content}}.items()
+        }
+        merged |= {name: value for name, value in own.items() if not isinstance(value, dict)}
+        found.append(CoreKind(first, last, check_machine(_table(Machine, merged, f"{key}."))))
+    return tuple(found)
+
+
+def _core_range(key: str, text: Any, count: int) -> tuple[int, int]:
+    """Return the first and the last core of a range such as "4-7", or of one core."""
+    matched = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", text) if isinstance(text, str) else None
+    if matched is None:
+        raise InvalidMachine(f"{key} is {_shown(text)}", 'It must be a range of cores, such as "4-7"', "Correct it")
+    first, last = int(matched[1]), int(matched[2] or matched[1])
+    if not first <= last < count:
+        raise InvalidMachine(f"{key} is {_shown(text)}", f"Cores are 0 to {count - 1}", "Correct the range")
+    return first, last
 
 
 def read_machine(path: Path) -> Machine:
@@ -111,7 +151,7 @@ def _table(kind: type[_T], content: Mapping[str, Any], prefix: str) -> _T:
             shown = key if key.isidentifier() else _shown(key)
             raise InvalidMachine(f"{prefix}{shown} is not a key of a machine", why, "Correct or remove it")
     for key in known:
-        if key not in content and prefix + key not in OPTIONAL_KEYS:
+        if key not in content and _KIND.sub("", prefix + key) not in OPTIONAL_KEYS:
             raise InvalidMachine(f"{prefix}{key} is missing", "", "Add it; the presets show every key with a source")
     return kind(**{key: _value(types[key], content[key], prefix + key) for key in known if key in content})
 

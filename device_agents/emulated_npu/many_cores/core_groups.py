@@ -13,7 +13,7 @@ from device_agents.emulated_npu.compiler.splitting.assignment import (
 from device_agents.emulated_npu.emulator_errors import InvalidPartition
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes
-from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup, Fabric, parse_groups
+from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup, Fabric, one_kind, parse_groups
 from device_agents.emulated_npu.partition.result import CorePartition
 from device_agents.emulated_npu.partition.traversal import Traversal, traverse, traverse_from
 
@@ -25,12 +25,19 @@ def fabric_of(machine: Machine, storage_bytes: int | None = None) -> Fabric:
     `storage_bytes` it stores and holds that much. Parts depend on the cores in use on the chip, as in `group_machines`.
     """
     cores = machine.cores
-    macs_per_s = machine.mfu.multipliers * machine.clock_hz
-    if storage_bytes is not None:
-        return Fabric(cores.chips, cores.per_chip, CoreCapability(macs_per_s, storage_bytes))
-    own_bytes = machine.nb_bytes if machine.shared_buffer else machine.nb_bytes + machine.sb_bytes
-    core = CoreCapability(macs_per_s, own_bytes)
-    return Fabric(cores.chips, cores.per_chip, core, machine.llc.bytes, machine.ddr.bytes)
+
+    def capability(core: Machine) -> CoreCapability:
+        own_bytes = core.nb_bytes if core.shared_buffer else core.nb_bytes + core.sb_bytes
+        return CoreCapability(_macs_per_s(core), storage_bytes or own_bytes, speed=_macs_per_s(core) / first_macs_per_s)
+
+    first_macs_per_s = _macs_per_s(machine)
+    kinds = tuple((kind.first, kind.last, capability(kind.core)) for kind in machine.kinds)
+    shared = (0, 0) if storage_bytes else (machine.llc.bytes, machine.ddr.bytes)
+    return Fabric(cores.chips, cores.per_chip, capability(machine), *shared, kinds)
+
+
+def _macs_per_s(core: Machine) -> int:
+    return core.mfu.multipliers * core.clock_hz
 
 
 def form_groups(fabric: Fabric, text: str, cores: int | None = None) -> tuple[CoreGroup, ...]:
@@ -61,7 +68,7 @@ def form_groups(fabric: Fabric, text: str, cores: int | None = None) -> tuple[Co
             raise InvalidPartition(what, why, "Ask for more groups, or fewer cores")
         first = chip * fabric.cores_per_chip
         for size in _evenly(here, number):
-            formed.append(CoreGroup(tuple(range(first, first + size)), chip, fabric.core))
+            formed.append(one_kind(fabric, CoreGroup(tuple(range(first, first + size)), chip, fabric.own(first))))
             first += size
     return fabric.shared_by(formed)
 
@@ -70,11 +77,16 @@ def _evenly(total: int, parts: int) -> list[int]:
     return [total * (part + 1) // parts - total * part // parts for part in range(parts)]
 
 
-def contended(machine: Machine, groups: Sequence[CoreGroup]) -> Machine:
-    """Return the machine of one core while all cores work, on the chip with the most cores in use, and with room."""
-    cores = [group.cores for group in groups]
-    one_each = group_machines(machine, [[core] for each in cores for core in each])
-    return with_room(min(one_each, key=lambda own: own.ddr.bytes_per_s))
+def contended(machine: Machine, groups: Sequence[CoreGroup], kind: Machine | None = None) -> Machine:
+    """Return the machine of one core while all cores work, on the chip with the most cores in use, and with room.
+
+    The core is of a kind (`Machine.of_core`), by default that of the first group.
+    """
+    cores = [core for group in groups for core in group.cores]
+    wanted = machine.of_core(cores[0]) if kind is None else kind
+    one_each = zip(cores, group_machines(machine, [[core] for core in cores]), strict=True)
+    found = (own for core, own in one_each if machine.of_core(core) == wanted)
+    return with_room(min(found, key=lambda own: own.ddr.bytes_per_s))
 
 
 def traversal_from(nodes: NetworkNodes, start: str | None) -> Traversal:

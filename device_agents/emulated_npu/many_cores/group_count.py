@@ -43,7 +43,7 @@ def choose_group_count(
     for count in reversed(group_counts(most)):
         groups = form_groups(fabric, str(count))
         task = task_on(groups)
-        works = [node.workload.compute_macs * PS_PER_S / fabric.core.macs_per_s for node in task.nodes.graph.nodes]
+        works = [node.workload.compute_macs * PS_PER_S / fabric.fastest_macs_per_s for node in task.nodes.graph.nodes]
         if count > len(works) or (best is not None and max(sum(works) / count, *works) > best.interval_ps):
             continue
         try:

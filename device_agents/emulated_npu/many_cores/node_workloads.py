@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, View
 from device_agents.emulated_npu.compiler.graph.producers import layer_producers
-from device_agents.emulated_npu.compiler.planning.chain import depthwise_bytes, element_type
+from device_agents.emulated_npu.compiler.planning.chains.chain import depthwise_bytes, element_type
+from device_agents.emulated_npu.compiler.planning.chains.weights import packed_bytes, uses_weight_buffer
 from device_agents.emulated_npu.compiler.planning.memory_places import buffer_bytes
-from device_agents.emulated_npu.compiler.planning.weights import packed_bytes, uses_weight_buffer
 from device_agents.emulated_npu.inference import TimedProgram
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.partition.node_graph import NodeGraph, Workload, WorkloadNode

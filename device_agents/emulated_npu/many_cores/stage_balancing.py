@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
@@ -35,6 +35,7 @@ class PartitionTask:
 
     `inputs` and `limit_ps` are as in `time_system`. `dynamic_factor` is the DDR that features occupy on one core,
     divided by the size of all inputs of nodes (k_dynamic of S5.4, as observed). `weights` is as in `compile_system`.
+    `of_kinds` has the nodes on cores of other kinds than that of the first group, by `Machine.of_core`.
     """
 
     graph: Graph
@@ -47,11 +48,12 @@ class PartitionTask:
     limit_ps: int | None = None
     dynamic_factor: float = 1.0
     weights: WeightPolicy = "resident"
+    of_kinds: Mapping[Machine, NetworkNodes] = field(default_factory=dict)
 
     @cached_property
     def predictor(self) -> StagePredictor:
         """Predicted times of the stages on groups."""
-        return StagePredictor(self.graph, self.machine, self.options, self.nodes, self.weights)
+        return StagePredictor(self.graph, self.machine, self.options, self.nodes, self.weights, self.of_kinds)
 
     def stage_times(self, groups: Sequence[CoreGroup], factors: Sequence[float] | None = None) -> StageTimes:
         """Return predicted stage times on some groups, with the time of each node multiplied by its factor."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
@@ -24,13 +25,20 @@ class StagePredictor:
     On one core a node takes its share of the core's run; `nodes` should come from a run on the `contended` machine. On
     several cores a layer takes the predicted time of its best split on the group, or its share of the run on one core
     if that is less: chains exist only on one core. Weights stay in SB only on groups of one core, as far as predicted.
+    `of_kinds` has nodes from runs on cores of other kinds, by `Machine.of_core`.
     """
 
     def __init__(
-        self, graph: Graph, machine: Machine, options: Options, nodes: NetworkNodes, weights: WeightPolicy
+        self,
+        graph: Graph,
+        machine: Machine,
+        options: Options,
+        nodes: NetworkNodes,
+        weights: WeightPolicy,
+        of_kinds: Mapping[Machine, NetworkNodes] = MappingProxyType({}),
     ) -> None:
         self._graph, self._machine, self._options, self._nodes = graph, machine, options, nodes
-        self._weights = weights
+        self._weights, self._of_kinds = weights, of_kinds
         self._known: dict[tuple[int, Machine], tuple[float, ...]] = {}
 
     def times(
@@ -52,21 +60,22 @@ class StagePredictor:
             return tuple(times[node] * by[node] for node in traversal.order)
 
         machines = group_machines(self._machine, [group.cores for group in groups])
+        own_nodes = [self._of_kinds.get(self._machine.of_core(group.cores[0]), nodes) for group in groups]
         kinds = [(len(group.cores), own) for group, own in zip(groups, machines, strict=True)]
         resident = None
-        if self._weights == "resident" and not self._machine.shared_buffer:
+        if self._weights == "resident":
             resident = ResidentTimes(
-                (ordered(nodes.resident_ps),) * len(groups),
+                tuple(ordered(each.resident_ps) for each in own_nodes),
                 tuple(nodes.weight_bytes[node] for node in traversal.order),
-                tuple(own.sb_bytes if count == 1 else 0 for count, own in kinds),
+                tuple(own.sb_bytes if count == 1 and not own.shared_buffer else 0 for count, own in kinds),
             )
-        node_times = tuple(ordered(self._on(*kind)) for kind in kinds)
+        node_times = tuple(ordered(self._on(each, *kind)) for each, kind in zip(own_nodes, kinds, strict=True))
         return StageTimes(node_times, nodes.graph.cut_bytes(traversal.order), per_byte, resident)
 
-    def _on(self, cores: int, machine: Machine) -> tuple[float, ...]:
+    def _on(self, nodes: NetworkNodes, cores: int, machine: Machine) -> tuple[float, ...]:
         key = cores, machine
         if key not in self._known:
-            alone = tuple(map(float, self._nodes.times_ps))
+            alone = tuple(map(float, nodes.times_ps))
             self._known[key] = alone if cores == 1 else tuple(map(min, alone, self._split(cores, machine)))
         return self._known[key]
 

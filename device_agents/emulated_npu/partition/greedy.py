@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from device_agents.emulated_npu.emulator_errors import DoesNotFit
+from device_agents.emulated_npu.emulator_errors import DoesNotFit, InvalidPartition
 from device_agents.emulated_npu.partition.cut_walk import SplitRule, Splitting, Stretch
 from device_agents.emulated_npu.partition.groups import CoreGroup, Fabric, name_cores
 from device_agents.emulated_npu.partition.node_graph import NodeGraph
@@ -48,9 +48,12 @@ def partition_by_score_adding_groups(
     `DoesNotFit` if no core is left for a group.
     """
     check_demand(graph, traversal, groups)
-    groups = [replace(group, core=fabric.guaranteed) for group in groups]
+    if fabric.kinds:
+        what = "groups cannot be added on a machine with cores of several kinds"
+        raise InvalidPartition(what, "a group has cores of one kind", "list the cores of each group")
+    groups = [replace(group, core=fabric.guaranteed()) for group in groups]
     splitting = Splitting(graph, traversal, rule)
-    _check_nodes(splitting, [CoreGroup(tuple(range(fabric.cores_per_chip)), 0, fabric.guaranteed)])
+    _check_nodes(splitting, [CoreGroup(tuple(range(fabric.cores_per_chip)), 0, fabric.guaranteed())])
     present = list(groups)
     events: list[str] = []
     while True:
@@ -201,14 +204,14 @@ def _added_group(
     needed = next(
         cores
         for cores in range(1, fabric.cores_per_chip + 1)
-        if not splitting.lack(position, position + 1, CoreGroup(tuple(range(cores)), 0, fabric.guaranteed))
+        if not splitting.lack(position, position + 1, CoreGroup(tuple(range(cores)), 0, fabric.guaranteed()))
     )
     for distance in range(fabric.chips):
         chip = (groups[-1].chip + distance) % fabric.chips
         first = chip * fabric.cores_per_chip
         free = [core for core in range(first, first + fabric.cores_per_chip) if core not in taken]
         if len(free) >= needed:
-            return CoreGroup(tuple(free[: max(size, needed)]), chip, fabric.guaranteed)
+            return CoreGroup(tuple(free[: max(size, needed)]), chip, fabric.guaranteed())
     raise DoesNotFit(
         f"no core group is left for {_name(splitting, position)} and the nodes after it",
         f"it needs {needed} free cores of one chip; {fabric.cores - len(taken)} of {fabric.cores} cores are free, "

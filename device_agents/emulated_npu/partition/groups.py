@@ -21,12 +21,14 @@ class CoreCapability:
     """The capability of one core: multiply-adds per second, and bytes of storage.
 
     `storage_bytes` is the memory on the chip, to which the utilisation of the split score relates. `external_bytes` is
-    the memory off the chip, which bounds what the core can hold; 0 if it holds everything on the chip.
+    the memory off the chip, which bounds what the core can hold; 0 if it holds everything on the chip. `speed` relates
+    its multiply-adds per second to those of the cores of the first kind.
     """
 
     macs_per_s: float
     storage_bytes: int
     external_bytes: int = 0
+    speed: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 < self.macs_per_s < math.inf:
@@ -38,10 +40,10 @@ class CoreCapability:
 
 @dataclass(frozen=True)
 class Fabric:
-    """`chips` chips of `cores_per_chip` equal cores each; cores are numbered from 0 over all chips.
+    """`chips` chips of `cores_per_chip` cores each; cores are numbered from 0 over all chips.
 
-    `core` is what each core has of its own. The cores in use on a chip share its `cache_bytes` of storage and its
-    `external_bytes` off the chip.
+    `core` is what each core has of its own; `kinds` lists the first and the last core of those that have something else
+    instead. The cores in use on a chip share its `cache_bytes` of storage and its `external_bytes` off the chip.
     """
 
     chips: int
@@ -49,6 +51,7 @@ class Fabric:
     core: CoreCapability
     cache_bytes: int = 0
     external_bytes: int = 0
+    kinds: tuple[tuple[int, int, CoreCapability], ...] = ()
 
     def __post_init__(self) -> None:
         if self.chips < 1 or self.cores_per_chip < 1:
@@ -61,16 +64,25 @@ class Fabric:
         return self.chips * self.cores_per_chip
 
     @property
-    def guaranteed(self) -> CoreCapability:
-        """The capability that each core has whatever the others do: that with all cores in use."""
-        return self.capability(self.cores_per_chip)
+    def fastest_macs_per_s(self) -> float:
+        """Multiply-adds per second of the fastest core."""
+        return max(self.core.macs_per_s, *(own.macs_per_s for _, _, own in self.kinds), 0.0)
 
-    def capability(self, in_use: int) -> CoreCapability:
-        """Return the capability of each core of a chip with `in_use` cores in use."""
+    def own(self, core: int) -> CoreCapability:
+        """Return what a core has of its own."""
+        return next((own for first, last, own in self.kinds if first <= core <= last), self.core)
+
+    def guaranteed(self, core: int = 0) -> CoreCapability:
+        """Return the capability that a core has whatever the others do: that with all cores in use."""
+        return self.capability(self.cores_per_chip, core)
+
+    def capability(self, in_use: int, core: int = 0) -> CoreCapability:
+        """Return the capability of a core of a chip with `in_use` cores in use."""
+        own = self.own(core)
         return replace(
-            self.core,
-            storage_bytes=self.core.storage_bytes + self.cache_bytes // in_use,
-            external_bytes=self.core.external_bytes + self.external_bytes // in_use,
+            own,
+            storage_bytes=own.storage_bytes + self.cache_bytes // in_use,
+            external_bytes=own.external_bytes + self.external_bytes // in_use,
         )
 
     def chip_of(self, core: int) -> int:
@@ -80,7 +92,7 @@ class Fabric:
     def shared_by(self, groups: Sequence[CoreGroup]) -> tuple[CoreGroup, ...]:
         """Return the groups with the capability of their cores if no other cores are in use."""
         in_use = Counter(group.chip for group in groups for _ in group.cores)
-        return tuple(replace(group, core=self.capability(in_use[group.chip])) for group in groups)
+        return tuple(replace(group, core=self.capability(in_use[group.chip], group.cores[0])) for group in groups)
 
 
 @dataclass(frozen=True)
@@ -100,6 +112,11 @@ class CoreGroup:
         if len(set(self.cores)) < len(self.cores):
             what = f"core {mode(self.cores)} is named twice in a group"
             raise InvalidPartition(what, "a core belongs to one group, once", _SYNTAX)
+
+    @property
+    def equal_cores(self) -> float:
+        """The number of cores of the first kind that compute as much as all its cores."""
+        return len(self.cores) * self.core.speed
 
     @property
     def macs_per_s(self) -> float:
@@ -159,7 +176,16 @@ def _group(fabric: Fabric, cores: tuple[int, ...]) -> CoreGroup:
         what = f"a group has core {core} on chip {one} and core {far} on chip {other}"
         why = f"a group lies on one chip; a chip has {fabric.cores_per_chip} cores"
         raise InvalidPartition(what, why, "split the group, or name cores of one chip")
-    return CoreGroup(cores, fabric.chip_of(cores[0]) if cores else 0, fabric.guaranteed)
+    return one_kind(fabric, CoreGroup(cores, fabric.chip_of(cores[0]), fabric.guaranteed(cores[0])))
+
+
+def one_kind(fabric: Fabric, group: CoreGroup) -> CoreGroup:
+    """Return the group; raise `InvalidPartition` if its cores are of several kinds."""
+    other = next((core for core in group.cores if fabric.own(core) != fabric.own(group.cores[0])), None)
+    if other is not None:
+        what = f"a group has core {group.cores[0]} and core {other}, which are of different kinds"
+        raise InvalidPartition(what, "a group has cores of one kind", "list the cores of each group")
+    return group
 
 
 def _cores(fabric: Fabric, part: str, text: str) -> tuple[int, ...]:

@@ -1,9 +1,10 @@
 """The split score: the demand of the nodes since the last split on each core of the current group (S5.4).
 
 The score is an average per core (paragraphs 58 to 64 of the source): compute and routing share are divided by the cores
-of the group (73), the storage utilisation relates to the storage of all its cores already (76). Dynamic storage is the
-sum of the nodes' inputs (69), because the output of a node is the input of the next. The routing share uses the same
-inputs (73, 78); the absolute score uses the accumulated transfers (69).
+of the group (73), where cores of another kind count by their speed; the storage utilisation relates to the storage of
+all its cores already (76). Dynamic storage is the sum of the nodes' inputs (69), because the output of a node is the
+input of the next. The routing share uses the same inputs (73, 78); the absolute score uses the accumulated transfers
+(69).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Shares(NamedTuple):
     storage: float
     routing: float
 
-    def per_core(self, cores: int) -> Shares:
+    def per_core(self, cores: float) -> Shares:
         """Return the averages per core; the utilisation is an average already."""
         return Shares(self.compute / cores, self.storage, self.routing / cores)
 
@@ -72,7 +73,7 @@ class ShareScore:
 
     def score(self, accumulated: Workload, network: Workload, group: CoreGroup, /) -> float:
         """Return the weighted sum of the averages per core."""
-        compute, storage, routing = self.shares(accumulated, network, group).per_core(len(group.cores))
+        compute, storage, routing = self.shares(accumulated, network, group).per_core(group.equal_cores)
         return compute * self.compute_weight + storage * self.storage_weight + routing * self.routing_weight
 
     def occupied_bytes(self, workload: Workload, /) -> float:
@@ -102,7 +103,7 @@ class AbsoluteScore:
             + accumulated.dynamic_in_bytes * self.dynamic_weight
             + accumulated.static_bytes * self.static_weight
             + accumulated.routing_bytes * self.routing_weight
-        ) / len(group.cores)
+        ) / group.equal_cores
 
     def occupied_bytes(self, workload: Workload, /) -> float:
         """Return the accumulated static and dynamic storage."""

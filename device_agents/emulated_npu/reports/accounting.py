@@ -10,7 +10,7 @@ from typing import Literal
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
-from device_agents.emulated_npu.compiler.planning.tiling import Geometry
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Geometry
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import IssuedStep

@@ -25,9 +25,10 @@ from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue
 Event = dict[str, Any]
 
 _PID = 1
-_LAYERS, _CU, _IO, _CP, _MFU, _VFU, _VFU_QUEUE = range(1, 8)
+_LAYERS, _CU, _IO, _CP, _MFU, _VFU, _VFU_QUEUE, _LLC_QUEUE = range(1, 9)
 _TRACKS = {_LAYERS: "layers", _CU: "CU", _IO: "IO queue", _CP: "CP queue", _MFU: "MFU", _VFU: "VFU"}
-_QUEUE_TRACK = {Queue.IO: _IO, Queue.CP: _CP, Queue.VFU: _VFU_QUEUE}
+_OWN_TRACKS = {_VFU_QUEUE: "VFU queue", _LLC_QUEUE: "LLC queue"}
+_QUEUE_TRACK = {Queue.IO: _IO, Queue.CP: _CP, Queue.VFU: _VFU_QUEUE, Queue.LLC: _LLC_QUEUE}
 _ORDER_AT_A_TIME = {"M": 0, "X": 1, "i": 2, "s": 3, "f": 4, "C": 5}
 _NS = 1000
 
@@ -83,8 +84,9 @@ def _slice(track: int, name: str, category: str, span_ps: tuple[int, int], args:
 
 def _metadata(machine: Machine) -> Iterator[Event]:
     yield _event("M", _LAYERS, "process_name", 0, args={"name": f"emulated NPU {machine.name}"})
-    queues = {_VFU_QUEUE: "VFU queue"} if machine.vfu_queue_depth else {}
-    for track, name in (_TRACKS | queues).items():
+    present = {_QUEUE_TRACK[queue] for queue in machine.queue_depths}
+    own = {track: name for track, name in _OWN_TRACKS.items() if track in present}
+    for track, name in (_TRACKS | own).items():
         yield _event("M", track, "thread_name", 0, args={"name": name})
         yield _event("M", track, "thread_sort_index", 0, args={"sort_index": track})
 
@@ -130,8 +132,8 @@ def _control_events(timing: Timing) -> Iterator[Event]:
 
 
 def _command_track(command: Command, costs: CostModel) -> int:
-    if command.queue is Queue.IO:
-        return _IO
+    if command.function.is_transfer:
+        return _QUEUE_TRACK[costs.machine.queue_of(command.queue)]
     return _MFU if costs.cost(command).on_mfu else _VFU
 
 
@@ -149,7 +151,7 @@ def _command_events(timing: Timing, labels: Sequence[LayerLabel], costs: CostMod
         if cost.macs:
             args["macs"] = cost.macs
         span = schedule.served_ps[index], schedule.finished_ps[index]
-        yield _slice(track, f"{label.name}_kernel_time", f"Node,{_TRACKS[track]}", span, args)
+        yield _slice(track, f"{label.name}_kernel_time", f"Node,{(_TRACKS | _OWN_TRACKS)[track]}", span, args)
 
 
 def _synchronisation_events(timing: Timing, costs: CostModel) -> Iterator[Event]:
@@ -199,7 +201,7 @@ def _bandwidth_counters(timing: Timing, machine: Machine, costs: CostModel) -> I
     schedule = timing.schedule
     for space in [Space.DDR] + [Space.LLC] * (machine.llc.bytes > 0):
         rates: dict[float, tuple[float, float]] = {0.0: (0.0, 0.0)}
-        for index in schedule.entries[Queue.IO]:
+        for index in (*schedule.entries[Queue.IO], *schedule.entries[Queue.LLC]):
             command = schedule.steps[index].item
             begin, end = schedule.served_ps[index], schedule.finished_ps[index]
             if not isinstance(command, Command) or _us(begin) == _us(end):

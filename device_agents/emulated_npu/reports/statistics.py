@@ -17,7 +17,7 @@ from device_agents.emulated_npu.timing.attribution import Activity, binding_path
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.simulation import Timing
 from device_agents.emulated_npu.timing.single_core import NOTHING
-from device_agents.emulated_npu.unit_commands import Command, Queue, Space
+from device_agents.emulated_npu.unit_commands import Command, Space
 
 Bound = Literal["io", "compute", "fill", "wait"]
 
@@ -28,6 +28,7 @@ _PATH = {
     Activity.IO: "path_io",
     Activity.CP: "path_cp",
     Activity.VFU: "path_cp",
+    Activity.LLC: "path_io",
     Activity.CONTROL: "path_control",
 }
 _COUNTED = ("macs", "commands", *_READ.values(), *_WRITTEN.values())
@@ -111,8 +112,8 @@ def _sums(timing: Timing, costs: CostModel) -> dict[int, _LayerSums]:
         mine, cost = sums[command.layer], costs.cost(command)
         begin_ps, end_ps = schedule.served_ps[index], schedule.finished_ps[index]
         mine.begin_ps, mine.end_ps = min(mine.begin_ps, begin_ps), max(mine.end_ps, end_ps)
-        cp_unit = "mfu" if cost.on_mfu else "vfu"
-        mine.totals["io" if command.queue is Queue.IO else cp_unit] += end_ps - begin_ps
+        unit = "io" if command.function.is_transfer else "mfu" if cost.on_mfu else "vfu"
+        mine.totals[unit] += end_ps - begin_ps
         mine.totals["fill"] += cost.fill_ps
         mine.totals["macs"] += cost.macs
         mine.totals["commands"] += 1

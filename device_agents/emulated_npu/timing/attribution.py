@@ -23,7 +23,8 @@ class Activity(enum.IntEnum):
     IO = 0
     CP = 1
     VFU = 2
-    CONTROL = 3
+    LLC = 3
+    CONTROL = 4
 
 
 class Segment(NamedTuple):

@@ -24,7 +24,7 @@ from device_agents.emulated_npu.timing.matrix_cost import matrix_cycles, matrix_
 from device_agents.emulated_npu.timing.sram_traffic import port_cycles, sram_traffic
 from device_agents.emulated_npu.timing.transfer_cost import Demand, Traffic, demands, external_bytes
 from device_agents.emulated_npu.timing.vector_cost import vector_operations
-from device_agents.emulated_npu.unit_commands import Command, Function, Queue
+from device_agents.emulated_npu.unit_commands import Command, Function
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class CostModel:
 
     def _computed(self, command: Command) -> CommandCost:
         machine = self.machine
-        if command.queue is Queue.IO:
+        if command.function.is_transfer:
             asked = demands(machine, command)
             alone_ps = max((demand.latency_ps + demand.work_ps for demand in asked), default=0)
             return CommandCost(alone_ps, 0, 0, external_bytes(command, machine), asked)

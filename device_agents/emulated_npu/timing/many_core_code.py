@@ -78,14 +78,16 @@ class MessageTransfer(NamedTuple):
 class CoreCode:
     """The translated steps of one core.
 
-    By step: `kinds` and `gaps` (issue time). By queue entry: the operation (`io_ops`, `cp_ops`, `vfu_ops`), semaphore
-    and count of WAIT and POST (`io_units`, `cp_units`, `vfu_units`), the `transfers` of a command with several, and
-    `messages`. `mfu_ps`, `vfu_ps` and `vfu_queue_ps` are the times of the units and of the VFU queue.
+    `machine` is that of its kind. By step: `kinds` and `gaps` (issue time). By queue entry: the operation (`io_ops`,
+    `cp_ops`, `vfu_ops`), semaphore and count of WAIT and POST (`io_units`, `cp_units`, `vfu_units`), the `transfers` of
+    a command with several, and `messages`. `mfu_ps`, `vfu_ps` and `vfu_queue_ps` are the times of the units and of the
+    VFU queue.
     """
 
     index: int
     source: CoreSteps
     group: GroupState
+    machine: Machine
     kinds: list[int] = field(default_factory=list)
     gaps: list[int] = field(default_factory=list)
     io_ops: list[int] = field(default_factory=list)
@@ -139,8 +141,7 @@ class Translation:
     def __init__(
         self, cores: Sequence[CoreSteps], machine: Machine, costs: CostModel, depths: Mapping[int, int]
     ) -> None:
-        self.machine, self._costs = machine, costs
-        self._issue_ps = machine.issue_cycles * costs.cycle_ps
+        self.machine, self._costs = machine, {machine: costs}
         self.resources = len(Resource) * machine.cores.chips
         self.owners, self.keys = [0] * self.resources, [0] * self.resources
         self.places = list(range(self.resources))
@@ -148,7 +149,10 @@ class Translation:
         self._tickets: dict[tuple[int, int, int], int] = {}
         self._indices = _indices(cores, machine)
         self.groups = _groups(cores, depths)
-        self.codes = [CoreCode(index, each, self.groups[each.group]) for index, each in enumerate(cores)]
+        self.codes = [
+            CoreCode(index, each, self.groups[each.group], machine.of_core(each.core))
+            for index, each in enumerate(cores)
+        ]
         self._sent, self._taken = _messages(cores)
         self._channels = {pair: Channel(self._indices[pair[1]]) for pair in self._sent if pair[1] in self._indices}
         for code in self.codes:
@@ -156,44 +160,48 @@ class Translation:
 
     def _translate(self, code: CoreCode) -> None:
         passed: Counter[tuple[int, int, Function]] = Counter()
-        feeds = UnitFeeds(self.machine)
+        machine = code.machine
+        feeds, costs = UnitFeeds(machine), self._costs.setdefault(machine, CostModel(machine))
+        issue_ps = machine.issue_cycles * costs.cycle_ps
         for step in code.source.steps:
             item = step.item
-            code.gaps.append((step.control + (item is not None)) * self._issue_ps)
+            code.gaps.append((step.control + (item is not None)) * issue_ps)
             if isinstance(item, (Wait, Post)):
-                queue = self.machine.queue_of(item.queue)
+                queue = machine.queue_of(item.queue)
                 code.kinds.append(queue)
                 place = code.semaphores.setdefault(item.semaphore, len(code.semaphores))
                 code.add(queue, WAIT if isinstance(item, Wait) else POST, (place, item.count))
             elif isinstance(item, Command):
-                queue = self.machine.queue_of(item.queue)
+                queue = machine.queue_of(item.queue)
                 code.kinds.append(queue)
                 try:
                     if queue is not Queue.IO:
-                        cost = self._costs.cost(item)
+                        cost = costs.cost(item)
                         feeds.add(queue, cost)
                         code.add(queue, cost.duration_ps)
                         code.mfu_ps += cost.duration_ps * cost.on_mfu
                         code.vfu_ps += cost.duration_ps * (not cost.on_mfu)
                         code.vfu_queue_ps += cost.duration_ps * (queue is Queue.VFU)
                     elif item.function in (Function.SEND, Function.RECEIVE):
-                        self._add_message(code, item, passed)
+                        self._add_message(code, item, passed, costs)
                     else:
-                        self._add_transfers(code, item)
+                        self._add_transfers(code, item, costs)
                 except ExecutionFault as fault:
                     raise fault.at(f"core {code.source.core}: instruction {step.pc}") from fault
             else:
                 code.kinds.append(FENCE if isinstance(item, Fence) else NO_ITEM)
 
-    def _add_transfers(self, code: CoreCode, command: Command) -> None:
-        joins = self._joins(code, self._costs.demands(command), self.machine.cores.chip_of(code.source.core))
+    def _add_transfers(self, code: CoreCode, command: Command, costs: CostModel) -> None:
+        joins = self._joins(code, costs.demands(command), self.machine.cores.chip_of(code.source.core))
         if len(joins) == 1:
             code.add(Queue.IO, joins[0])
         else:
             code.transfers[len(code.io_ops)] = joins
             code.add(Queue.IO, TRANSFERS)
 
-    def _add_message(self, code: CoreCode, command: Command, passed: Counter[tuple[int, int, Function]]) -> None:
+    def _add_message(
+        self, code: CoreCode, command: Command, passed: Counter[tuple[int, int, Function]], costs: CostModel
+    ) -> None:
         peer, own, cores = self._indices.get(command.peer), code.source.core, self.machine.cores
         if peer is None:
             what = f"{command.function.name} names core {command.peer} as its peer"
@@ -205,7 +213,7 @@ class Translation:
         channel = self._channels.get(pair) if passed[way] < min(self._sent[pair], self._taken[pair]) else None
         passed[way] += 1
         here, there = cores.chip_of(own), cores.chip_of(command.peer)
-        near, far = (self._costs.demands(command), ()) if here == there else demands_across(self.machine, command)
+        near, far = (costs.demands(command), ()) if here == there else demands_across(self.machine, command)
         joins = (*self._joins(code, near, here), *self._joins(code, far, there))
         ring = other if joins and other is not code.group else None
         delay_ps = message_ps(self.machine, own, command.peer)

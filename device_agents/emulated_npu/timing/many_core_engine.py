@@ -24,10 +24,9 @@ def run_engine(translation: Translation, stream: StreamState) -> list[SharedReso
 
     Raises `Deadlock` and `BudgetExceeded`.
     """
-    run_core = core_process_of_queues if translation.machine.vfu_queue_depth else core_process
     resume = []
     for code in translation.codes:
-        core = run_core(code, stream)
+        core = (core_process_of_queues if code.machine.vfu_queue_depth else core_process)(code, stream)
         next(core)
         resume.append(core.send)
     for group in translation.groups.values():

@@ -28,8 +28,8 @@ def core_process(code: CoreCode, stream: StreamState) -> Generator[None, int, No
     # function for each part it takes 31 to 35 % longer for an item (medians of 9 runs alternating in one process).
     kinds, gaps, count, limit_ps = code.kinds, code.gaps, len(code.kinds), stream.limit_ps
     io_ops, io_units, cp_ops, cp_units = code.io_ops, code.io_units, code.cp_ops, code.cp_units
-    io_depth, cp_depth = stream.machine.io_queue_depth, stream.machine.cp_queue_depth
-    outstanding = stream.machine.io_outstanding
+    io_depth, cp_depth = code.machine.io_queue_depth, code.machine.cp_queue_depth
+    outstanding = code.machine.io_outstanding
     events, index = stream.events, code.index
     for run in range(stream.inputs):
         begin_ps = yield

@@ -70,11 +70,8 @@ class _RunningQueue:
 class _CoreRun:
     def __init__(self, code: CoreCode, stream: StreamState, run: int, begin_ps: int) -> None:
         self._code, self._stream, self._run, self._clock_ps = code, stream, run, begin_ps
-        machine = stream.machine
-        self._queues = [
-            _RunningQueue(code, number, depth, begin_ps)
-            for number, depth in zip(Queue, machine.queue_depths, strict=False)
-        ]
+        machine = code.machine
+        self._queues = [_RunningQueue(code, number, depth, begin_ps) for number, depth in machine.queue_depths.items()]
         self._issued_ps: list[int] = []  # of steps that enter no queue
         self._waits = CoreWaits()
         self._window = TransferWindow(machine.io_outstanding) if machine.io_outstanding > 1 else None

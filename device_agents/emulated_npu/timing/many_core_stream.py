@@ -52,7 +52,7 @@ class StreamState:
         self.ahead = 2 * self.groups + 2
         self.ended: dict[int, tuple[int, int]] = {}
         self.held: list[GroupState] = []
-        self.machine, self.inputs, self.limit_ps, self.kept_run = translation.machine, inputs, limit_ps, kept_run
+        self.inputs, self.limit_ps, self.kept_run = inputs, limit_ps, kept_run
         self.events: list[int] = []
         self.ready: list[tuple[int, int]] = []
         self.pending = [1] * cores

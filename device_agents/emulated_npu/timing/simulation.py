@@ -3,8 +3,8 @@
 `simulate` runs the control unit and the queues (single_core.py) with the costs of cost.py, and divides the time
 among layers (attribution.py). All times are whole picoseconds, so sums are exact:
 
-- max(io, cp, vfu_queue) <= makespan <= io + cp + vfu_queue + control,
-- wait = makespan - max(io, cp, vfu_queue), and the entries of `waits` sum to it,
+- max(io, cp, vfu_queue, llc_queue) <= makespan <= io + cp + vfu_queue + llc_queue + control,
+- wait = makespan - max(io, cp, vfu_queue, llc_queue), and the entries of `waits` sum to it,
 - the layers, with the time of no layer, sum to the makespan.
 
 With the same steps, a faster memory or clock never makes the makespan longer if only one queue waits for each
@@ -38,8 +38,8 @@ _NO_LIMIT_PS = 1 << 62
 class Timing:
     """The time of one run and its parts.
 
-    - `io_ps`, `cp_ps`, `vfu_queue_ps`: busy time of the queues' servers, memory latency included; the last two together
-      are `mfu_ps` plus `vfu_ps`. `vfu_queue_ps` is 0 if the units share the CP queue.
+    - `io_ps`, `cp_ps`, `vfu_queue_ps`, `llc_queue_ps`: busy time of the queues' servers, memory latency included; 0 for
+      a queue that the machine lacks. `cp_ps` and `vfu_queue_ps` together are `mfu_ps` plus `vfu_ps`.
     - `control_ps`: time in which all queues were idle.
     - `wait_ps`: idle time of `waiting_queue`, the first queue with the largest sum; `waits` divides it.
     - `layers`: latency in the network by layer index; `no_layer_ps`: time of no layer.
@@ -59,6 +59,12 @@ class Timing:
     layers: tuple[int, ...]
     no_layer_ps: int
     vfu_queue_ps: int = 0
+    llc_queue_ps: int = 0
+
+    @property
+    def transfer_ps(self) -> int:
+        """Busy time of the busier queue of transfers."""
+        return max(self.io_ps, self.llc_queue_ps)
 
     @property
     def compute_ps(self) -> int:
@@ -100,14 +106,15 @@ def simulate(
         io_ps=queues_ps[Queue.IO],
         cp_ps=queues_ps[Queue.CP],
         mfu_ps=mfu_ps,
-        vfu_ps=sum(queues_ps[Queue.CP :]) - mfu_ps,
+        vfu_ps=queues_ps[Queue.CP] + queues_ps[Queue.VFU] - mfu_ps,
         control_ps=result.makespan_ps - _busy_ps(result),
         wait_ps=result.makespan_ps - max(queues_ps),
         waiting_queue=waiting,
         waits=wait_times(result, waiting),
         layers=tuple(layers_ps.get(layer, 0) for layer in range(count)),
         no_layer_ps=layers_ps.get(NOTHING, 0),
-        vfu_queue_ps=sum(queues_ps[Queue.VFU :]),
+        vfu_queue_ps=queues_ps[Queue.VFU],
+        llc_queue_ps=queues_ps[Queue.LLC],
     )
 
 

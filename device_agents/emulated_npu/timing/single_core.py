@@ -9,9 +9,10 @@ The rules:
   full; FENCE stalls it until all queues have drained.
 - WAIT at the head of its queue takes `count` from the semaphore as soon as the value suffices; POST at the head adds.
   Units are taken in the order of posting. If queues wait for one semaphore, the one that reached its head first takes
-  first, IO before CP before VFU at the same instant. A WAIT that needs more than there is blocks no other queue.
+  first, IO before CP before VFU before LLC at the same instant. A WAIT that needs more than there is blocks no other
+  queue.
 - MFU and VFU share the CP queue unless the machine has a queue for the VFU. Without one, items of the VFU queue enter
-  the CP queue.
+  the CP queue. Likewise items of the LLC queue enter the IO queue.
 
 Only queue entries are events. The control unit reads no semaphore, so it runs ahead until it depends on an entry
 that is not served yet. The earliest head is served first, so semaphores change in order of time even
@@ -23,7 +24,7 @@ The engine for many cores (many_core_process.py) follows the same rules, without
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from device_agents.emulated_npu.emulator_errors import Deadlock
@@ -35,7 +36,7 @@ from device_agents.emulated_npu.timing.transfer_cost import Demand
 from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue, Wait
 
 NOTHING = -1
-_FENCE, _END = 3, 4
+_FENCE, _END = len(Queue), len(Queue) + 1
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Schedule:
     - `issue_cause`: the step that determined `issued_ps` by leaving a full queue (FENCE: by its end); NOTHING if the
       control unit itself did.
     - `released_by`: the POST whose unit a WAIT took last.
-    - `entries`: the steps of each queue. `last`: the step that ends last; NOTHING if the control unit does.
+    - `entries`: the steps of each queue by number; none for a queue that the machine lacks. `last`: the step that ends
+      last; NOTHING if the control unit does.
     """
 
     steps: Sequence[IssuedStep]
@@ -124,6 +126,7 @@ class _Server:
     free_ps: int = 0
     last: int = NOTHING
     blocked: int = 0  # by a semaphore: the number of the WAIT among those that blocked a queue
+    window: TransferWindow | None = None
 
 
 class _CoreEngine:
@@ -137,10 +140,14 @@ class _CoreEngine:
         demands: Sequence[tuple[Demand, ...]],
     ) -> None:
         self._steps, self._durations, self._limit = steps, list(durations), limit_ps
-        self._window = TransferWindow(machine.io_outstanding) if demands else None
         self._demands = demands
-        self._servers = tuple(map(_Server, Queue, machine.queue_depths))
-        self._kinds = [_kind(step, machine) for step in steps]
+        self._servers = tuple(_Server(queue, depth) for queue, depth in machine.queue_depths.items())
+        for server in self._servers:
+            if demands and server.queue in (Queue.IO, Queue.LLC):
+                server.window = TransferWindow(machine.io_outstanding)
+        places = {server.queue: place for place, server in enumerate(self._servers)}
+        place_of = {queue: places[machine.queue_of(queue)] for queue in Queue}
+        self._kinds = [_kind(step, place_of) for step in steps]
         self._gaps = [(step.control + (step.item is not None)) * issue_ps for step in steps]
         self._semaphores: defaultdict[int, _Semaphore] = defaultdict(_Semaphore)
         self._position = self._clock = self._blocked = 0
@@ -163,6 +170,7 @@ class _CoreEngine:
             raise self._deadlock()
         finishing = max(self._servers, key=lambda server: server.free_ps)
         ends_by_queue = finishing.free_ps >= self._clock
+        orders = {server.queue: server.order for server in self._servers}
         return Schedule(
             steps=self._steps,
             durations_ps=self._durations,
@@ -172,7 +180,7 @@ class _CoreEngine:
             service_cause=self._service_cause,
             issue_cause=self._issue_cause,
             released_by=self._released_by,
-            entries=tuple(server.order for server in self._servers),
+            entries=tuple(orders.get(queue, ()) for queue in Queue),
             makespan_ps=max(finishing.free_ps, self._clock),
             last=finishing.last if ends_by_queue else NOTHING,
         )
@@ -230,9 +238,9 @@ class _CoreEngine:
             self._wake(item.semaphore, now_ps)
 
     def _leave(self, server: _Server, index: int, now_ps: int, cause: int) -> None:
-        if self._window is not None and server.queue is Queue.IO:
+        if server.window is not None:
             item, demands = self._steps[index].item, self._demands[index]
-            self._durations[index] = self._window.end_ps(item, now_ps, self._issued[index], demands) - now_ps
+            self._durations[index] = server.window.end_ps(item, now_ps, self._issued[index], demands) - now_ps
         end = now_ps + self._durations[index]
         self._served[index], self._finished[index], self._service_cause[index] = now_ps, end, cause
         server.free_ps, server.last = end, index
@@ -263,9 +271,9 @@ class _CoreEngine:
         return locked(heads, stuck, lambda number: self._semaphores[number].value)
 
 
-def _kind(step: IssuedStep, machine: Machine) -> int:
-    """Return the number of the queue that the step enters, or _FENCE or _END."""
+def _kind(step: IssuedStep, place_of: Mapping[Queue, int]) -> int:
+    """Return the place of the queue that the step enters, or _FENCE or _END."""
     item = step.item
     if isinstance(item, (Command, Wait, Post)):
-        return machine.queue_of(item.queue)
+        return place_of[item.queue]
     return _FENCE if isinstance(item, Fence) else _END

@@ -20,7 +20,6 @@ from device_agents.emulated_npu.unit_commands import (
     Descriptor,
     Function,
     Operand,
-    Queue,
     Space,
 )
 
@@ -82,7 +81,7 @@ _Transfers = dict[Space, tuple[list[_Runs], list[_Runs]]]
 def _transfers(command: Command, machine: Machine | None) -> _Transfers:
     """Return the runs that an IO command reads and writes, by external memory; without a machine uncompressed."""
     found: _Transfers = {}
-    if command.queue is not Queue.IO or moves_nothing(command):
+    if not command.function.is_transfer or moves_nothing(command):
         return found
     first, target = present(command, command.first).descriptor, command.target.descriptor
     skip, times = 0, 1

@@ -1,10 +1,14 @@
-"""The queues that feed the compute units: where MFU and VFU have queues of their own, each unit takes from one."""
+"""What queues feed: the LLC queue moves data of the last-level cache alone, and each unit takes from one queue.
+
+MFU and VFU have queues of their own only on some machines.
+"""
 
 from __future__ import annotations
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CommandCost
+from device_agents.emulated_npu.timing.resources import Resource
 from device_agents.emulated_npu.unit_commands import Queue
 
 
@@ -18,8 +22,14 @@ class UnitFeeds:
         self._queues: dict[bool, Queue] = {}
 
     def add(self, queue: Queue, cost: CommandCost) -> None:
-        """Note a command; raise ExecutionFault if its unit has had one from the other compute queue."""
-        if not self._apart or queue is Queue.IO:
+        """Note a command; raise ExecutionFault if its unit has had one from the other compute queue.
+
+        Also raise it for a command of the LLC queue that uses another memory.
+        """
+        if queue is Queue.LLC and any(each.resource is not Resource.LLC for each in cost.demands):
+            what = "a command of the LLC queue uses DDR"
+            raise ExecutionFault(what, "its server moves data of the last-level cache", "Issue it to the IO queue")
+        if not self._apart or queue in (Queue.IO, Queue.LLC):
             return
         known = self._queues.setdefault(cost.on_mfu, queue)
         if known is not queue:

@@ -11,7 +11,7 @@ import typer
 from harness.cli import arguments
 from harness.cli.invocation import command_words
 from harness.cli.option_groups import spread
-from harness.cli.output import check_folder, note, print_json, progress_note
+from harness.cli.output import note, print_json, progress_note
 from harness.text import printable
 from harness.workspace import find_workspace
 
@@ -50,10 +50,7 @@ def import_table(
     ),
     *,
     sample: RowSample,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Write a report of measured networks to this file."),
-    ] = None,
+    html: arguments.HtmlFile = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
@@ -66,8 +63,6 @@ def import_table(
     """
     from harness.imports.importing import Sampling, import_lut
 
-    if html is not None:
-        check_folder(html)
     found = import_lut(
         file,
         mapping,

@@ -1,4 +1,4 @@
-"""`harness lut list` and `harness lut prune`: the tables of a workspace."""
+"""`harness lut list` and `harness lut prune`: the tables of a workspace and of the package."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ OneDevice = Annotated[
 def list_tables(
     device: OneDevice = None, directory: arguments.WorkspaceFolder = None, json: arguments.Json = False
 ) -> None:
-    """List the tables of the workspace, the newest of each device first.
+    """List the tables of the workspace and of the package, the newest of each device first.
 
     `default` marks the table that commands use for a device, and for a batch or threads, unless --lut names another.
+    `package` marks tables that are part of harness; one is the default if the workspace has no table of its device.
 
     Example: harness lut list --device cpu01
     """
@@ -70,9 +71,9 @@ def prune(
     from harness.lut import shelf
 
     workspace = find_workspace(directory)
-    if device is not None and not shelf.list_tables(workspace, device):
-        raise _no_table(workspace, device)
     plan = shelf.plan_pruning(workspace, keep, device)
+    if device is not None and not plan.removed and not plan.kept:
+        raise _no_table(workspace, device)
     if not dry_run:
         shelf.remove_tables(plan.removed)
     if json:
@@ -109,7 +110,7 @@ def _show(tables: tuple[ShelvedTable, ...]) -> None:
             str(one.entries),
             byte_size(float(f"{one.size_bytes:.3g}")),
             one.variant.options().strip(),
-            "default" if one.is_default else "",
+            ", ".join(word for word, holds in (("default", one.is_default), ("package", one.is_published)) if holds),
         )
         for one in tables
     ]
@@ -130,4 +131,5 @@ def _json(table: ShelvedTable) -> dict[str, Any]:
         "batch": table.variant.batch,
         "threads": table.variant.threads,
         "default": table.is_default,
+        "published": table.is_published,
     }

@@ -141,15 +141,7 @@ def _row(entry: Entry, work: LayerWork | None, view: LayerView) -> LayerRow:
 def diff(
     before: TableFolder,
     after: TableFolder,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html",
-            metavar="FILE.html",
-            help="Write a page with all common layers of both tables side by side.",
-            callback=arguments.html_only,
-        ),
-    ] = None,
+    html: arguments.HtmlFile = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:

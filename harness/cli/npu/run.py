@@ -13,7 +13,7 @@ from harness.cli import arguments
 from harness.cli.invocation import command_line
 from harness.cli.npu.limited import limited
 from harness.cli.option_groups import spread
-from harness.cli.output import check_folder, note, print_json, print_report, write_csv
+from harness.cli.output import note, print_json, print_report, write_csv
 from harness.errors import UsageError
 from harness.npu.npu_options import MachineChoice, Options, RowSort, RunOptions
 
@@ -54,18 +54,13 @@ def run_command(
     roofline: Annotated[
         Path | None,
         typer.Option(
-            "--roofline", metavar="FILE.html", help="Write a roofline plot of the layers.", callback=arguments.html_only
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html",
+            "--roofline",
             metavar="FILE.html",
-            help="Write a page: layers, what each unit did when, roofline and buffers.",
-            callback=arguments.html_only,
+            help="Write a roofline plot of the layers.",
+            callback=arguments.writable_page,
         ),
     ] = None,
+    html: arguments.HtmlFile = None,
     *,
     compiler: Options,
     shown: RowOptions,
@@ -89,9 +84,6 @@ def run_command(
     from harness.npu.run_tables import run_tables
 
     wanted.check(compiler)
-    for written in (roofline, html):
-        if written is not None:
-            check_folder(written)
     run = run_on_one_core(load(model, machine, compiler, arguments.parse_dims(dim), activation or ()), wanted, note)
     if csv is not None:
         write_csv(csv, layer_rows(run))

@@ -56,7 +56,9 @@ def sweep_command(
     csv: arguments.CsvFile = None,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE.html", help="Write a plot to this page.", callback=arguments.html_only),
+        typer.Option(
+            "--plot", metavar="FILE.html", help="Write a plot to this page.", callback=arguments.writable_page
+        ),
     ] = None,
     *,
     compiler: Options,
@@ -84,9 +86,8 @@ def sweep_command(
     machines = grid.read_grid(wanted.preset or [], wanted.machine or [], wanted.sets or [])
     if plot is not None:
         machines.check_drawable()
-    for path in (csv, plot):
-        if path is not None:
-            check_folder(path)
+    if csv is not None:
+        check_folder(csv)
     dims, budget = arguments.parse_dims(dim), limits.cycle_budget
     with show_count("sweep", "machine") as progress:
         sweep = points.run_sweep(model, machines, compiler, dims, budget, progress, jobs, cost)

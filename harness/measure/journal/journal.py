@@ -173,21 +173,25 @@ class Journal(JournalReader):
         Raises LeaseLost if a lease later than `token` has written to the campaign, and JournalError if a slot
         already has a series.
         """
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        now, text = datetime.now(UTC).isoformat(timespec="milliseconds"), compact_json(state)
         with self._fenced(campaign, token):
-            for slot, probe, samples in taken:
-                cursor = self._db.execute(
-                    "INSERT INTO series (campaign, probe, batch, round, position, token, taken, state)"
-                    " VALUES (?,?,?,?,?,?,?,?)",
-                    (campaign, probe, slot.batch, slot.round, slot.position, token, now, compact_json(state)),
-                )
-                self._db.executemany(
-                    "INSERT INTO samples VALUES (?,?,?,?,?,?)",
-                    [
-                        (cursor.lastrowid, ordinal, one.wall_ns, one.cpu_ns, one.device_ns, one.preemptions)
-                        for ordinal, one in enumerate(samples)
-                    ],
-                )
+            (last,) = self._db.execute("SELECT coalesce(max(id), 0) FROM series").fetchone()
+            numbered = list(enumerate(taken, last + 1))
+            self._db.executemany(
+                "INSERT INTO series VALUES (?,?,?,?,?,?,?,?,?)",
+                (
+                    (number, campaign, probe, slot.batch, slot.round, slot.position, token, now, text)
+                    for number, (slot, probe, _) in numbered
+                ),
+            )
+            self._db.executemany(
+                "INSERT INTO samples VALUES (?,?,?,?,?,?)",
+                (
+                    (number, ordinal, one.wall_ns, one.cpu_ns, one.device_ns, one.preemptions)
+                    for number, (_, _, samples) in numbered
+                    for ordinal, one in enumerate(samples)
+                ),
+            )
 
     def finish_round(self, campaign: int, token: int, batch: int, finished: int) -> None:
         """Record how many whole rounds a batch has; raises as `add` does."""

@@ -249,6 +249,14 @@ class JournalReader(DurableFile):
             row = self._db.execute(query, (campaign, batch)).fetchone()
             return int(row[0]) if row else 0
 
+    def has_deaths(self, campaign: int) -> bool:
+        """Return whether a worker died while loading a probe of the campaign."""
+        with self._reading():
+            (found,) = self._db.execute(
+                "SELECT EXISTS (SELECT 1 FROM probes WHERE campaign=? AND deaths)", (campaign,)
+            ).fetchone()
+        return bool(found)
+
     def spent_s(self, campaign: int) -> float:
         """Return the device time of a campaign in seconds, untimed runs included."""
         query = (

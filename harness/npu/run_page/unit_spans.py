@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.inference import TimedProgram
-from device_agents.emulated_npu.unit_commands import Command, Queue
+from device_agents.emulated_npu.unit_commands import Command
 from harness.report.figures import base_figure, figure_json, hover
 from harness.report.units import display, duration, unit_for
 
@@ -42,7 +42,7 @@ def unit_spans(timed: TimedProgram) -> tuple[UnitSpan, ...]:
 
 
 def _unit_of(timed: TimedProgram, command: Command) -> str:
-    if command.queue is Queue.IO:
+    if command.function.is_transfer:
         return "IO"
     return "MFU" if timed.costs.cost(command).on_mfu else "VFU"
 

@@ -34,7 +34,7 @@ SLOWER = 0.005
 # More of each takes no time from a program that was compiled for less.
 _MORE_IS_BETTER = (
     *("nb_bytes", "sb_bytes", "llc.bytes", "ddr.bytes", "llc.bytes_per_s", "ddr.bytes_per_s", "clock_hz"),
-    *("mfu.rows", "mfu.columns", "vfu.lanes", "io_queue_depth", "cp_queue_depth", "vfu_queue_depth"),
+    *("mfu.rows", "mfu.columns", "vfu.lanes", "io_queue_depth", "cp_queue_depth", "vfu_queue_depth", "llc_queue_depth"),
 )
 
 

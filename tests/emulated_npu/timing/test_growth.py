@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from networks_on_npu import NO_MEMORY, small_machine
+from networks_on_npu import NO_MEMORY, builtin_model, small_machine
 from random_networks import machines_for, random_networks
 from small_models import model, node, values
 
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
-from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
 
 
@@ -79,6 +79,13 @@ def test_networks_are_hardly_ever_slower_on_a_larger_machine(drawn_from: int) ->
     assert len(changes) >= 100
     assert 100 * len(slower) <= len(changes), slower
     assert max(changes)[0] <= 0.05
+
+
+def test_a_network_waits_no_longer_for_its_weights_in_a_larger_buffer() -> None:
+    """SqueezeNet streams its weights in loads that do not grow with SB: with up to four times SB it is as fast."""
+    edge, network = find_machine("edge"), builtin_model("squeezenet").SerializeToString()
+    times = [_time_ps(network, replace(edge, sb_bytes=scale * edge.sb_bytes)) for scale in (1, 2, 4)]
+    assert max(times) <= 1.01 * min(times)
 
 
 def test_second_factors_that_fit_one_by_one_fit_a_larger_buffer() -> None:

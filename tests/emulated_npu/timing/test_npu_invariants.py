@@ -41,7 +41,7 @@ def _check(compiled: Compiled) -> None:
     """Assert the bounds of the makespan, the busiest queue and all queues with control, and that all sums agree."""
     machine = compiled.machine
     timing = simulate_program(compiled.program, machine)
-    queues_ps = timing.io_ps, timing.cp_ps, timing.vfu_queue_ps
+    queues_ps = timing.io_ps, timing.cp_ps, timing.vfu_queue_ps, timing.llc_queue_ps
     assert max(queues_ps) <= timing.makespan_ps <= sum(queues_ps) + timing.control_ps
     assert timing.cp_ps + timing.vfu_queue_ps == timing.mfu_ps + timing.vfu_ps
     assert timing.wait_ps == timing.makespan_ps - max(queues_ps)
@@ -54,8 +54,9 @@ def _check(compiled: Compiled) -> None:
 def _check_formula(compiled: Compiled, timing: Timing) -> None:
     """Assert that the formula has the sums of the simulation, and is no longer without a control unit."""
     found = formula(sequence(compiled.program.code, layer_of=compiled.program.layer_of), compiled.machine)
-    assert (found.io_ps, found.cp_ps, found.vfu_queue_ps) == (timing.io_ps, timing.cp_ps, timing.vfu_queue_ps)
-    assert found.total_ps == found.wait_ps + max(found.io_ps, found.cp_ps, found.vfu_queue_ps)
+    sums_ps = found.io_ps, found.cp_ps, found.vfu_queue_ps, found.llc_queue_ps
+    assert sums_ps == (timing.io_ps, timing.cp_ps, timing.vfu_queue_ps, timing.llc_queue_ps)
+    assert found.total_ps == found.wait_ps + max(sums_ps)
     assert found.total_ps <= timing.makespan_ps
 
 

@@ -33,7 +33,7 @@ from device_agents.emulated_npu.timing.simulation import Timing, durations_ps, s
 from device_agents.emulated_npu.timing.stream_timing import simulate_cores
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Space, Wait
 
-IO, CP, VFU = Queue
+IO, CP, VFU, _ = Queue
 _DEPTHS = st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 5))
 _ALONE = {0: 1}
 
@@ -105,7 +105,7 @@ def test_the_matrix_unit_takes_depthwise_from_its_own_queue() -> None:
     """Where the MFU computes depthwise convolutions, one in the VFU queue beside a product is refused by all cores."""
     described = _three_queues()
     both = replace(described, mfu=replace(described.mfu, depthwise="mfu"))
-    depthwise = replace(_depthwise(), vfu_queue=True)
+    depthwise = replace(_depthwise(), own_queue=True)
     steps = steps_of(convolve((2, 2), 4, 4), depthwise)
     assert simulate(steps, described).vfu_queue_ps > 0
     with pytest.raises(ExecutionFault, match="instruction 1: the MFU has commands in the CP queue and in the VFU"):
@@ -213,7 +213,7 @@ def test_the_key_may_be_missing_from_a_machine_file() -> None:
     """Without the key the units share a queue and the digest is that of before; with it both change."""
     edge = load_preset("edge")
     apart = parse_machine(f"vfu_queue_depth = 16\n{preset_text('edge')}", "edge")
-    assert edge.queue_depths == (edge.io_queue_depth, edge.cp_queue_depth)
-    assert apart.queue_depths == (*edge.queue_depths, 16)
+    assert edge.queue_depths == {IO: edge.io_queue_depth, CP: edge.cp_queue_depth}
+    assert apart.queue_depths == {**edge.queue_depths, VFU: 16}
     assert replace(apart, vfu_queue_depth=0).digest == edge.digest != apart.digest
     assert not any(load_preset(name).vfu_queue_depth for name in preset_names())

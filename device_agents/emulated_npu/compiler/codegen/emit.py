@@ -103,7 +103,7 @@ class _Generator:
             first, second, third, fourth = map(self._optional_reference, sources, use.sources)
             settings = 0 if use.settings == _PLAIN_WORDS else self._settings.slot(use.settings)
             references = (target, first, second, third, fourth)
-            flags = item.accumulate, item.peer, item.vfu_queue
+            flags = item.accumulate, item.peer, item.own_queue
             self.append(DataInstruction(item.function, *references, settings, *flags))
         elif isinstance(item, Fence):
             self.append(control(Opcode.FENCE))

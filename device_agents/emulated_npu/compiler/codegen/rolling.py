@@ -102,7 +102,7 @@ def _interned(items: Sequence[Item]) -> tuple[Array, Array]:
         if isinstance(item, Command):
             operands = (item.target, item.first, item.second, item.third, item.fourth)
             shapes = [-1 if operand is None else number(operand.descriptor) for operand in operands]
-            flags = item.accumulate, item.peer, item.vfu_queue
+            flags = item.accumulate, item.peer, item.own_queue
             key: Any = (item.function, *shapes, number(item.settings), *flags, item.layer)
             addresses.append([0 if operand is None else operand.address for operand in operands])
         else:

@@ -15,8 +15,6 @@ from device_agents.emulated_npu.unit_commands import PLAIN, DataType, Function, 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.compiler.graph.odd_blocks import TransformedConvolution
 
-_PART = "\x00written"
-
 
 @dataclass(frozen=True)
 class LazyConstant:
@@ -188,18 +186,3 @@ def constant_value(constant: LazyConstant) -> Value:
     """Return a constant as a value, with its axes in memory in their order."""
     order = tuple(range(len(constant.shape)))
     return Value(constant.name, constant.shape, constant.dtype, order, "constant", constant=constant)
-
-
-def written_part(name: str) -> str:
-    """Return the name, within a chain, of the part that the chain adds to a value that others complete."""
-    return name + _PART
-
-
-def whole_value(name: str) -> str:
-    """Return the value that a name within a chain stands for."""
-    return name.removesuffix(_PART)
-
-
-def with_parts(values: Mapping[str, Value]) -> Mapping[str, Value]:
-    """Return the values, each under its name and the name of its written part."""
-    return {**values, **{written_part(name): value for name, value in values.items()}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S, ceil_div
 from device_agents.emulated_npu.cached_value import CachedValue
@@ -34,14 +35,16 @@ _LEAST_BYTES = 4 << 10
 """Fewer bytes than this are not worth the latency of a transfer."""
 
 
-def bring_weights_ahead(
-    items: Sequence[Item], values: Sequence[CachedValue], machine: Machine, costs: CostModel
-) -> Iterator[list[Item]]:
-    """Yield the items with weights that pass through the cache: of all loads, and of those that units wait for.
+def bring_weights_ahead(items: Sequence[Item], values: Sequence[CachedValue], costs: CostModel) -> list[Item] | None:
+    """Return the items with weights that pass through the cache: of all loads, or of those that units wait for.
+
+    On a machine with an LLC queue, SB is filled from the cache by either queue. The way that ends first counts; None if
+    no weights pass through the cache.
 
     Requires: synchronised items of one core that uses the cache alone; `values` are all values in the cache.
     Ensures: the same results. Loads into SB read the cache instead of DDR, in two parts where only a part is there.
     """
+    machine = costs.machine
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     commands = [item for item in items if isinstance(item, Command)]
     conflicts = dependencies(commands, memory_of)
@@ -49,11 +52,14 @@ def bring_weights_ahead(
     saved = 1 - machine.ddr.bytes_per_s / machine.llc.bytes_per_s
     timeline = Timeline.of(commands, conflicts, costs)
     late = late_loads(commands, loads, timeline, _pause_ps(machine), saved, machine.llc.bytes)
-    for wanted in (loads, late):
-        walk = _Walk(commands, wanted, _Room(commands, values, machine.llc.bytes), costs)
-        ahead = walk.run(conflicts)
-        if walk.is_changed:
-            yield synchronise(ahead, memory_of)
+    found = []
+    for own_queue in (False, True) if machine.llc_queue_depth else (False,):
+        for wanted in (loads, late):
+            walk = _Walk(commands, wanted, _Room(commands, values, machine.llc.bytes), costs, own_queue)
+            walked = walk.run(conflicts)
+            if walk.is_changed:
+                found.append(walked)
+    return synchronise(min(found, key=itemgetter(0))[1], memory_of) if found else None
 
 
 def has_faster_cache(machine: Machine) -> bool:
@@ -128,7 +134,10 @@ class _Ahead:
 class _Walk:
     """Follows the commands in time and fills gaps of the IO queue with loads into the cache."""
 
-    def __init__(self, commands: Sequence[Command], loads: Sequence[int], room: _Room, costs: CostModel) -> None:
+    def __init__(
+        self, commands: Sequence[Command], loads: Sequence[int], room: _Room, costs: CostModel, own_queue: bool
+    ) -> None:
+        self._own_queue = own_queue
         self._commands, self._loads, self._room, self._costs = commands, loads, room, costs
         self._turn = 0
         self._ahead: dict[int, _Ahead] = {}
@@ -139,8 +148,8 @@ class _Walk:
         """Whether weights pass through the cache."""
         return any(ahead.bytes for ahead in self._ahead.values())
 
-    def run(self, conflicts: Sequence[Conflicts]) -> list[Command]:
-        """Return the commands with those that move weights through the cache."""
+    def run(self, conflicts: Sequence[Conflicts]) -> tuple[int, list[Command]]:
+        """Return the commands with those that move weights through the cache, and before them when the last ends."""
         free_ps = dict.fromkeys(Queue, 0)
         ends_ps: list[int] = []
         for position, command in enumerate(self._commands):
@@ -150,10 +159,10 @@ class _Walk:
                 free_ps[queue] = self._fill(position, free_ps[queue], ready_ps)
             parts = self._parts(position, command)
             self._result += parts
-            start_ps = max(free_ps[queue], ready_ps)
-            free_ps[queue] = start_ps + sum(map(self._costs.duration_ps, parts))
-            ends_ps.append(free_ps[queue])
-        return self._result
+            for part in parts:
+                free_ps[part.queue] = max(ready_ps, free_ps[part.queue]) + self._costs.duration_ps(part)
+            ends_ps.append(max(free_ps[part.queue] for part in parts))
+        return max(free_ps.values()), self._result
 
     def _fill(self, position: int, from_ps: int, until_ps: int) -> int:
         """Move weights of later loads into the cache, as long as that ends in time; return when the queue is free."""
@@ -196,9 +205,8 @@ class _Walk:
         load = self._commands[ahead.position]
         size_bytes = min(most_bytes, load.target.descriptor.elements - ahead.bytes)
         target = _bytes(Space.LLC, ahead.address + ahead.bytes, size_bytes)
-        return replace(
-            load, target=target, first=_bytes(Space.DDR, present(load, load.first).address + ahead.bytes, size_bytes)
-        )
+        source = present(load, load.first).address + ahead.bytes
+        return replace(load, target=target, first=_bytes(Space.DDR, source, size_bytes))
 
     def _parts(self, position: int, command: Command) -> list[Command]:
         """Return the commands of a load: one from the cache for what is there, and one from DDR for the rest."""
@@ -207,9 +215,8 @@ class _Walk:
             return [command]
         target, source, there = command.target.address, present(command, command.first).address, ahead.bytes
         rest_bytes = command.target.descriptor.elements - there
-        parts = [
-            replace(command, target=_bytes(Space.SB, target, there), first=_bytes(Space.LLC, ahead.address, there))
-        ]
+        cached, first = _bytes(Space.SB, target, there), _bytes(Space.LLC, ahead.address, there)
+        parts = [replace(command, target=cached, first=first, own_queue=self._own_queue)]
         if rest_bytes:
             first = _bytes(Space.DDR, source + there, rest_bytes)
             parts.append(replace(command, target=_bytes(Space.SB, target + there, rest_bytes), first=first))

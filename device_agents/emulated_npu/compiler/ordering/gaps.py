@@ -1,7 +1,7 @@
-"""Orders transfers by time: while one waits for a computation, later ones run (S2.5).
+"""Orders transfers by time: while one waits for a computation, later ones of its queue run (S2.5).
 
-A list schedule of all queues with the durations of the commands. Loads of features, loads into SB, stores and the
-computes of each queue keep their order. Where the next transfer of the program would wait for a compute, the first
+A list schedule of all queues with the durations of the commands. In each queue, loads of features, loads into SB,
+stores and computes keep their order. Where the next transfer of the program would wait for a compute, the first
 transfer of another stream that can start runs before it: weights arrive as long before their use as SB has room for
 them.
 """
@@ -9,26 +9,30 @@ them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from device_agents.emulated_npu.compiler.ordering.hazards import (
-    COMPUTE,
-    LOAD,
-    STORE,
-    VECTOR,
-    WEIGHTS,
+    CACHED_LOAD,
+    LOADS,
+    STORES,
+    UNITS,
     Conflicts,
     stream_of,
 )
 from device_agents.emulated_npu.unit_commands import Command
 
-_TRANSFERS = (LOAD, STORE, WEIGHTS)
-_UNITS = (COMPUTE, VECTOR)
+
+class Filled(NamedTuple):
+    """The positions of commands by start, and the end of all."""
+
+    end_ps: int
+    order: list[int]
 
 
 def fill_gaps(
     commands: Sequence[Command], conflicts: Sequence[Conflicts], durations_ps: Sequence[int], delay: float
-) -> list[int]:
-    """Return the positions of all commands in the order in which they start.
+) -> Filled:
+    """Return the positions of all commands in the order in which they start, and when the last ends.
 
     `conflicts` are those of the commands in program order. A transfer that runs before an earlier one of the program
     may delay it by at most the share `delay` of its own duration.
@@ -43,38 +47,42 @@ class _Schedule:
         self, commands: Sequence[Command], conflicts: Sequence[Conflicts], durations_ps: Sequence[int]
     ) -> None:
         self._conflicts, self._durations = conflicts, durations_ps
-        self._streams: list[list[int]] = [[] for _ in (*_TRANSFERS, *_UNITS)]
+        self._streams: list[list[int]] = [[] for _ in (*LOADS, *STORES, *UNITS)]
         for position, command in enumerate(commands):
             self._streams[stream_of(command)].append(position)
         for stream in self._streams:
             stream.reverse()  # the next command is the last
+        self._transfers = [stream for stream in (*LOADS, *STORES) if self._streams[stream]]
         self._ends = [-1] * len(commands)
-        self._io_free = 0
-        self._unit_free = dict.fromkeys(_UNITS, 0)
+        self._transfers_free = [0, 0]  # of the IO queue, and of the LLC queue
+        self._unit_free = dict.fromkeys(UNITS, 0)
         self._starts: list[tuple[int, int]] = []
 
-    def run(self, delay: float) -> list[int]:
-        """Place all commands and return their positions by start."""
+    def run(self, delay: float) -> Filled:
+        """Place all commands."""
         while True:
             self._compute()
-            ready = [found for found in map(self._next_transfer, _TRANSFERS) if found is not None]
+            ready = [found for found in map(self._next_transfer, self._transfers) if found is not None]
             if not ready:
                 break
             start, position, stream = min(ready)
-            first_start, first, first_stream = min(ready, key=lambda found: found[1])
+            cached = stream >= CACHED_LOAD
+            rivals = [found for found in ready if (found[2] >= CACHED_LOAD) is cached]
+            first_start, first, first_stream = min(rivals, key=lambda found: found[1])
             end = start + self._durations[position]
             if end > first_start + delay * self._durations[position]:
                 start, position, stream = first_start, first, first_stream
             self._streams[stream].pop()
-            self._io_free = self._place(position, start)
-        return [position for _, position in sorted(self._starts, key=lambda placed: placed[0])]
+            self._transfers_free[cached] = self._place(position, start)
+        order = [position for _, position in sorted(self._starts, key=lambda placed: placed[0])]
+        return Filled(max(self._ends, default=0), order)
 
     def _compute(self) -> None:
         """Place all computes whose operands are placed."""
         progress = True
         while progress:
             progress = False
-            for unit in _UNITS:
+            for unit in UNITS:
                 while (found := self._next(unit, self._unit_free[unit])) is not None:
                     start, position, _ = found
                     self._streams[unit].pop()
@@ -82,7 +90,7 @@ class _Schedule:
                     progress = True
 
     def _next_transfer(self, stream: int) -> tuple[int, int, int] | None:
-        return self._next(stream, self._io_free)
+        return self._next(stream, self._transfers_free[stream >= CACHED_LOAD])
 
     def _next(self, stream: int, free: int) -> tuple[int, int, int] | None:
         """Return start, position and stream of the next command of a stream, if everything before it is placed."""

@@ -4,41 +4,39 @@ Commands conflict if they access the same bytes of a memory and one of them writ
 ranges and, if these overlap, by their residues: two channel slices of one map interleave in memory without a common
 byte. The result may contain false conflicts, but it misses none.
 
-Loads of features, loads into SB, stores, computes of the CP queue and computes of the VFU queue are five streams, and
-each keeps its order. So only the latest conflicting command of each stream matters.
+Loads of features, loads into SB, stores, computes of the CP queue and computes of the VFU queue are streams, and each
+keeps its order; loads and stores of the LLC queue are three more. So only the latest conflicting command of each stream
+matters.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from device_agents.emulated_npu.unit_commands import Command, Descriptor, Function, Operand, Space
 
-LOAD, STORE, COMPUTE, WEIGHTS, VECTOR = range(5)
+LOAD, STORE, COMPUTE, WEIGHTS, VECTOR, CACHED_LOAD, CACHED_STORE, CACHED_WEIGHTS = range(8)
+LOADS = (LOAD, WEIGHTS, CACHED_LOAD, CACHED_WEIGHTS)
+STORES = (STORE, CACHED_STORE)
+UNITS = (COMPUTE, VECTOR)
+_CACHED = {LOAD: CACHED_LOAD, STORE: CACHED_STORE, WEIGHTS: CACHED_WEIGHTS}
 # If more accesses than this share a range, each counts as touching all of it: bounded work, a few false conflicts.
 _MOST_ACCESSES = 24
 _BOTTOM, _TOP = -(1 << 62), 1 << 62
 
 
-class Conflicts(NamedTuple):
-    """Positions of the latest earlier command of each stream that a command must follow; -1 if there is none.
+Conflicts = Sequence[int]
+"""By stream the position of the latest earlier command that a command must follow; -1 if there is none.
 
-    `vector` is the latest compute of the VFU queue. These imply all other conflicts, by the order within a stream or
-    through their own conflicts.
-    """
+Streams behind the last one that occurs are left out. These imply all other conflicts, by the order within a stream or
+through their own conflicts.
+"""
 
-    load: int
-    store: int
-    compute: int
-    weights: int
-    vector: int = -1
 
-    @property
-    def of_units(self) -> int:
-        """The later one of the computes."""
-        return max(self.compute, self.vector)
+def latest_of(conflicts: Conflicts, streams: Sequence[int]) -> int:
+    """Return the latest of the conflicts with some streams."""
+    return max(conflicts[stream] for stream in streams if stream < len(conflicts))
 
 
 # The access of an operand: position, stream, whether it writes, number of its residues (0: may touch every byte).
@@ -51,13 +49,14 @@ _Residue = tuple[int, int, int]
 def stream_of(command: Command) -> int:
     """Return the stream of a command: LOAD (also GATHER), WEIGHTS (loads into SB), STORE, COMPUTE, or VECTOR.
 
-    VECTOR is that of computes of the VFU queue.
+    VECTOR is that of computes of the VFU queue; the streams of the LLC queue are CACHED.
     """
     if not command.function.is_transfer:
-        return VECTOR if command.vfu_queue else COMPUTE
-    if command.function not in (Function.LOAD, Function.GATHER):
-        return STORE
-    return WEIGHTS if command.target.descriptor.space is Space.SB else LOAD
+        return VECTOR if command.own_queue else COMPUTE
+    stream = STORE
+    if command.function in (Function.LOAD, Function.GATHER):
+        stream = WEIGHTS if command.target.descriptor.space is Space.SB else LOAD
+    return _CACHED[stream] if command.own_queue else stream
 
 
 SEPARATE = tuple(Space)
@@ -65,10 +64,9 @@ ONE_BUFFER = (Space.DDR, Space.LLC, Space.NB, Space.NB, Space.HALO)
 """The memory of each space: in SEPARATE each has its own; in ONE_BUFFER, SB and NB are the same memory."""
 
 
-def dependencies(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE) -> list[Conflicts]:
+def dependencies(commands: Sequence[Command], memory_of: Sequence[int] = SEPARATE) -> Sequence[Conflicts]:
     """Return the conflicts of every command of a sequential program: read after write, write after read or write."""
-    streams = [stream_of(command) for command in commands]
-    return [Conflicts(*latest) for latest in latest_conflicts(commands, streams, memory_of)]
+    return latest_conflicts(commands, [stream_of(command) for command in commands], memory_of)
 
 
 def latest_conflicts(
@@ -78,7 +76,7 @@ def latest_conflicts(
 
     `streams` has the stream of every command. These imply all other conflicts, as in `Conflicts`.
     """
-    count = max(VECTOR, *streams) + 1 if streams else 0
+    count = max(WEIGHTS, *streams) + 1 if streams else 0
     ranges = _Ranges()
     kept = [_Memory(ranges) for _ in Space]
     memories = [kept[memory] for memory in memory_of]

@@ -56,7 +56,7 @@ def late_loads(
     earlier start saves. Of each stretch, the loads save at most the time in which the units are idle, and move at most
     `most_bytes`.
     """
-    busy = [_Busy(commands, timeline, queue) for queue in Queue if queue is not Queue.IO]
+    busy = [_Busy(commands, timeline, queue) for queue in (Queue.CP, Queue.VFU)]
     wanted = set(loads)
     found = []
     for stretch in _stretches(commands, timeline, pause_ps):

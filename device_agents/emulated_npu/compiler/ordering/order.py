@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from operator import itemgetter
+from typing import NamedTuple
 
 from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.options import Options
@@ -23,23 +25,28 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.timing.formula import formula
-from device_agents.emulated_npu.unit_commands import Command, Function, Item
+from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
 
 _HOIST_WINDOW = 64
 _OVERLAP_WINDOW = 128
 _WORTH_BY_TIME = 0.995
 """An order by time has fewer loops than one by place, and so more instructions: it must be faster by this factor."""
 _WORTH_OWN_QUEUES = 0.99
-"""What a queue for the VFU must bring: the formula knows nothing of the time that more instructions take to issue."""
+"""What a queue for the VFU or the cache must bring: the formula knows nothing of the time of more instructions."""
 _DELAYS = (0.75, 1.0)
 """The delays of `fill_gaps` that are tried."""
 
-_Timed = tuple[int, list[Item]]
+
+class Ordered(NamedTuple):
+    """The items of a core, and their time by the formula of S2.6, in picoseconds."""
+
+    predicted_ps: int
+    items: list[Item]
 
 
 def order(
     commands: Sequence[Command], machine: Machine, options: Options, cached: Sequence[CachedValue] | None = None
-) -> list[Item]:
+) -> Ordered:
     """Order the commands of a core and add the synchronisation between its queues.
 
     Requires: commands whose results are correct if each ends before the next begins.
@@ -47,66 +54,98 @@ def order(
     results; addresses in SB may differ. If the options allow it, transfers are ordered by time, or loads are hoisted,
     where the formula predicts less time. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
     the commands of both units are in the CP queue. `cached` are all values in the last-level cache, if this core alone
-    uses it: weights may then pass through the rest of the cache.
+    uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache.
     """
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands
+    clock = _Clock(machine)
     if options.fences:
         layers = [list(group) for _, group in itertools.groupby(own, key=lambda command: command.layer)]
         if options.reorder:
             layers = [hoist_loads(layer, window=_HOIST_WINDOW, memory_of=memory_of) for layer in layers]
-        return fence_between_layers(synchronise([command for layer in layers for command in layer], memory_of))
+        flat = [command for layer in layers for command in layer]
+        return clock.ordered(fence_between_layers(synchronise(flat, memory_of)))
     if not options.reorder:
-        return synchronise(own, memory_of)
-    costs = CostModel(machine)
-    best = _faster(_by_place(commands, memory_of), _by_time(commands, machine, costs), machine, costs)
+        return clock.ordered(synchronise(own, memory_of))
+    chosen = commands
+    best = _faster(_by_place(commands, clock), _by_time(commands, clock))
     if machine.vfu_queue_depth:
-        durations_ps = [costs.duration_ps(command) for command in own]
-        both = overlap_units(own, durations_ps, window=_OVERLAP_WINDOW, memory_of=memory_of)
+        both = overlap_units(own, clock.durations_ps(own), window=_OVERLAP_WINDOW, memory_of=memory_of)
         early = hoist_loads(own, window=_HOIST_WINDOW, memory_of=memory_of)
-        by_place = [synchronise(each, memory_of) for each in (both, early)]
-        overlapped = _faster(by_place, _by_time(both, machine, costs), machine, costs)
-        if overlapped[0] < _WORTH_OWN_QUEUES * best[0]:
-            best = overlapped
+        by_place = [clock.ordered(synchronise(each, memory_of)) for each in (both, early)]
+        overlapped = _faster(by_place, _by_time(both, clock))
+        if overlapped.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
+            chosen, best = both, overlapped
+    if cached is not None and machine.llc_queue_depth:
+        apart = [replace(each, own_queue=True) if _is_of_cache(each) else each for each in chosen]
+        beside = _faster(_by_place(apart, clock), _by_time(apart, clock))
+        if beside.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
+            best = beside
     if cached is not None and options.cached_weights and has_faster_cache(machine):
-        ahead = bring_weights_ahead(best[1], cached, machine, costs)
-        best = _faster([best[1]], ahead, machine, costs)
-    return best[1]
+        ahead = bring_weights_ahead(best.items, cached, clock.costs)
+        best = _faster([best], [] if ahead is None else [clock.ordered(ahead)])
+    return best
 
 
-def _faster(
-    by_place: Iterable[list[Item]], by_time: Iterable[list[Item]], machine: Machine, costs: CostModel
-) -> _Timed:
-    """Return the predicted time and the items of the fastest order; one by time must be worth its instructions."""
-    placed, timed = (
-        [(predicted_time_ps(items, machine, costs), items) for items in orders] for orders in (by_place, by_time)
-    )
-    best = min(placed, key=itemgetter(0))
-    faster = min(timed, key=itemgetter(0), default=best)
-    return faster if faster[0] <= _WORTH_BY_TIME * best[0] else best
+class _Clock:
+    """Predicts times of commands and items on a machine; each command is costed once."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.costs = machine, CostModel(machine)
+        self._durations: dict[int, tuple[Command, int]] = {}
+
+    def ordered(self, items: list[Item]) -> Ordered:
+        """Return items with their predicted time."""
+        return Ordered(predicted_time_ps(items, self.machine, self.costs, self._durations), items)
+
+    def durations_ps(self, commands: Sequence[Command]) -> list[int]:
+        """Return the times of commands."""
+        return [self.costs.duration_ps(command) for command in commands]
 
 
-def _by_place(commands: Sequence[Command], memory_of: Sequence[int]) -> list[list[Item]]:
+def _faster(by_place: Iterable[Ordered], by_time: Iterable[Ordered]) -> Ordered:
+    """Return the fastest order; one by time must be worth its instructions."""
+    best = min(by_place, key=itemgetter(0))
+    faster = min(by_time, key=itemgetter(0), default=best)
+    return faster if faster.predicted_ps <= _WORTH_BY_TIME * best.predicted_ps else best
+
+
+def _is_of_cache(command: Command) -> bool:
+    """Return whether a command moves data between the last-level cache and the core, and no other memory."""
+    if not command.function.has_own_queue or command.function.is_vector:
+        return False
+    spaces = {operand.descriptor.space for operand in (command.target, *command.sources)}
+    return Space.LLC in spaces and Space.DDR not in spaces
+
+
+def _by_place(commands: Sequence[Command], clock: _Clock) -> list[Ordered]:
     """Return orders in which loads are hoisted, and in which nothing moves."""
-    conflicts = dependencies(commands, memory_of)
+    conflicts = dependencies(commands, ONE_BUFFER if clock.machine.shared_buffer else SEPARATE)
     early = hoisted(commands, conflicts, window=_HOIST_WINDOW)
-    return [synchronised(commands, conflicts, order) for order in (early, range(len(commands)))]
+    return [clock.ordered(synchronised(commands, conflicts, order)) for order in (early, range(len(commands)))]
 
 
-def _by_time(commands: Sequence[Command], machine: Machine, costs: CostModel) -> Iterator[list[Item]]:
-    """Yield orders by time, with weights that arrive early; none for a core of several.
+def _by_time(commands: Sequence[Command], clock: _Clock) -> list[Ordered]:
+    """Return the best order by time, with weights that arrive early; none for a core of several.
 
     Other cores rely on the order of its loads and stores.
     """
     if any(command.function in (Function.SEND, Function.RECEIVE) for command in commands):
-        return
-    spread = commands if machine.shared_buffer else spread_weights(commands, machine.sb_bytes)
-    conflicts = dependencies(spread, ONE_BUFFER if machine.shared_buffer else SEPARATE)
-    durations = [costs.duration_ps(command) for command in spread]
-    for delay in _DELAYS:
-        yield synchronised(spread, conflicts, fill_gaps(spread, conflicts, durations, delay))
+        return []
+    shared = clock.machine.shared_buffer
+    spread = commands if shared else spread_weights(commands, clock.machine.sb_bytes)
+    conflicts = dependencies(spread, ONE_BUFFER if shared else SEPARATE)
+    durations = clock.durations_ps(spread)
+    filled = min((fill_gaps(spread, conflicts, durations, delay) for delay in _DELAYS), key=itemgetter(0))
+    return [clock.ordered(synchronised(spread, conflicts, filled.order))]
 
 
-def predicted_time_ps(items: Sequence[Item], machine: Machine, costs: CostModel | None = None) -> int:
-    """Return the time of items by the formula of S2.6, in picoseconds."""
-    return formula((IssuedStep(pc, item, 0) for pc, item in enumerate(items)), machine, costs=costs).total_ps
+def predicted_time_ps(
+    items: Sequence[Item],
+    machine: Machine,
+    costs: CostModel | None = None,
+    durations: dict[int, tuple[Command, int]] | None = None,
+) -> int:
+    """Return the time of items by the formula of S2.6, in picoseconds; `durations` as in `formula`."""
+    steps = (IssuedStep(pc, item, 0) for pc, item in enumerate(items))
+    return formula(steps, machine, costs=costs, durations=durations).total_ps

@@ -16,7 +16,7 @@ from device_agents.emulated_npu.compiler.ordering.hazards import (
     LOAD,
     SEPARATE,
     STORE,
-    WEIGHTS,
+    STORES,
     latest_conflicts,
     stream_of,
 )
@@ -30,7 +30,7 @@ _LAYERS = 32
 
 def in_own_queues(commands: Sequence[Command], machine: Machine) -> list[Command]:
     """Return the commands with those of the VFU in its queue; requires a machine where it has one."""
-    return [replace(each, vfu_queue=True) if _is_of_vfu(each, machine) else each for each in commands]
+    return [replace(each, own_queue=True) if _is_of_vfu(each, machine) else each for each in commands]
 
 
 def _is_of_vfu(command: Command, machine: Machine) -> bool:
@@ -75,6 +75,5 @@ def _begin_ps(free_ps: int, earlier: Sequence[int], ends_ps: dict[int, int]) -> 
 
 def _stream(command: Command) -> int:
     if command.function.is_transfer:
-        stream = stream_of(command)
-        return LOAD if stream == WEIGHTS else stream
-    return max(LOAD, STORE) + 1 + 2 * (command.layer % _LAYERS) + command.vfu_queue
+        return STORE if stream_of(command) in STORES else LOAD
+    return max(LOAD, STORE) + 1 + 2 * (command.layer % _LAYERS) + command.own_queue

@@ -10,20 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from device_agents.emulated_npu.compiler.ordering.hazards import (
-    COMPUTE,
-    LOAD,
+    LOADS,
     SEPARATE,
-    STORE,
-    VECTOR,
-    WEIGHTS,
+    STORES,
+    UNITS,
     Conflicts,
     dependencies,
+    latest_of,
     stream_of,
 )
 from device_agents.emulated_npu.unit_commands import Command, Function
-
-_LOADS = (LOAD, WEIGHTS)
-_UNITS = (COMPUTE, VECTOR)
 
 
 def hoist_loads(commands: Sequence[Command], *, window: int, memory_of: Sequence[int] = SEPARATE) -> list[Command]:
@@ -37,19 +33,19 @@ def hoisted(commands: Sequence[Command], conflicts: Sequence[Conflicts], *, wind
     A load does not pass a store that can start no later than the load: that would only delay the store.
     """
     streams = [stream_of(command) for command in commands]
-    others = [position for position, stream in enumerate(streams) if stream not in _LOADS]
-    loads = [position for position, stream in enumerate(streams) if stream in _LOADS]
+    others = [position for position, stream in enumerate(streams) if stream not in LOADS]
+    loads = [position for position, stream in enumerate(streams) if stream in LOADS]
     rank = {position: index for index, position in enumerate(others)}
-    computes = [rank[position] for position in others if streams[position] in _UNITS]
+    computes = [rank[position] for position in others if streams[position] in UNITS]
 
     result: list[int] = []
     done = passed = overtaken_from = 0  # others placed; others and computes that precede the load in the program
     for load in loads:
         while passed < len(others) and others[passed] < load:
-            overtaken_from += streams[others[passed]] in _UNITS
+            overtaken_from += streams[others[passed]] in UNITS
             passed += 1
         found = conflicts[load]
-        behind = max(rank.get(found.store, -1), rank.get(found.of_units, -1)) + 1
+        behind = max(rank.get(latest_of(found, STORES), -1), rank.get(latest_of(found, UNITS), -1)) + 1
         limit = computes[overtaken_from - window - 1] + 1 if overtaken_from > window else 0
         slot = max(behind, limit, done)
         while slot < passed and _is_store(commands, others[slot]) and _starts_no_later(conflicts, others[slot], load):
@@ -63,9 +59,9 @@ def hoisted(commands: Sequence[Command], conflicts: Sequence[Conflicts], *, wind
 def _is_store(commands: Sequence[Command], position: int) -> bool:
     """Return whether a command is a store; a RECEIVE is none, because its start depends on another core."""
     function = commands[position].function
-    return function is not Function.RECEIVE and stream_of(commands[position]) == STORE
+    return function is not Function.RECEIVE and stream_of(commands[position]) in STORES
 
 
 def _starts_no_later(conflicts: Sequence[Conflicts], store: int, load: int) -> bool:
     """Return whether the last compute that the store needs is not after the last one that the load needs."""
-    return conflicts[store].of_units <= conflicts[load].of_units
+    return latest_of(conflicts[store], UNITS) <= latest_of(conflicts[load], UNITS)

@@ -19,6 +19,12 @@ SEMAPHORES = {
     (Queue.VFU, Queue.IO): 3,
     (Queue.CP, Queue.VFU): 4,
     (Queue.VFU, Queue.CP): 5,
+    (Queue.IO, Queue.LLC): 6,
+    (Queue.LLC, Queue.IO): 7,
+    (Queue.CP, Queue.LLC): 8,
+    (Queue.LLC, Queue.CP): 9,
+    (Queue.VFU, Queue.LLC): 10,
+    (Queue.LLC, Queue.VFU): 11,
 }
 """The semaphore to which one queue posts and on which another one waits."""
 

@@ -29,6 +29,13 @@ class Buffer:
         """Return the same layout at another address, or for another part."""
         return Buffer(self.space, address, self.dtype, origin, self.strides)
 
+    def sampled(self, starts: Sequence[int], steps: Sequence[int]) -> Buffer:
+        """Return the buffer of every `steps[axis]`-th element of each axis of the value, from `starts[axis]` on."""
+        walked = list(zip(starts, self.origin, steps, self.strides, strict=True))
+        address = self.address + sum((start - first) * stride for start, first, _, stride in walked)
+        strides = tuple(step * stride for _, _, step, stride in walked)
+        return Buffer(self.space, address, self.dtype, (0,) * len(strides), strides)
+
 
 def dense_strides(extents: Sequence[int], order: Sequence[int], item_bytes: int) -> tuple[int, ...]:
     """Return the strides in bytes of axes that lie densely in `order`, outermost first."""

@@ -11,19 +11,20 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from device_agents.emulated_npu.cached_value import CachedValue
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, with_parts
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
+from device_agents.emulated_npu.compiler.graph.value_parts import with_parts
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.cache_places import cached_values
-from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
-from device_agents.emulated_npu.compiler.planning.chain_commands import (
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import (
     ChainWriter,
     Destination,
     Destinations,
     Externals,
 )
-from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.decisions import decide
-from device_agents.emulated_npu.compiler.planning.external_memory import (
+from device_agents.emulated_npu.compiler.planning.chains.layout import ScratchpadLayout
+from device_agents.emulated_npu.compiler.planning.memory_places import Buffer
+from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import cached_values
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import (
     FREE,
     ExternalMemory,
     OccupiedMemory,
@@ -31,11 +32,11 @@ from device_agents.emulated_npu.compiler.planning.external_memory import (
     placed,
     placeholders,
 )
-from device_agents.emulated_npu.compiler.planning.layout import ScratchpadLayout
-from device_agents.emulated_npu.compiler.planning.memory_places import Buffer
+from device_agents.emulated_npu.compiler.planning.off_chip.relocation import Relocation
+from device_agents.emulated_npu.compiler.planning.off_chip.shared_lifetimes import shared_lifetimes
 from device_agents.emulated_npu.compiler.planning.receives import ReceivedValue, messages_to, with_receives
-from device_agents.emulated_npu.compiler.planning.relocation import Relocation
-from device_agents.emulated_npu.compiler.planning.shared_lifetimes import shared_lifetimes
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.search.decisions import decide
 from device_agents.emulated_npu.compiler.splitting.division import Division, GroupGraph
 from device_agents.emulated_npu.isa.program import Footprint
 from device_agents.emulated_npu.machine import Machine

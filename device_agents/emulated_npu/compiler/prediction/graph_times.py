@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
-from device_agents.emulated_npu.compiler.planning.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.decisions import decide_by_each_assumption
-from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces, placeholders
+from device_agents.emulated_npu.compiler.ordering.order import order
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, plan
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.search.decisions import decide_by_each_assumption
 from device_agents.emulated_npu.compiler.splitting.division import divide
 from device_agents.emulated_npu.machine import Machine
 
@@ -32,7 +32,7 @@ class GraphPredictor:
         (group,) = plan(divide(graph, self._machine), self._options, decisions=decided)
         (core,) = group.cores
         cached = core.cached if graph.setup is None else None
-        return predicted_time_ps(order(core.commands, self._machine, self._options, cached), self._machine)
+        return order(core.commands, self._machine, self._options, cached).predicted_ps
 
     def chains(self, graph: Graph) -> list[tuple[int, int]]:
         """Return the first layer and the end of every chain of a graph; raises DoesNotFit."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.planning.chain_planner import Planner
-from device_agents.emulated_npu.compiler.planning.decisions import rooms_of
-from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces, placeholders
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Planner
+from device_agents.emulated_npu.compiler.planning.search.decisions import rooms_of
 from device_agents.emulated_npu.compiler.prediction.split_times import SplitPredictor
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, group_machines
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_layer, unsplit

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.arithmetic import PS_PER_NS
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, Value, whole_value
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, Value
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
-from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
-from device_agents.emulated_npu.compiler.planning.chain_keys import constant_key
-from device_agents.emulated_npu.compiler.planning.decisions import decide
-from device_agents.emulated_npu.compiler.planning.external_memory import placeholders
-from device_agents.emulated_npu.compiler.planning.layout import ScratchpadLayout
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chains.layout import ScratchpadLayout
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import placeholders
 from device_agents.emulated_npu.compiler.planning.plan import lowered
+from device_agents.emulated_npu.compiler.planning.search.chain_keys import constant_key
+from device_agents.emulated_npu.compiler.planning.search.decisions import decide
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.cost import CostModel
@@ -91,7 +91,7 @@ class SplitPredictor:
         for command in commands:
             for demand in self._costs.demands(command):
                 work[demand.resource] += demand.work_ps
-        return _Slice(tuple(order(commands, self._machine, self._options)), work)
+        return _Slice(tuple(order(commands, self._machine, self._options).items), work)
 
     def _slice_ps(self, key: object, ddr_share: float, llc_share: float) -> int:
         times, place = self._times, (key, ddr_share, llc_share)
@@ -103,11 +103,8 @@ class SplitPredictor:
 
 def _apart(externals: Externals) -> Externals:
     """Return the externals with every value at a distant address, so that no two values conflict."""
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(map(whole_value, externals.values)), 1)}
-    moved = {
-        name: buffer.moved(numbers[whole_value(name)] * _APART_BYTES, buffer.origin)
-        for name, buffer in externals.values.items()
-    }
+    places = enumerate(externals.values.items(), 1)
+    moved = {name: buffer.moved(number * _APART_BYTES, buffer.origin) for number, (name, buffer) in places}
     return replace(externals, values=moved)
 
 

@@ -52,7 +52,7 @@ def with_room(machine: Machine) -> Machine:
 
 
 def group_machines(machine: Machine, groups: Sequence[Sequence[int]]) -> list[Machine]:
-    """Return the machine of each group of cores, with the group's share of the memories of its chip.
+    """Return the machine of each group of cores, by the kind of its cores, with its share of the memories of its chip.
 
     The share is the number of its cores divided by the number of cores in use on the chip. It applies to the bandwidth,
     for predictions, because in the steady state of a pipeline all cores work all the time; and to the size of the
@@ -60,7 +60,7 @@ def group_machines(machine: Machine, groups: Sequence[Sequence[int]]) -> list[Ma
     """
     chip_of = machine.cores.chip_of
     in_use = Counter(chip_of(core) for cores in groups for core in cores)
-    return [_share(machine, len(cores), in_use[chip_of(cores[0])]) for cores in groups]
+    return [_share(machine.of_core(cores[0]), len(cores), in_use[chip_of(cores[0])]) for cores in groups]
 
 
 def _share(machine: Machine, cores: int, in_use: int) -> Machine:
@@ -102,6 +102,9 @@ def _check_cores(assignment: Assignment, machine: Machine) -> None:
             what = f"{name} lies on the chips {', '.join(map(str, chips))}"
             why = f"cores of a group share the memory of one chip, which has {cores.per_chip} cores"
             raise InvalidAssignment(what, why, "Make a group for every chip")
+        if len({machine.of_core(core) for core in group.cores}) > 1:
+            why = "the parts of a layer are of equal size, so that the slowest core would hold up the others"
+            raise InvalidAssignment(f"{name} has cores of several kinds", why, "Make a group for every kind")
 
 
 def _check_layers(assignment: Assignment, graph: Graph) -> None:

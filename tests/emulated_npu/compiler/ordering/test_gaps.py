@@ -23,7 +23,7 @@ def _weights(target: int, source: int, size: int = 16) -> Command:
 def test_dependences_and_streams_keep_their_order(program: list[tuple[Command, int]], delay: float) -> None:
     """The order is a permutation in which conflicting commands, and those of each stream, stay in order."""
     drawn, durations = [command for command, _ in program], [duration for _, duration in program]
-    order = fill_gaps(drawn, dependencies(drawn), durations, delay)
+    order = fill_gaps(drawn, dependencies(drawn), durations, delay).order
     assert sorted(order) == list(range(len(drawn)))
     place = {position: index for index, position in enumerate(order)}
     assert all(place[earlier] < place[later] for earlier, later in conflicting_pairs(drawn))
@@ -35,21 +35,21 @@ def test_dependences_and_streams_keep_their_order(program: list[tuple[Command, i
 def test_weights_arrive_while_features_wait() -> None:
     """A load into SB runs before a load of features that a compute and a store hold up."""
     program = [load(0, 0), compute(100, 0), store(900, 100), load(200, 900), _weights(0, 2000), compute(300, 200)]
-    assert fill_gaps(program, dependencies(program), [5, 50, 5, 5, 30, 5], 0.5) == [0, 1, 4, 2, 3, 5]
+    assert fill_gaps(program, dependencies(program), [5, 50, 5, 5, 30, 5], 0.5).order == [0, 1, 4, 2, 3, 5]
 
 
 def test_computes_of_two_queues_start_at_the_same_time() -> None:
     """A compute of the VFU queue and one of the CP queue that need nothing of each other do not wait for each other."""
-    vector = replace(compute(300, 0), vfu_queue=True)
+    vector = replace(compute(300, 0), own_queue=True)
     program = [load(0, 0), compute(100, 0), vector, store(900, 300), _weights(0, 2000)]
-    assert fill_gaps(program, dependencies(program), [5, 50, 10, 5, 30], 0.0) == [0, 1, 2, 3, 4]
+    assert fill_gaps(program, dependencies(program), [5, 50, 10, 5, 30], 0.0).order == [0, 1, 2, 3, 4]
     in_one_queue = [program[0], program[1], compute(300, 0), *program[3:]]
-    assert fill_gaps(in_one_queue, dependencies(in_one_queue), [5, 50, 10, 5, 30], 0.0) == [0, 1, 4, 2, 3]
+    assert fill_gaps(in_one_queue, dependencies(in_one_queue), [5, 50, 10, 5, 30], 0.0).order == [0, 1, 4, 2, 3]
 
 
 def test_a_transfer_that_would_delay_earlier_ones_waits() -> None:
     """A long load does not run in a short gap, unless a delay of most of its length is allowed."""
     program = [load(0, 0), compute(100, 0), store(900, 100), _weights(0, 2000)]
     durations = [5, 10, 5, 100]
-    assert fill_gaps(program, dependencies(program), durations, 0.5) == [0, 1, 2, 3]
-    assert fill_gaps(program, dependencies(program), durations, 1.0) == [0, 1, 3, 2]
+    assert fill_gaps(program, dependencies(program), durations, 0.5).order == [0, 1, 2, 3]
+    assert fill_gaps(program, dependencies(program), durations, 1.0).order == [0, 1, 3, 2]

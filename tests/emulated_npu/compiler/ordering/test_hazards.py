@@ -6,8 +6,13 @@ from command_cases import commands, compute, conflicting_pairs, dense, load, sto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.compiler.ordering.hazards import Conflicts, dependencies, stream_of
+from device_agents.emulated_npu.compiler.ordering.hazards import STORE, dependencies, stream_of
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
+
+
+def _conflicts(load: int = -1, store: int = -1, compute: int = -1) -> list[int]:
+    """Return conflicts with streams of the IO and the CP queue, without loads into SB."""
+    return [load, store, compute, -1]
 
 
 def _ordered(program: list[Command]) -> list[set[int]]:
@@ -44,10 +49,10 @@ def test_latest_of_every_stream() -> None:
     """A command names the latest command of each stream that it must follow."""
     program = [load(0, 0), compute(32, 0), store(64, 32), load(32, 0), load(96, 64)]
     assert dependencies(program)[1:] == [
-        Conflicts(load=0, store=-1, compute=-1, weights=-1),
-        Conflicts(load=-1, store=-1, compute=1, weights=-1),
-        Conflicts(load=-1, store=2, compute=1, weights=-1),
-        Conflicts(load=-1, store=2, compute=-1, weights=-1),
+        _conflicts(load=0),
+        _conflicts(compute=1),
+        _conflicts(store=2, compute=1),
+        _conflicts(store=2),
     ]
 
 
@@ -85,7 +90,7 @@ def test_a_narrow_slice_does_not_hide_a_wider_one() -> None:
     wide = Command(Function.LOAD, _slice(Space.NB, 0, 32), source)
     narrow = Command(Function.COPY, _slice(Space.NB, 0, 16), Operand(dense(Space.NB, 6, 5, 16), 4096))
     rest = Command(Function.STORE, Operand(dense(Space.DDR, 6, 5, 16), 9000), _slice(Space.NB, 16, 16))
-    after_wide = Conflicts(load=0, store=-1, compute=-1, weights=-1)
+    after_wide = _conflicts(load=0)
     assert dependencies([wide, narrow, rest])[1:] == [after_wide, after_wide]
 
 
@@ -99,6 +104,6 @@ def test_parts_of_a_concatenation_are_independent() -> None:
         Command(Function.LOAD, Operand(dense(Space.NB, 6, 5, 16), 5000 + 480 * k), _slice(Space.DDR, 16 * k, 16, 8192))
         for k in range(3)
     ]
-    nothing = Conflicts(load=-1, store=-1, compute=-1, weights=-1)
-    assert dependencies(parts) == [nothing, nothing, nothing, nothing._replace(compute=2)]
-    assert [found.store for found in dependencies([*stores, *loads])[3:]] == [0, 1, 2]
+    nothing = _conflicts()
+    assert dependencies(parts) == [nothing, nothing, nothing, _conflicts(compute=2)]
+    assert [found[STORE] for found in dependencies([*stores, *loads])[3:]] == [0, 1, 2]

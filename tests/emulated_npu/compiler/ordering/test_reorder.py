@@ -6,7 +6,7 @@ from command_cases import commands, compute, conflicting_pairs, load, store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.compiler.ordering.hazards import COMPUTE, LOAD, VECTOR, WEIGHTS, stream_of
+from device_agents.emulated_npu.compiler.ordering.hazards import LOADS, UNITS, stream_of
 from device_agents.emulated_npu.compiler.ordering.reorder import hoist_loads
 from device_agents.emulated_npu.unit_commands import Command
 
@@ -33,14 +33,14 @@ def test_only_loads_move_and_only_up(program: list[Command], window: int) -> Non
     """Loads keep their order, so do all other commands, and a load passes at most `window` computes."""
     program = [Command(**vars(command)) for command in program]
     place = _places(program, window)
-    loads = [index for index, command in enumerate(program) if stream_of(command) in (LOAD, WEIGHTS)]
-    others = [index for index, command in enumerate(program) if stream_of(command) not in (LOAD, WEIGHTS)]
+    loads = [index for index, command in enumerate(program) if stream_of(command) in LOADS]
+    others = [index for index, command in enumerate(program) if stream_of(command) not in LOADS]
     assert all(group == sorted(group, key=place.__getitem__) for group in (loads, others))
     for index in loads:
         assert all(place[earlier] < place[index] for earlier in loads if earlier < index)
         assert not any(place[later] < place[index] for later in others if later > index)
         passed = [other for other in others if other < index and place[other] > place[index]]
-        assert sum(stream_of(program[other]) in (COMPUTE, VECTOR) for other in passed) <= window
+        assert sum(stream_of(program[other]) in UNITS for other in passed) <= window
 
 
 def _tiles(count: int) -> list[Command]:

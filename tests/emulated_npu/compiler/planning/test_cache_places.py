@@ -13,7 +13,7 @@ from small_models import node, values
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned
-from device_agents.emulated_npu.compiler.planning.cache_places import place_by_gain
+from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import place_by_gain
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine

@@ -8,7 +8,11 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.compiler.planning.shared_lifetimes import PhaseAccess, last_phases, notifications
+from device_agents.emulated_npu.compiler.planning.off_chip.shared_lifetimes import (
+    PhaseAccess,
+    last_phases,
+    notifications,
+)
 
 
 def _shared_values(random: Random) -> tuple[list[PhaseAccess], list[PhaseAccess], int]:

@@ -18,7 +18,7 @@ from systems_of_cores import checked_run, with_cores
 from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
-from device_agents.emulated_npu.compiler.planning.external_memory import choose_spaces
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces
 from device_agents.emulated_npu.compiler.prediction.split_choice import choose_splits
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_layer

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
-from device_agents.emulated_npu.compiler.planning.layer_commands import factor_axes
-from device_agents.emulated_npu.compiler.planning.tiling import Geometry
-from device_agents.emulated_npu.compiler.planning.weights import (
+from device_agents.emulated_npu.compiler.planning.chains.layer_commands import factor_axes
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Geometry
+from device_agents.emulated_npu.compiler.planning.chains.weights import (
     WeightLoad,
+    column_bytes,
     cut_weights,
     gather_loads,
     packed_bytes,
@@ -20,14 +21,14 @@ from device_agents.emulated_npu.compiler.planning.weights import (
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
-_LOAD_BYTES = 128 << 10
-"""Resident weights are fetched in parts of about this size, so that computing begins before all have arrived."""
-
 _FACTOR_BYTES = 32 << 10
 """Small second factors of products are fetched together, in loads of up to about this size."""
 
-_FACTOR_SLOTS = 8
-"""Loads of second factors that SB holds at once, so that they arrive while other layers compute."""
+_WAIT_SHARE = 0.25
+"""How much of the wait for the first load of streamed weights counts: most of it arrives while other chains compute."""
+
+_SLOTS = 8
+"""Loads that SB holds at once, so that they arrive while other layers compute."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,9 @@ class _Buffer:
     def plans(self, passes: int) -> tuple[dict[int, WeightPlan], int]:
         """Return the plans by layer, and the bytes that they need."""
         streamed, share = self._streamed(passes)
-        plans, top = self._resident([layer for layer in self._layers if layer.index not in streamed])
+        plans, top = self._resident([layer for layer in self._layers if layer.index not in streamed], passes)
         moving = [layer for layer in self._layers if layer.index in streamed]
-        slot_bytes = aligned_down(share // 2)
+        slot_bytes = self._slot_bytes(moving, passes, share // 2)
         try:
             slots = {layer.index: self._loads(layer, slot_bytes) for layer in moving}
         except DoesNotFit:  # use all of SB, at the cost that neighbouring chains cannot fetch ahead
@@ -101,12 +102,27 @@ class _Buffer:
         together = {layer.index: _together(layer, slots[layer.index], most_bytes) for layer in moving}
         most = {index: max(load.bytes for load in parts) * together[index] for index, parts in slots.items()}
         largest = aligned(max(most.values(), default=0))
-        number = 2
-        if largest and all(layer.weights is None for layer in moving):
-            number = max(2, min(_FACTOR_SLOTS, share // largest))
+        number = max(2, min(_SLOTS, share // largest)) if largest else 2
         addresses = tuple(top + place * largest for place in range(number))
         plans.update({index: WeightPlan(False, parts, addresses, together[index]) for index, parts in slots.items()})
         return plans, top + number * largest
+
+    def _slot_bytes(self, moving: Sequence[HardwareLayer], passes: int, most_bytes: int) -> int:
+        """Return the bytes of a load of streamed weights, at most `most_bytes`, and a round of columns if possible."""
+        sizes = [self._fixed.get(layer.index, 0) for layer in moving]
+        rounds = [_round_bytes(layer, self._machine) for layer in moving if layer.weights is not None]
+        least_bytes = self._least_bytes(sum(sizes), passes, passes)
+        return aligned_down(min(most_bytes, max(least_bytes, *rounds))) if rounds else aligned_down(most_bytes)
+
+    def _least_bytes(self, fetched_bytes: int, fetches: int, passes: int) -> int:
+        """Return the bytes of a load for which weights that are fetched so often take the least time.
+
+        Every load has the latency of the memory, and a block the start-up of the matrix unit in each pass; units wait
+        for the first load. So a larger SB holds more loads, not larger ones.
+        """
+        machine = self._machine
+        each_s = fetches * machine.ddr.latency_ns * 1e-9 + passes * machine.mfu.startup_cycles / machine.clock_hz
+        return math.isqrt(round(fetched_bytes * each_s * machine.ddr.bytes_per_s / _WAIT_SHARE))
 
     def _streamed(self, passes: int) -> tuple[set[int], int]:
         """Return the layers whose second operands are fetched in every pass, and the bytes for their loads."""
@@ -122,7 +138,7 @@ class _Buffer:
                 streamed.add(index)
         return streamed, share
 
-    def _resident(self, layers: Sequence[HardwareLayer]) -> tuple[dict[int, WeightPlan], int]:
+    def _resident(self, layers: Sequence[HardwareLayer], passes: int) -> tuple[dict[int, WeightPlan], int]:
         """Return the plans of operands that stay, and where they end.
 
         Factors that change have two places if there is room: the next ones arrive while the present ones are in use.
@@ -135,7 +151,7 @@ class _Buffer:
         for layer in layers:
             held = self._held.get(layer.index)
             if held is None:
-                loads = gather_loads(cut_weights(layer, self._machine, self._sb_bytes), _LOAD_BYTES)
+                loads = self._resident_loads(layer, passes)
                 plans[layer.index] = WeightPlan(True, loads, (top,))
                 top += aligned(self._sizes[layer.index])
                 continue
@@ -145,9 +161,20 @@ class _Buffer:
             top += places * held.bytes
         return plans, top
 
+    def _resident_loads(self, layer: HardwareLayer, passes: int) -> tuple[WeightLoad, ...]:
+        """Return the loads of weights that stay; in several passes, each block would have a start-up in every pass."""
+        load_bytes = self._least_bytes(self._sizes[layer.index], 1, passes)
+        least_bytes = max(load_bytes, _round_bytes(layer, self._machine)) if passes == 1 else self._sb_bytes
+        return gather_loads(cut_weights(layer, self._machine, min(self._sb_bytes, least_bytes)), load_bytes)
+
     def _loads(self, layer: HardwareLayer, slot_bytes: int) -> tuple[WeightLoad, ...]:
         """Return loads that fit a slot; the second factor of a product is loaded block by block."""
         return gather_loads(cut_weights(layer, self._machine, slot_bytes), slot_bytes if layer.weights else 0)
+
+
+def _round_bytes(layer: HardwareLayer, machine: Machine) -> int:
+    """Return the bytes of the weights that fill the columns of the matrix unit once."""
+    return machine.mfu.columns * column_bytes(layer, machine)
 
 
 def _held_factors(

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
-from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room
-from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
-from device_agents.emulated_npu.compiler.planning.chain_planner import ChainOutline, Decision, Planner
-from device_agents.emulated_npu.compiler.planning.choices import ASSUMPTIONS
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, Room
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import ChainOutline, Decision, Planner
+from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 

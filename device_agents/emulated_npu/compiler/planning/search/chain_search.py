@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
 from device_agents.emulated_npu.compiler.graph.regions import is_windowed
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
-from device_agents.emulated_npu.compiler.planning.chain import (
+from device_agents.emulated_npu.compiler.planning.chains.chain import (
     MAX_PASSES,
     Chain,
     ChainDraft,
@@ -22,28 +22,28 @@ from device_agents.emulated_npu.compiler.planning.chain import (
     draft_chain,
     element_type,
 )
-from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
-from device_agents.emulated_npu.compiler.planning.chain_times import ChainTimes, QueueTimes, TimedPlan
-from device_agents.emulated_npu.compiler.planning.choices import ASSUMPTIONS, ChainEstimate, Way, estimate_of
-from device_agents.emulated_npu.compiler.planning.cuts import (
-    Cuts,
-    candidate_cuts,
-    first_guess,
-    first_that_fits,
-    tiles_per_item,
-)
-from device_agents.emulated_npu.compiler.planning.tiling import (
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chains.tiling import (
     DividesParts,
     HaloMode,
     NotTileable,
     count_tiles,
     cut_chain,
 )
-from device_agents.emulated_npu.compiler.planning.weights import (
+from device_agents.emulated_npu.compiler.planning.chains.weights import (
     is_product,
     packed_bytes,
     slice_outputs,
     uses_weight_buffer,
+)
+from device_agents.emulated_npu.compiler.planning.search.chain_times import ChainTimes, QueueTimes, TimedPlan
+from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS, ChainEstimate, Way, estimate_of
+from device_agents.emulated_npu.compiler.planning.search.cuts import (
+    CutCandidates,
+    Cuts,
+    first_guess,
+    first_that_fits,
+    tiles_per_item,
 )
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
@@ -90,6 +90,7 @@ class ChainSearch:
         self._times = ChainTimes(values, machine, externals)
         self._drafts: dict[object, ChainDraft] = {}
         self._plans: dict[object, ChainPlan] = {}
+        self._candidates = CutCandidates(options.tile, values)
 
     def estimates(self, chain: Chain, room: Room) -> tuple[ChainEstimate, ...]:
         """Return quick estimates of good choices, one for each of ASSUMPTIONS; raises as `choices`."""
@@ -174,8 +175,7 @@ class ChainSearch:
         last = chain.layers[-1]
         most = effort.tiles if len(chain.layers) > 1 else MAX_PASSES
         products = any(map(is_product, chain.layers))
-        stages = candidate_cuts(chain.layers, self._options.tile, self._values)
-        for stage in itertools.islice(stages, effort.stages):
+        for stage in itertools.islice(self._candidates.stages(chain.layers), effort.stages):
             found: list[ChainPlan] = []
             for group in stage:
                 candidates = [cuts for cuts in group if _is_searched(last, cuts, most)]
@@ -213,7 +213,7 @@ class ChainSearch:
         if max(times.io_ps, times.unit_ps) >= times.together_ps:
             return []
         efforts = [effort, _overlapping(effort)] if times.unit_ps < times.cp_ps else [effort]
-        _, *stages = itertools.islice(candidate_cuts(chain.layers, self._options.tile, self._values), 2)
+        _, *stages = itertools.islice(self._candidates.stages(chain.layers), 2)
         found = [
             each
             for rows, *_ in filter(None, stages)
@@ -356,7 +356,8 @@ def _effort(chain: Chain) -> _Effort:
 
 def _is_searched(layer: HardwareLayer, cuts: Cuts, most: int) -> bool:
     """Return whether cuts are within a limit of tiles: those of one item, because all items are alike."""
-    return tiles_per_item(layer, cuts) <= most and count_tiles(layer, cuts) <= MAX_PASSES
+    tiles = count_tiles(layer, cuts)
+    return tiles <= most or (tiles <= MAX_PASSES and tiles_per_item(layer, cuts) <= most)
 
 
 def _keeps_parts(chain: Chain, cuts: Cuts) -> bool:

@@ -8,15 +8,17 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, whole_value, with_parts, written_part
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.regions import overlap, view_region
+from device_agents.emulated_npu.compiler.graph.value_parts import whole_value, with_parts, written_part
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.chain import Chain, ChainPlan, Room, reads_outside
-from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
-from device_agents.emulated_npu.compiler.planning.chain_keys import ChainKeys
-from device_agents.emulated_npu.compiler.planning.choices import ASSUMPTIONS, ChainEstimate, Choice, Way
-from device_agents.emulated_npu.compiler.planning.search import ChainSearch
-from device_agents.emulated_npu.compiler.planning.tiling import NotTileable
+from device_agents.emulated_npu.compiler.planning.chains.chain import Chain, ChainPlan, Room, reads_outside
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chains.sampled_reads import with_sampled_reads
+from device_agents.emulated_npu.compiler.planning.chains.tiling import NotTileable
+from device_agents.emulated_npu.compiler.planning.search.chain_keys import ChainKeys
+from device_agents.emulated_npu.compiler.planning.search.chain_search import ChainSearch
+from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS, ChainEstimate, Choice, Way
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
@@ -67,9 +69,8 @@ class Planner:
     def __init__(
         self, graph: Graph, machine: Machine, options: Options, externals: Externals, rooms: tuple[Room, ...]
     ) -> None:
-        self._graph, self._options, self._rooms = graph, options, rooms
+        self._graph, self._machine, self._options, self._rooms = graph, machine, options, rooms
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
-        self._has_own_queues = machine.vfu_queue_depth > 0
         self._keys = ChainKeys(graph, externals)
         self._assumed = 0
         self._known: dict[object, tuple[ChainEstimate, ...]] = {}
@@ -130,7 +131,7 @@ class Planner:
         assumption = ASSUMPTIONS[self._assumed]
         ways = [way for way in self._ways[start, end] if assumption.trusting or not way.doubtful]
         choices = sorted((way.chosen(assumption) for way in ways), key=lambda choice: choice.predicted_ps)
-        chosen = _with_fewest_passes(choices) if self._has_own_queues and choices[0].overlaps else choices[0]
+        chosen = _with_fewest_passes(choices) if self._machine.vfu_queue_depth and choices[0].overlaps else choices[0]
         others = tuple(choice for choice in choices if choice is not chosen)
         return Decision(start, end, chosen, others, self._singly_ps(start, end))
 
@@ -254,7 +255,7 @@ class Planner:
         stored = frozenset(
             layer.output.value for layer in layers if self._is_stored(whole_value(layer.output.value), start, end)
         )
-        return Chain(tuple(layers), stored)
+        return Chain(with_sampled_reads(layers, self._graph.values, self._machine), stored)
 
     def _is_stored(self, name: str, start: int, end: int) -> bool:
         outside = any(not start <= reader < end for reader in self._readers.get(name, ()))

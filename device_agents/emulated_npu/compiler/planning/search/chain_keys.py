@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
-from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
 from device_agents.emulated_npu.unit_commands import UNQUANTISED, Settings
 
 

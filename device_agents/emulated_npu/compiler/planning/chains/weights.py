@@ -100,16 +100,22 @@ def cut_weights(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tu
     item = stored_type(layer.factor_type, machine).bytes
     per_group = output_channels(layer) // layer.groups
     channels = reduced_channels(layer)
-    column_bytes = stored_taps(layer, machine) * channels * item + _vector_bytes(layer)
-    outputs = min(per_group, budget_bytes // column_bytes)
+    each_bytes = column_bytes(layer, machine)
+    outputs = min(per_group, budget_bytes // each_bytes)
     if outputs < per_group and outputs > machine.mfu.columns:
         outputs -= outputs % machine.mfu.columns
     depth = channels
     if _needs_whole_sums(layer):
-        _demand_column(layer, column_bytes, budget_bytes)
+        _demand_column(layer, each_bytes, budget_bytes)
     elif outputs < min(per_group, machine.mfu.columns):
         outputs, depth = _small_block(layer, machine, budget_bytes, outputs)
     return tuple(_blocks(layer, stored_taps(layer, machine) * item, per_group, channels, outputs, depth))
+
+
+def column_bytes(layer: HardwareLayer, machine: Machine) -> int:
+    """Return the bytes of the weights, scale and shift of one output channel."""
+    item = stored_type(layer.factor_type, machine).bytes
+    return stored_taps(layer, machine) * reduced_channels(layer) * item + _vector_bytes(layer)
 
 
 def _needs_whole_sums(layer: HardwareLayer) -> bool:
@@ -117,11 +123,11 @@ def _needs_whole_sums(layer: HardwareLayer) -> bool:
     return layer.factor_type is not DataType.FLOAT32 or bool(layer.settings.quantised_target.scale)
 
 
-def _demand_column(layer: HardwareLayer, column_bytes: int, budget_bytes: int) -> None:
-    if column_bytes > budget_bytes:
-        what = f"{layer.name} needs {column_bytes} bytes of SB for the weights of one output channel"
+def _demand_column(layer: HardwareLayer, needed_bytes: int, budget_bytes: int) -> None:
+    if needed_bytes > budget_bytes:
+        what = f"{layer.name} needs {needed_bytes} bytes of SB for the weights of one output channel"
         why = f"there are {budget_bytes} for it, and the output cannot hold sums that are not complete"
-        raise DoesNotFit(what, why, "Raise sb_bytes of the machine", "SB", column_bytes)
+        raise DoesNotFit(what, why, "Raise sb_bytes of the machine", "SB", needed_bytes)
 
 
 def slice_outputs(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tuple[HardwareLayer, ...]:

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value, whole_value
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
+from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
 from device_agents.emulated_npu.compiler.graph.regions import (
     Interval,
     Region,
     intersection,
     is_empty,
     multiplier,
+    size_of,
     view_region,
 )
-from device_agents.emulated_npu.compiler.planning.chain import (
+from device_agents.emulated_npu.compiler.graph.value_parts import grid_of, whole_value
+from device_agents.emulated_npu.compiler.planning.chains.chain import (
     ChainPlan,
     depthwise_bytes,
     element_type,
     reads_outside,
 )
-from device_agents.emulated_npu.compiler.planning.factor_commands import Factors, batches
-from device_agents.emulated_npu.compiler.planning.layer_commands import (
+from device_agents.emulated_npu.compiler.planning.chains.factor_commands import Factors, batches
+from device_agents.emulated_npu.compiler.planning.chains.layer_commands import (
     Buffers,
     commands_of,
     convolve,
     depthwise_constants,
+)
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Tile
+from device_agents.emulated_npu.compiler.planning.chains.weight_plans import WeightPlan
+from device_agents.emulated_npu.compiler.planning.chains.weights import (
+    WeightBlock,
+    WeightLoad,
+    uses_weight_buffer,
+    weight_operand,
 )
 from device_agents.emulated_npu.compiler.planning.memory_places import (
     Buffer,
@@ -33,9 +46,6 @@ from device_agents.emulated_npu.compiler.planning.memory_places import (
     region_operand,
     stored_type,
 )
-from device_agents.emulated_npu.compiler.planning.tiling import Tile
-from device_agents.emulated_npu.compiler.planning.weight_plans import WeightPlan
-from device_agents.emulated_npu.compiler.planning.weights import WeightLoad, uses_weight_buffer, weight_operand
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Operand, Space, descriptor_of
 
@@ -85,6 +95,16 @@ class ComputeStep:
 
     layer: HardwareLayer
     region: Region
+
+
+class MoveStep(NamedTuple):
+    """A region of a value that moves unchanged; `ends` are target and source. Equal sizes take equal time."""
+
+    function: Function
+    name: str
+    ends: tuple[Buffer, Buffer]
+    region: Region
+    layer: int
 
 
 @dataclass(frozen=True)
@@ -137,10 +157,10 @@ class ChainWriter:
                 if isinstance(step, ComputeStep):
                     yield from self.compute(step)
                 else:
-                    yield step
+                    yield self.move(step) if isinstance(step, MoveStep) else step
 
-    def steps(self, tile: Tile) -> Iterator[Command | ComputeStep]:
-        """Yield one pass as moves and compute steps; `compute` writes out a compute step."""
+    def steps(self, tile: Tile) -> Iterator[Command | MoveStep | ComputeStep]:
+        """Yield one pass in order; `move` writes out a move, and `compute` a compute step."""
         for place, layer in enumerate(self._plan.layers):
             output = layer.output.value
             active = self._geometry.is_active(output, tile)
@@ -158,7 +178,7 @@ class ChainWriter:
             if self._last_writer[output] == place:
                 yield from self._keep(output, tile, layer.index)
 
-    def _enter(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
+    def _enter(self, name: str, tile: Tile, layer: int) -> Iterator[MoveStep]:
         """Switch to the buffer of this pass and restore the halo that was kept for it."""
         active = self._geometry.is_active(name, tile)
         if self._geometry.is_resident(name) and not active and name in self._current:
@@ -172,16 +192,16 @@ class ChainWriter:
         strides = dense_strides(self._plan.extents[name], value.order, dtype.bytes)
         self._current[name] = Buffer(Space.NB, address, dtype, tuple(low for low, _ in held), strides)
         for place, region in self._geometry.halos(name, tile):
-            yield self._move(Function.COPY, name, (self._current[name], self._slab(name, place, held)), region, layer)
+            yield MoveStep(Function.COPY, name, (self._current[name], self._slab(name, place, held)), region, layer)
 
-    def _keep(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
+    def _keep(self, name: str, tile: Tile, layer: int) -> Iterator[MoveStep]:
         """Copy what later passes need again into the auxiliary buffer."""
         if self._geometry.is_resident(name) and not self._geometry.is_active(name, tile):
             return
         for place, region in self._geometry.kept(name, tile):
             after = tuple(index + (cut == place) for cut, index in enumerate(tile))
             kept = self._slab(name, place, self._geometry.held_region(name, after))
-            yield self._move(Function.COPY, name, (kept, self._current[name]), region, layer)
+            yield MoveStep(Function.COPY, name, (kept, self._current[name]), region, layer)
 
     def _slab(self, name: str, place: int, held: Region) -> Buffer:
         """Return the buffer of the halo across a cut, for the pass that holds `held`."""
@@ -195,28 +215,35 @@ class ChainWriter:
         strides = dense_strides(slab.extents, value.order, dtype.bytes)
         return Buffer(Space.HALO, slab.address, dtype, tuple(origin), strides)
 
-    def _move(self, function: Function, name: str, ends: tuple[Buffer, Buffer], region: Region, layer: int) -> Command:
-        """Return the command that moves a region of a value unchanged; `ends` are target and source."""
-        target, source = (region_operand(end, region, self._values[name].order) for end in ends)
-        return Command(function, target, source, layer=layer)
+    def move(self, step: MoveStep) -> Command:
+        """Return the command of a move."""
+        order = self._values[step.name].order
+        target, source = (region_operand(end, step.region, order) for end in step.ends)
+        return Command(step.function, target, source, layer=step.layer)
 
-    def _load(self, name: str, tile: Tile, layer: int) -> Iterator[Command]:
+    def _load(self, name: str, tile: Tile, layer: int) -> Iterator[MoveStep]:
         yield from self._enter(name, tile, layer)
         if self._geometry.is_active(name, tile):
-            ends = self._current[name], self._externals.values[name]
-            yield self._move(Function.LOAD, name, ends, self._geometry.new_region(name, tile), layer)
+            ends = self._current[name], self._source(name)
+            yield MoveStep(Function.LOAD, name, ends, self._geometry.new_region(name, tile), layer)
         yield from self._keep(name, tile, layer)
 
-    def _store(self, layer: HardwareLayer, tile: Tile) -> Iterator[Command]:
+    def _source(self, name: str) -> Buffer:
+        """Return where a value lies off chip, or the elements of a value that a name stands for."""
+        buffer, grid = self._externals.values[whole_value(name)], grid_of(name)
+        return buffer if grid is None else buffer.sampled(grid.starts, grid.steps)
+
+    def _store(self, layer: HardwareLayer, tile: Tile) -> Iterator[Command | MoveStep]:
         name = layer.output.value
         own = view_region(layer.output)
         region = intersection(own, self._geometry.stored_region(name, tile))
         if is_empty(region):
             return
-        if name in self._externals.values:
-            ends = self._externals.values[name], self._current[name]
-            yield self._move(Function.STORE, name, ends, region, layer.index)
-        for destination in self._externals.sends.get(whole_value(name), ()):
+        whole = whole_value(name)
+        if whole in self._externals.values:
+            ends = self._externals.values[whole], self._current[name]
+            yield MoveStep(Function.STORE, name, ends, region, layer.index)
+        for destination in self._externals.sends.get(whole, ()):
             part = intersection(region, destination.region)
             if not is_empty(part):
                 yield from self._send(name, part, destination, layer.index)
@@ -224,7 +251,7 @@ class ChainWriter:
     def _send(self, name: str, region: Region, destination: Destination, layer: int) -> Iterator[Command]:
         """Send a part of a value to the first core of a destination, and a notification to the others."""
         order = self._values[name].order
-        target = region_operand(destination.buffer or self._externals.values[name], region, order)
+        target = region_operand(destination.buffer or self._externals.values[whole_value(name)], region, order)
         payload = None if destination.buffer is None else region_operand(self._current[name], region, order)
         for core in destination.cores:
             yield Command(Function.SEND, target, payload, peer=core, layer=layer)
@@ -268,6 +295,30 @@ class ChainWriter:
             for block in load.blocks:
                 weights = weight_operand(layer, block, self._machine, address + block.offset - load.offset)
                 yield from convolve(layer, region, block, buffers, weights)
+
+    def counted(self, step: ComputeStep) -> Iterator[tuple[Command, int]]:
+        """Yield commands that stand for those of a step, each with the number of commands that take as long.
+
+        Blocks of equal size take the same time, and so do loads of as many bytes.
+        """
+        layer, plan = step.layer, self._plan.weights.get(step.layer.index)
+        if plan is None or layer.weights is None:
+            yield from ((command, 1) for command in self.compute(step))
+            return
+        axis, buffers = channel_axis(layer), self._operands(layer)
+        blocks: dict[object, list[WeightBlock]] = {}
+        for block in (block for load in plan.loads for block in load.blocks):
+            (low, high), *_ = intersection((block.outputs,), (step.region[axis],))
+            key = high - low, size_of(block.channels), size_of(block.outputs), block.completes
+            blocks.setdefault(key, []).append(block)
+        for alike in blocks.values():
+            weights = weight_operand(layer, alike[0], self._machine, 0)
+            for command in convolve(layer, step.region, alike[0], buffers, weights):
+                yield command, len(alike)
+        fetched = () if plan.resident else plan.loads[1:]
+        sizes = Counter(load.bytes for load in fetched)
+        for load in {load.bytes: load for load in fetched}.values():
+            yield self._fetch(layer, load, 0), sizes[load.bytes]
 
     def _operands(self, layer: HardwareLayer) -> Buffers:
         reads = tuple(

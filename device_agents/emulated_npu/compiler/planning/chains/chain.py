@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value
 from device_agents.emulated_npu.compiler.graph.regions import size_of
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
-from device_agents.emulated_npu.compiler.planning.layer_commands import depthwise_constants
+from device_agents.emulated_npu.compiler.planning.chains.layer_commands import depthwise_constants
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Cut, Geometry, count_tiles, cut_chain
+from device_agents.emulated_npu.compiler.planning.chains.weight_plans import WeightPlan, plan_weights
+from device_agents.emulated_npu.compiler.planning.chains.weights import is_product
 from device_agents.emulated_npu.compiler.planning.memory_places import stored_type
-from device_agents.emulated_npu.compiler.planning.tiling import Cut, Geometry, count_tiles, cut_chain
-from device_agents.emulated_npu.compiler.planning.weight_plans import WeightPlan, plan_weights
-from device_agents.emulated_npu.compiler.planning.weights import is_product
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import DataType, Function
@@ -156,8 +156,10 @@ def draft_chain(
     extents = {name: _extents(geometry, name) for name in geometry.regions}
     slabs, halo_bytes = _slabs(geometry, values, machine)
     buffers, constants, nb_bytes = _buffers(geometry, values, extents, machine, turns)
-    between = [name for name in buffers if _is_between_units(geometry, name, machine)]
-    overlaps = passes > 1 and all(len(buffers[name]) > 1 for name in between)
+    overlaps = passes > 1 and machine.vfu_queue_depth > 0
+    if overlaps:
+        between = (name for name in buffers if _is_between_units(geometry, name, machine))
+        overlaps = all(len(buffers[name]) > 1 for name in between)
     return ChainDraft(geometry, extents, buffers, constants, slabs, nb_bytes, halo_bytes, overlaps)
 
 
@@ -251,7 +253,9 @@ def _buffers(
     end = len(geometry.layers)
     lives = {name: _life(geometry, name, passes) for name in geometry.regions if in_buffer(geometry, name)}
     homes = _overwritten(geometry, values, extents, lives)
-    between = {homes.get(name, name) for name in lives if _is_between_units(geometry, name, machine)}
+    between: set[str] = set()
+    if turns.between > 1:
+        between = {homes.get(name, name) for name in lives if _is_between_units(geometry, name, machine)}
     items: list[Lifetime] = []
     slots: dict[str, int] = {}
     for name, (first, last) in lives.items():

@@ -13,22 +13,21 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     HardwareLayer,
     LazyConstant,
     Value,
-    whole_value,
-    written_part,
 )
 from device_agents.emulated_npu.compiler.graph.regions import multiplier, size_of
+from device_agents.emulated_npu.compiler.graph.value_parts import whole_value
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
-from device_agents.emulated_npu.compiler.planning.cache_places import place_by_gain
-from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, depthwise_bytes, element_type
-from device_agents.emulated_npu.compiler.planning.chain_commands import (
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, depthwise_bytes, element_type
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import (
     Destination,
     Externals,
     factor_scale_key,
     weight_key,
 )
+from device_agents.emulated_npu.compiler.planning.chains.weights import WeightBlock, uses_weight_buffer
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes, dense_strides
-from device_agents.emulated_npu.compiler.planning.trailing import Trails, trails
-from device_agents.emulated_npu.compiler.planning.weights import WeightBlock, uses_weight_buffer
+from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import place_by_gain
+from device_agents.emulated_npu.compiler.planning.off_chip.trailing import Trails, trails
 from device_agents.emulated_npu.compiler.splitting.division import GroupGraph
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.isa.program import Port
@@ -86,7 +85,6 @@ def placeholders(
 ) -> Externals:
     """Return everything at address 0, because predictions do not depend on addresses; `spaces` lists the values."""
     values = {name: placed(value, machine, spaces[name], 0) for name, value in graph.values.items() if name in spaces}
-    values.update({written_part(name): buffer for name, buffer in tuple(values.items())})
     return Externals(values, defaultdict(int), defaultdict(int), sends)
 
 
@@ -141,7 +139,6 @@ class ExternalMemory:
                 address = self._reserve(self._bytes(value))
                 self.plain.append(PlainConstant(address, value.constant, value.order, value.shape))
                 values[name] = placed(value, self._machine, Space.DDR, address)
-        values.update({written_part(name): values[name] for name in tuple(values)})
         known: dict[object, int] = {}
         found = tuple(Externals(values, *self._weights(plans, known)) for plans in self._cores)
         if self.ddr_bytes > self._machine.ddr.bytes:
@@ -166,7 +163,7 @@ class ExternalMemory:
         spans = [self._spans(plans) for plans in self._cores]
         end = max(map(len, self._cores))
         cores = Counter(name for span in spans for name in span)
-        kept = {name for plans in self._cores for plan in plans for name in plan.geometry.loaded}
+        kept = {whole_value(name) for plans in self._cores for plan in plans for name in plan.geometry.loaded}
         throughout = [name for name, value in values.items() if value.kind in ("input", "received", "setup")]
         throughout += [name for name, count in cores.items() if count > 1 and values[name].kind == "activation"]
         kept.update(name for name in throughout if name in self._spaces)
@@ -188,7 +185,7 @@ class ExternalMemory:
         first: dict[str, int] = {}
         last: dict[str, int] = {}
         for place, plan in enumerate(plans):
-            for name in (*map(whole_value, plan.geometry.stored), *plan.geometry.loaded):
+            for name in map(whole_value, (*plan.geometry.stored, *plan.geometry.loaded)):
                 first.setdefault(name, place)
                 last[name] = place
         return {name: (first[name], last[name]) for name in first if name not in self._occupied.values}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from device_agents.emulated_npu.cached_value import CachedValue
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Value, whole_value
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
+from device_agents.emulated_npu.compiler.graph.value_parts import whole_value
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, aligned_down
-from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes
-from device_agents.emulated_npu.compiler.planning.trailing import Trails
+from device_agents.emulated_npu.compiler.planning.off_chip.trailing import Trails
 from device_agents.emulated_npu.unit_commands import Space
 
 
@@ -23,7 +24,7 @@ def cached_values(
     spans: dict[str, tuple[int, int]] = {}
     for place, chains in enumerate(steps):
         for chain in chains:
-            for name in (*map(whole_value, chain.geometry.stored), *chain.geometry.loaded):
+            for name in map(whole_value, (*chain.geometry.stored, *chain.geometry.loaded)):
                 first, _ = spans.get(name, (place, place))
                 spans[name] = first, place
     layers = [frozenset(layer.index for chain in chains for layer in chain.layers) for chains in steps]

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, Room
-from device_agents.emulated_npu.compiler.planning.chain_times import QueueTimes, TimedPlan, in_sequence
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, Room
+from device_agents.emulated_npu.compiler.planning.search.chain_times import QueueTimes, TimedPlan, in_sequence
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Value, whole_value
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.graph.regions import Region, is_empty
+from device_agents.emulated_npu.compiler.graph.value_parts import whole_value
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned
-from device_agents.emulated_npu.compiler.planning.chain import ChainPlan, element_type
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, element_type
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Tile
 from device_agents.emulated_npu.compiler.planning.memory_places import dense_strides
-from device_agents.emulated_npu.compiler.planning.tiling import Tile
 from device_agents.emulated_npu.machine import Machine
 
 Trails = Mapping[tuple[str, str], int]

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
 from device_agents.emulated_npu.compiler.graph.regions import can_cut, cut_axis, is_windowed, read_axis
-from device_agents.emulated_npu.compiler.planning.tiling import Cut, count_tiles
-from device_agents.emulated_npu.compiler.planning.weights import is_product
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Cut, count_tiles
+from device_agents.emulated_npu.compiler.planning.chains.weights import is_product
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.unit_commands import Function
 
 Cuts = tuple[Cut, ...]
 _CHANNELS = 1
 _FIRST_SPATIAL = 2
+
+
+_Stage = tuple[list[Cuts], ...]
+
+
+class CutCandidates:
+    """Candidate cuts of chains; those with the same last layer share them."""
+
+    def __init__(self, tile: tuple[int, int] | None, values: Mapping[str, Value]) -> None:
+        self._tile, self._values = tile, values
+        self._known: dict[object, tuple[Iterator[_Stage], list[_Stage]]] = {}
+
+    def stages(self, layers: Sequence[HardwareLayer]) -> Iterator[_Stage]:
+        """Yield what `candidate_cuts` yields."""
+        key = layers[-1].index, layers[-1].output, any(map(is_product, layers))
+        if key not in self._known:
+            self._known[key] = candidate_cuts(layers, self._tile, self._values), []
+        rest, seen = self._known[key]
+        for place in itertools.count():
+            if place == len(seen):
+                stage = next(rest, None)
+                if stage is None:
+                    return
+                seen.append(stage)
+            yield seen[place]
 
 
 def candidate_cuts(

@@ -24,7 +24,7 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     is_empty,
     view_region,
 )
-from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
 
 NEVER = -1
 

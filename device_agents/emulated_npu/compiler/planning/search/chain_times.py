@@ -9,9 +9,14 @@ from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.graph.regions import size_of
-from device_agents.emulated_npu.compiler.planning.chain import ChainPlan
-from device_agents.emulated_npu.compiler.planning.chain_commands import ChainWriter, ComputeStep, Externals
-from device_agents.emulated_npu.compiler.planning.tiling import Geometry, Tile
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import (
+    ChainWriter,
+    ComputeStep,
+    Externals,
+    MoveStep,
+)
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Geometry, Tile
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost import CostModel
 from device_agents.emulated_npu.unit_commands import Command, Function, Queue
@@ -69,6 +74,7 @@ class ChainTimes:
         self._values, self._machine, self._externals = values, machine, externals
         self._costs = CostModel(machine)
         self._computing: dict[object, tuple[_Times, int]] = {}
+        self._moving: dict[object, _Times] = {}
         self._known: dict[int, TimedPlan] = {}
 
     def timed(self, plan: ChainPlan) -> TimedPlan:
@@ -90,7 +96,7 @@ class ChainTimes:
                     fill_ps += lead_ps if filling else 0
                     filling = False
                 else:
-                    times_ps, _ = self._times_ps([step])
+                    times_ps = self._moving_ps(writer, step)
                     if step.function in _LEAVING:
                         stored_ps = max(stored_ps, pass_ps) + times_ps[Queue.IO]
                     fill_ps += times_ps[Queue.IO] if filling else 0
@@ -98,7 +104,7 @@ class ChainTimes:
                 for queue, duration_ps in times_ps.items():
                     totals_ps[queue] += duration_ps * count
             drain_ps = max(0, stored_ps - pass_ps)
-        io_ps, mfu_ps, vfu_ps = totals_ps.values()
+        io_ps, mfu_ps, vfu_ps = totals_ps[Queue.IO], totals_ps[Queue.CP], totals_ps[Queue.VFU]
         if not plan.loads_ahead:
             fill_ps = io_ps - drain_ps
         unit_ps = max(mfu_ps, vfu_ps)
@@ -106,18 +112,28 @@ class ChainTimes:
         other_ps = (mfu_ps + vfu_ps - unit_ps) // (plan.passes if plan.overlaps else 1)
         return QueueTimes(io_ps, unit_ps + other_ps, fill_ps, drain_ps, unit_ps)
 
-    def _times_ps(self, commands: Iterable[Command]) -> tuple[_Times, int]:
-        """Return the time of commands on each queue of the machine, and of the loads before the first computation."""
+    def _times_ps(self, counted: Iterable[tuple[Command, int]]) -> tuple[_Times, int]:
+        """Return the time of commands, each so many times, on each queue, and of the loads before any computation."""
         times_ps = dict.fromkeys(Queue, 0)
         lead_ps = 0
-        for command in commands:
+        for command, count in counted:
             cost, queue = self._costs.cost(command), command.queue
             if queue is Queue.CP:
                 lead_ps = lead_ps or times_ps[Queue.IO]
                 if self._machine.vfu_queue_depth and not cost.on_mfu:
                     queue = Queue.VFU
-            times_ps[queue] += cost.duration_ps
+            times_ps[queue] += count * cost.duration_ps
         return times_ps, lead_ps
+
+    def _moving_ps(self, writer: ChainWriter, step: Command | MoveStep) -> _Times:
+        """Return the time on each queue of a transfer or a copy; equal moves share it."""
+        if isinstance(step, Command):
+            return self._times_ps([(step, 1)])[0]
+        key = (step.function, step.name, tuple([high - low for low, high in step.region]))
+        known = self._moving.get(key)
+        if known is None:
+            known = self._moving[key] = self._times_ps([(writer.move(step), 1)])[0]
+        return known
 
     def _computing_ps(self, plan: ChainPlan, writer: ChainWriter, step: ComputeStep) -> tuple[_Times, int]:
         """Return the time on each queue, and of the loads that the first computation needs.
@@ -126,11 +142,14 @@ class ChainTimes:
         """
         layer = step.layer
         weights = plan.weights.get(layer.index)
-        sizes = tuple(map(size_of, step.region))
-        key = (layer.index, layer.output.start, sizes, weights and (weights.resident, weights.loads))
+        blocks = None
+        if weights is not None:  # the first load and the number of loads decide the rest
+            first = weights.loads[0]
+            blocks = weights.resident, len(weights.loads), first.bytes, first.blocks[0], weights.together
+        key = (layer.index, layer.output.start, layer.settings, tuple(map(size_of, step.region)), blocks)
         known = self._computing.get(key)
         if known is None:
-            known = self._computing[key] = self._times_ps(writer.compute(step))
+            known = self._computing[key] = self._times_ps(writer.counted(step))
         return known
 
 

@@ -9,9 +9,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Value, written_part
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.planning.allocation import aligned
-from device_agents.emulated_npu.compiler.planning.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes
 from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
 
@@ -37,7 +37,7 @@ class Relocation:
             final = buffers[value.name]
             starts.append(address)
             moves.append(final.address - address)
-            own[value.name] = own[written_part(value.name)] = final.moved(address, final.origin)
+            own[value.name] = final.moved(address, final.origin)
             address += aligned(buffer_bytes(value.shape, final.dtype))
         return cls(tuple(starts), tuple(moves), own)
 

@@ -1,0 +1,104 @@
+"""`harness report`: the page of networks from what the workspace holds, without a device."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import arguments
+from harness.cli.invocation import command_words
+from harness.cli.option_groups import spread
+from harness.cli.output import note, print_json
+from harness.cli.progress import show_count
+from harness.text import printable
+from harness.workspace import Workspace, find_workspace
+
+if TYPE_CHECKING:
+    from harness.estimation.network_estimate import NetworkEstimates
+    from harness.lut.table import Lut
+    from harness.network.keyed_network import KeyedNetwork
+    from harness.validation.results import Validation
+
+_NAMED = 5
+
+
+@spread
+def report(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL.onnx …]",
+            help=arguments.MODELS_HELP + " Default: those of the last validation, or else of the table.",
+            autocompletion=arguments.complete_model,
+        ),
+    ] = None,
+    *,
+    choice: arguments.TableChoice,
+    html: arguments.HtmlFile = None,
+    reading: arguments.Reading,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
+) -> None:
+    """Write a page of networks from what the workspace holds, without a device.
+
+    It has the layers and the overhead of the table, its samples, and the last validation with this table, as
+    `validate --html` writes them. It is reports/DEVICE.html, unless --html names another file.
+
+    Example: harness report --device cpu01
+    """
+    from harness.device.overrides import Variant
+    from harness.estimation.known_networks import networks_of
+    from harness.estimation.network_estimate import NetworkEstimates
+    from harness.lut.table_choice import open_table
+    from harness.network.keyed_reading import read_keyed_networks
+    from harness.network.network_list import NetworksRead
+    from harness.report.html import report_networks
+    from harness.validation.last_validation import last_validation
+
+    workspace = find_workspace(directory)
+    table = open_table(choice.device, choice.lut, workspace, Variant(reading.batch, reading.threads))
+    last = last_validation(workspace, table)
+    chosen = tuple(models or ()) or (last.models if last else ()) or networks_of(table, workspace)
+    read: NetworksRead[KeyedNetwork] = NetworksRead(())
+    if chosen:
+        with show_count("reading networks") as progress:
+            read = read_keyed_networks(
+                chosen,
+                table.rules,
+                reading.dims,
+                batch=reading.batch,
+                strict=reading.strict,
+                note=note,
+                progress=progress,
+            )
+    validation = _matching(last.result, NetworkEstimates.of(read, table)) if last else None
+    path = html or _default_path(workspace, table)
+    report_networks(path, workspace, table, read, command_words(), validation)
+    if json:
+        names = [one.name for one in read.networks]
+        print_json(html=str(path), lut=table.name, networks=names, validated=validation is not None)
+    else:
+        print(printable(str(path)))
+
+
+def _matching(validation: Validation, estimates: NetworkEstimates) -> Validation | None:
+    """Return the validation if the page has all its networks, as they were then: its errors are of all of them."""
+    found = {one.name: one.latency_s for one in estimates}
+    other = [one.name for one in validation.networks if not _is_same(found.get(one.name), one.estimated_s)]
+    if not other:
+        return validation
+    shown = ", ".join(other[:_NAMED]) + (", …" if len(other) > _NAMED else "")
+    note(f"The last validation is not shown: {shown} is not on this page, or has changed since; validate again")
+    return None
+
+
+def _is_same(now_s: float | None, then_s: float) -> bool:
+    return now_s is not None and math.isclose(now_s, then_s, rel_tol=1e-6)
+
+
+def _default_path(workspace: Workspace, table: Lut) -> Path:
+    workspace.reports.mkdir(parents=True, exist_ok=True)
+    return workspace.reports / f"{table.device}.html"

@@ -1,0 +1,100 @@
+"""Whole networks measured and compared with their estimates: the values, and their errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.measure.machine_noise import MachineNoise
+from harness.network.network_list import RefusedNetwork
+from harness.notebook import frame, html_table
+from harness.text import milliseconds
+from harness.validation.file_comparison import FileComparison
+from harness.validation.oracle_comparison import OracleReport
+from harness.validation.stopping_rule import Stop
+
+if TYPE_CHECKING:
+    import pandas
+
+MOST_FLOOR = 0.10
+"""Where latencies differ more between processes, no validation can say whether estimates are within 10 %."""
+
+
+@dataclass(frozen=True)
+class NetworkValidation:
+    """One network measured and estimated; `error` is (estimated - measured) / measured.
+
+    `naive_s` is the sum of its layers each timed alone in a warm loop, with neither auxiliary layer nor overhead
+    subtracted, None unless requested. `wall_s` is the wall time, whatever the clock. `processes_s` are the medians of
+    separate processes and `repeatability` is their standard deviation as a fraction, None for one process;
+    `error_beyond_floor` is the excess of the absolute error over it. `compile_s` is the median time in which processes
+    compiled the network, which is no part of a run, None where the device does not report it. `on_cpu` names nodes that
+    run on the CPU although the device is another one.
+    `file_comparison` compares what was measured with the file; it is None for devices with a clock of their own.
+    `stopped` is the reason why no further process measured the network, None if another tool measured it.
+    """
+
+    name: str
+    estimated_s: float
+    interval_s: tuple[float, float]
+    measured_s: float
+    measured_halfwidth_s: float
+    wall_s: float
+    error: float
+    within_interval: bool
+    processes_s: tuple[float, ...]
+    repeatability: float | None
+    error_beyond_floor: float
+    naive_s: float | None
+    naive_error: float | None
+    compile_s: float | None = None
+    on_cpu: tuple[str, ...] = ()
+    file_comparison: FileComparison | None = None
+    stopped: Stop | None = None
+
+
+@dataclass(frozen=True)
+class Validation:
+    """All networks; errors and shares are fractions.
+
+    `floor` is the median of the networks' repeatability, None for one process, and `mape_beyond_floor` the mean of
+    `error_beyond_floor`. `fingerprint_changes` names the differences between the device now and when the table was
+    measured. `oracle` is None unless the device reports the truth. `refused_networks` are those that harness or the
+    device refuses, or that the table does not cover; no figure contains them. `method` is the one that made the table,
+    and `machine` the verdict on the machine while it measured.
+    """
+
+    device: str
+    lut: str
+    clock: str
+    networks: tuple[NetworkValidation, ...]
+    mape: float
+    within_5: float
+    within_10: float
+    interval_coverage: float
+    floor: float | None
+    mape_beyond_floor: float
+    fingerprint_changes: tuple[str, ...]
+    oracle: OracleReport | None = None
+    refused_networks: tuple[RefusedNetwork, ...] = ()
+    method: str = ""
+    machine: MachineNoise | None = None
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a frame with one network in each row: estimated and measured latency, and the error as a fraction."""
+        names = ("name", "estimated_s", "measured_s", "measured_halfwidth_s", "error", "within_interval", "wall_s")
+        return frame([{name: getattr(one, name) for name in names} for one in self.networks], names)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (one.name, milliseconds(one.estimated_s), milliseconds(one.measured_s), f"{100 * one.error:+.1f} %")
+            for one in self.networks
+        ]
+        caption = f"{self.device}: mean absolute error {100 * self.mape:.1f} %, clock {self.clock}"
+        return html_table(caption, ("network", "estimated ms", "measured ms", "error"), rows)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether latencies repeat well enough to say if estimates are within MOST_FLOOR."""
+        resolution = None if self.machine is None else self.machine.resolution
+        return resolution is None or resolution <= MOST_FLOOR

@@ -1,0 +1,106 @@
+"""A queue for the last-level cache: its transfers pass beside those of DDR, and all engines agree on the times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from timed_programs import (
+    CYCLE_PS,
+    cached_load,
+    compute,
+    load,
+    machine,
+    programs,
+    sound_programs,
+    steps_of,
+    tick_by_tick,
+)
+
+from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
+from device_agents.emulated_npu.machine import Machine, load_preset, parse_machine, preset_text
+from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.formula import Formula, formula
+from device_agents.emulated_npu.timing.simulation import durations_ps, simulate
+from device_agents.emulated_npu.unit_commands import Post, Queue, Wait
+
+IO, CP, _, LLC = Queue
+_DEPTHS = st.tuples(*[st.integers(1, 5)] * 4)
+
+
+def _four_queues(depths: tuple[int, ...] = (4, 4, 4, 4), **changes: int) -> Machine:
+    names = ("io_queue_depth", "cp_queue_depth", "vfu_queue_depth", "llc_queue_depth")
+    return machine(**dict(zip(names, depths, strict=True)), **changes)
+
+
+def test_both_memories_work_at_the_same_time() -> None:
+    """Nine bytes of DDR pass during eight of the cache, which is four times as fast."""
+    timing = simulate(steps_of(load(9), cached_load(8)), _four_queues())
+    assert (timing.io_ps, timing.llc_queue_ps, timing.transfer_ps, timing.makespan_ps) == (9_000, 2_000, 9_000, 9_000)
+    assert (timing.wait_ps, timing.waiting_queue) == (0, IO)
+
+
+def test_a_machine_with_one_queue_of_transfers_runs_the_program_in_order() -> None:
+    """Items of the LLC queue enter the IO queue, where every POST comes before its WAIT."""
+    steps = steps_of(load(9), Post(IO, 6), Wait(LLC, 6), cached_load(8), Post(LLC, 9), Wait(CP, 9), compute(1))
+    timing = simulate(steps, machine())
+    assert (timing.io_ps, timing.llc_queue_ps, timing.makespan_ps) == (11_000, 0, 12_000)
+    assert simulate(steps, _four_queues((4, 4, 0, 4))).makespan_ps == 12_000
+
+
+@pytest.mark.parametrize("run", [simulate, formula])
+def test_the_queue_moves_data_of_the_cache_alone(run: object) -> None:
+    """A transfer of DDR in the LLC queue is refused, with the memory and a way out."""
+    with pytest.raises(ExecutionFault, match="a command of the LLC queue uses DDR"):
+        run(steps_of(replace(load(3), own_queue=True)), _four_queues())  # type: ignore[operator]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    programs(min_items=4, queues=4) | programs(shared_semaphores=True, min_items=4, queues=4),
+    st.booleans(),
+    _DEPTHS,
+    st.integers(0, 2),
+)
+def test_the_run_equals_a_machine_that_tries_everything_at_every_tick(
+    steps: list[IssuedStep], one_queue: bool, depths: tuple[int, ...], issue: int
+) -> None:
+    """Makespans and deadlocks agree, with a queue for the cache and without."""
+    described = replace(_four_queues(depths, issue_cycles=issue), llc_queue_depth=0 if one_queue else depths[3])
+    described = replace(described, llc=replace(described.llc, bytes_per_s=1e9))
+    lengths = [ps // CYCLE_PS for ps in durations_ps(steps, CostModel(described))]
+    expected = tick_by_tick(steps, described, lengths, most=sum(lengths) + 5 * len(steps) * issue + 2)
+    try:
+        found = simulate(steps, described).makespan_ps
+    except Deadlock:
+        found = None
+    event("deadlock" if found is None else "ends")
+    assert found == (None if expected is None else expected * CYCLE_PS)
+
+
+@settings(max_examples=200, deadline=None)
+@given(sound_programs(queues=4), _DEPTHS, st.integers(0, 3), st.sampled_from((1, 3)))
+def test_bounds_sums_and_the_formula(
+    steps: list[IssuedStep], depths: tuple[int, ...], issue: int, outstanding: int
+) -> None:
+    """The busiest queue bounds the makespan from below, all queues with control from above; the formula agrees."""
+    described = _four_queues(depths, issue_cycles=issue, io_outstanding=outstanding)
+    timing = simulate(steps, described)
+    queues_ps = timing.io_ps, timing.cp_ps, timing.vfu_queue_ps, timing.llc_queue_ps
+    assert max(queues_ps) <= timing.makespan_ps <= sum(queues_ps) + timing.control_ps
+    assert timing.wait_ps == timing.makespan_ps - max(queues_ps) == sum(wait.ps for wait in timing.waits)
+    assert sum(timing.layers) + timing.no_layer_ps == timing.makespan_ps
+    free = simulate(steps, replace(described, issue_cycles=0))
+    sums_ps = free.io_ps, free.cp_ps, free.wait_ps, free.makespan_ps, free.vfu_queue_ps, free.llc_queue_ps
+    assert formula(steps, replace(described, issue_cycles=0)) == Formula(*sums_ps)
+
+
+def test_the_key_may_be_missing_from_a_machine_file() -> None:
+    """Without the key all transfers share a queue and the digest is that of before; with it both change."""
+    edge = load_preset("edge")
+    apart = parse_machine(f"llc_queue_depth = 16\n{preset_text('edge')}", "edge")
+    assert apart.queue_depths == {**edge.queue_depths, LLC: 16}
+    assert replace(apart, llc_queue_depth=0).digest == edge.digest != apart.digest
