@@ -96,7 +96,8 @@ def _building(run: Run, lists: tuple[tuple[str, ...], ...]) -> dict[str, Growth]
         profile(
             [BUILTIN_PREFIX + name for name in names], device=DEVICE, workspace=workspace, policy=RepeatPolicy(RUNS)
         )
-        tasks[str(len(build_lut(DEVICE, workspace=workspace).entries))] = _steps(workspace)
+        table = build_lut(DEVICE, workspace=workspace)
+        tasks[str(len(table.entries))] = _steps(table, workspace)
     growths = {}
     for step in next(iter(tasks.values())):
         found = in_turns({size: steps[step] for size, steps in tasks.items()}, run.repeats)
@@ -104,8 +105,7 @@ def _building(run: Run, lists: tuple[tuple[str, ...], ...]) -> dict[str, Growth]
     return growths
 
 
-def _steps(workspace: Workspace) -> dict[str, Task]:
-    table = build_lut(DEVICE, workspace=workspace)
+def _steps(table: Lut, workspace: Workspace) -> dict[str, Task]:
     with Journal(workspace.journal) as journal:
         measured, overhead = read_campaign(journal, journal.campaign(max(entry.campaign for entry in table.entries)))
     return {
