@@ -249,9 +249,12 @@ class CampaignRun:
         return self.plan.probes[probe_of(load)].model.weight_bytes
 
     def _send_ahead(self, load: str) -> bool:
-        """Send a probe before `_load` loads it; return whether the device takes it."""
+        """Send a probe before `_load` loads it; return whether the device takes it.
+
+        Whole networks are loaded alone, because time and memory of their loading are reported.
+        """
         probe = self.plan.probes[probe_of(load)]
-        may = self._sends_ahead and probe.id not in self._refused
+        may = self._sends_ahead and probe.role != "network" and probe.id not in self._refused
         return may and self.on.session.put_ahead(load_request(probe, load))
 
     def _load(self, load: str) -> bool:
