@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 3
 SECONDS ?= 60
 
-.PHONY: demo test test-long lint ruff types imports dependencies benchmark accuracy reliability docs published fuzz lock sbom clean
+.PHONY: demo test test-long lint ruff types imports dependencies bench accuracy reliability docs published fuzz lock sbom clean
 
 # pip installs nothing whose hash is not in the lock file, and nothing that the lock file does not name.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -67,21 +67,9 @@ docs: $(STAMP)  ## write docs/cli.md from the help texts, docs/api.md from docst
 published: $(STAMP)  ## measure the table of npu01 that the package holds, and write its report, reports/npu01.html
 	$(BIN)/python -m benchmarks.published
 
-benchmark: $(STAMP)  ## measure the figures of docs/performance.md and docs/emulator.md
-	$(BIN)/python -m benchmarks.performance.controller_cost
-	$(BIN)/python -m benchmarks.performance.campaign_time
-	$(BIN)/python -m benchmarks.performance.journal_cost
-	$(BIN)/python -m benchmarks.performance.table_build
-	$(BIN)/python -m benchmarks.performance.estimate
-	$(BIN)/python -m benchmarks.performance.candidates
-	$(BIN)/python -m benchmarks.performance.timing_engines
-	$(BIN)/python -m benchmarks.emulator.speed
-	$(BIN)/python -m benchmarks.emulator.networks
-	$(BIN)/python -m benchmarks.emulator.conformance
-	$(BIN)/python -m benchmarks.emulator.published
-	$(BIN)/python -m benchmarks.emulator.queues vfu
-	$(BIN)/python -m benchmarks.emulator.queues llc
-	$(BIN)/python -m benchmarks.emulator.fit --machines 3 --layers 40
+bench: export OPENBLAS_NUM_THREADS = 1
+bench: $(STAMP)  ## measure and rewrite docs/performance.md, beside other tools; takes a quarter of an hour
+	$(BIN)/python -m benchmarks.performance
 
 accuracy: $(STAMP)  ## measure and rewrite docs/accuracy.md; needs an idle machine for about an hour
 	$(BIN)/python -m benchmarks.accuracy

@@ -1,6 +1,6 @@
 """Benchmarks, one folder for each page of docs/ that they write; run them from the root of the repository.
 
-`python -m benchmarks.accuracy`, `python -m benchmarks.emulator.speed`, …
+`python -m benchmarks.accuracy`, `python -m benchmarks.emulator.networks`, …
 `benchmarks.topologies` writes no page; it writes networks to measure.
 """
 

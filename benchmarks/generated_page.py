@@ -8,7 +8,7 @@ import platform
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from harness.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS_BLOCK = "targets"
+_MACHINE_BLOCK = "machine"
 NOT_MEASURED = "not measured"
 NO_TARGET = "no target"
 _BLOCK = re.compile(r"(<!-- generated: (?P<name>[a-z0-9-]+) -->\n)(?P<content>.*?)(<!-- end -->)", re.DOTALL)
@@ -41,6 +42,32 @@ class Section:
 
     text: str
     reached: tuple[Reached, ...]
+
+
+@dataclass(frozen=True)
+class PartsPage:
+    """A page with a block for each part, the wanted value of each target in the order of its table, and the machine."""
+
+    path: Path
+    targets: Mapping[str, str]
+
+    def reached(self, target: str, figure: str, met: bool | None) -> Reached:
+        """Return the row of a target."""
+        return Reached(target, self.targets[target], figure, met)
+
+    def check(self, parts: Iterable[str]) -> None:
+        """Exit before anything is measured if the page lacks a block."""
+        check_blocks(self.path, (*parts, TARGETS_BLOCK, _MACHINE_BLOCK))
+
+    def write(self, part: str, section: Section, measured: str) -> None:
+        """Write the block of a part and its rows of the table of targets. Rows of other parts stay."""
+        text = self.path.read_text(encoding="utf-8")
+        rows = {row.target: row for row in (*read_targets(block(text, TARGETS_BLOCK)), *section.reached)}
+        text = with_block(text, part, f"{section.text.strip()}\n\n{measured}")
+        in_order = [rows.get(target, self.reached(target, NOT_MEASURED, None)) for target in self.targets]
+        text = with_block(text, TARGETS_BLOCK, targets_table(in_order))
+        text = with_block(text, _MACHINE_BLOCK, f"{machine()} Each part states the day on which it was measured.")
+        self.path.write_text(text, encoding="utf-8")
 
 
 def check_blocks(page: Path, names: Iterable[str]) -> None:

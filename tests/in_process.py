@@ -23,6 +23,7 @@ from device_agents.fingerprint import hardware
 from device_agents.messages import LoadRequest, Revealed, Truth
 from harness.device.replies import Series, Visit, read_truth
 from harness.device.session import AgentHello, AgentSession, Purpose
+from harness.device.time_limit import TimeLimit
 from harness.errors import BackendError
 from harness.text import last_part
 from harness.version import VERSION
@@ -45,6 +46,7 @@ class InProcessSession(AgentSession):
         facts = {**self.fingerprint, **self.backend.fingerprint()}
         self.hello = AgentHello(VERSION, self.backend.name, facts, self.backend.clock, tuple(self.backend.reveals))
         self.token = next(_TOKENS)
+        self.load_reports = {}
         self._cancelled = False
 
     def greet(self, with_backend: bool = True, purpose: Purpose = "measurement") -> AgentHello:  # noqa: ARG002
@@ -55,6 +57,12 @@ class InProcessSession(AgentSession):
         """Return a token larger than all before; nothing is locked."""
         self.token = next(_TOKENS)
         return self.token
+
+    def prepare(self, models: Sequence[bytes]) -> None:
+        """Do nothing; probes are compiled as they are loaded."""
+
+    def limit_time(self, limit: TimeLimit) -> None:
+        """Do nothing; a call in this process cannot be given up."""
 
     def put(self, request: LoadRequest) -> Revealed | None:
         """Load a probe; raises BackendError if the backend refuses it."""

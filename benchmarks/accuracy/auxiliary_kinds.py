@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.accuracy.devices import TENTH, Errors, Run, patiently, references, say
+from benchmarks.accuracy.devices import TENTH, Errors, Run, patiently, references
 from benchmarks.accuracy.page import reached
 from benchmarks.generated_page import Section, percent, table
+from benchmarks.parts import say
 from device_agents.messages import Truth
 from harness import build_lut, profile, validate
 from harness.device.inventory import BUILT_IN

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from benchmarks.accuracy.devices import Errors, Run, patiently, references, say
+from benchmarks.accuracy.devices import Errors, Run, patiently, references
 from benchmarks.accuracy.page import reached
 from benchmarks.generated_page import Section, percent, signed, table
+from benchmarks.parts import say
 from harness import build_lut, estimate, profile, validate
 from harness.measure.policy import RepeatPolicy
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import TypeVar
 
 from scipy.stats import binomtest
 
+from benchmarks.parts import say
 from harness import build_lut, estimate, profile, validate
 from harness.errors import DeviceBusy, HarnessError
 from harness.latency.method_names import LatencyMethod
@@ -125,11 +125,6 @@ def patiently(work: Callable[[], Result]) -> Result:
             say(f"waiting: {error.what}")
             time.sleep(WAIT_S)
     return work()
-
-
-def say(line: str) -> None:
-    """Print progress on stderr."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def holds_at_90(network: NetworkValidation) -> bool:

@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.accuracy.devices import Run, patiently, references, say
+from benchmarks.accuracy.devices import Run, patiently, references
 from benchmarks.generated_page import Section, table
+from benchmarks.parts import say
 from harness.device.inventory import BUILT_IN
 from harness.device.session import open_session
 from harness.measure.device_requests import load_request

@@ -6,10 +6,11 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.accuracy.devices import Errors, Run, patiently, references, say
+from benchmarks.accuracy.devices import Errors, Run, patiently, references
 from benchmarks.accuracy.mixes import mixes
 from benchmarks.accuracy.page import reached
 from benchmarks.generated_page import Section, percent, signed, table
+from benchmarks.parts import say
 from harness.device.inventory import BUILT_IN
 from harness.device.session import AgentSession, Truth, open_session
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network

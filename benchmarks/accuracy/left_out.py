@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.accuracy.devices import REJECTED_P, TENTH, TWENTIETH, Errors, Measured, Run, p_of_90, references, say
+from benchmarks.accuracy.devices import REJECTED_P, TENTH, TWENTIETH, Errors, Measured, Run, p_of_90, references
 from benchmarks.accuracy.page import reached
 from benchmarks.generated_page import Reached, Section, milliseconds, percent, signed, table, yes
+from benchmarks.parts import say
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Lut

@@ -15,9 +15,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.accuracy.devices import Run, say
+from benchmarks.accuracy.devices import Run
 from benchmarks.accuracy.page import reached
 from benchmarks.generated_page import Section, percent, signed, table
+from benchmarks.parts import say
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from device_agents.emulated_npu.host_processor import HostModel
 from device_agents.emulated_npu.machine import Host, load_preset

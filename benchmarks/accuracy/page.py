@@ -1,29 +1,10 @@
-"""The page docs/accuracy.md: its targets, and the blocks of its parts."""
+"""The page docs/accuracy.md and its targets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from pathlib import Path
+from benchmarks.generated_page import NO_TARGET, ROOT, PartsPage
 
-from benchmarks.generated_page import (
-    NO_TARGET,
-    NOT_MEASURED,
-    ROOT,
-    TARGETS_BLOCK,
-    Reached,
-    Section,
-    block,
-    check_blocks,
-    machine,
-    read_targets,
-    targets_table,
-    with_block,
-)
-
-PAGE = ROOT / "docs" / "accuracy.md"
-_MACHINE = "machine"
-TARGETS: Mapping[str, str] = {
+_TARGETS = {
     "npu01: layers against the oracle, median error": "<= 1 %",
     "npu01: layers against the oracle, 95th percentile": "<= 3 %",
     "npu01: networks, worst error": "<= 5 %",
@@ -58,26 +39,5 @@ TARGETS: Mapping[str, str] = {
     "Device time on npu01, against 50 runs a probe": NO_TARGET,
     "Device time on cpu01, against 50 runs a probe": NO_TARGET,
 }
-"""The wanted value of each target, in the order of the page."""
-
-
-def reached(target: str, figure: str, met: bool | None) -> Reached:
-    """Return the row of a target."""
-    return Reached(target, TARGETS[target], figure, met)
-
-
-def write_section(page: Path, name: str, section: Section, elapsed_s: float) -> None:
-    """Write the block of a part and its rows of the table of targets. Rows of other parts stay."""
-    measured = f"Measured on {datetime.now(UTC):%Y-%m-%d}; this part took {elapsed_s:,.0f} s."
-    text = page.read_text(encoding="utf-8")
-    rows = {row.target: row for row in (*read_targets(block(text, TARGETS_BLOCK)), *section.reached)}
-    text = with_block(text, name, f"{section.text.strip()}\n\n{measured}")
-    in_order = [rows.get(target, reached(target, NOT_MEASURED, None)) for target in TARGETS]
-    text = with_block(text, TARGETS_BLOCK, targets_table(in_order))
-    text = with_block(text, _MACHINE, f"{machine()} Each part states the day on which it was measured.")
-    page.write_text(text, encoding="utf-8")
-
-
-def check_page(page: Path, parts: Iterable[str]) -> None:
-    """Exit before anything is measured if the page lacks a block."""
-    check_blocks(page, (*parts, TARGETS_BLOCK, _MACHINE))
+PAGE = PartsPage(ROOT / "docs" / "accuracy.md", _TARGETS)
+reached = PAGE.reached

@@ -20,9 +20,10 @@ from scipy.stats import betabinom, binomtest
 from sklearn.ensemble import HistGradientBoostingRegressor
 from v100_convolutions import split
 
-from benchmarks.accuracy.devices import REJECTED_P, Run, p_of_90, say
+from benchmarks.accuracy.devices import REJECTED_P, Run, p_of_90
 from benchmarks.accuracy.page import reached
 from benchmarks.generated_page import Section, percent, table
+from benchmarks.parts import say
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays, index_of, layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample

@@ -1,1 +1,1 @@
-"""The cost of harness itself, and the speed of the emulated NPU's timing engines: docs/performance.md."""
+"""The time that harness and the emulated NPU take, how it grows, and other tools beside them: docs/performance.md."""

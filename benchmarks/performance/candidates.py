@@ -1,33 +1,50 @@
-"""Candidates per second of a search space, without and with intervals, for numbers of them over three decades.
+"""Candidates of a search space per second, without and with intervals: a part of docs/performance.md.
 
-    python -m benchmarks.performance.candidates
-
-A space of 20 positions with invented latencies and correlated errors. Processor time on one thread, medians of several
-repetitions; speeds of several sizes are taken in turns.
+The space has 20 positions with invented latencies and correlated errors, and one thread computes.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import resource
 import statistics
-import time
-from collections.abc import Callable
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from benchmarks.generated_page import Section, table
+from benchmarks.performance.measuring import Run, cpu, grow, growth_table, half_decades, in_turns
+from benchmarks.performance.page import reached_linear
 from harness.search.candidates import random_spans
 from harness.search.layer_terms import Terms
 from harness.search.position_tables import PositionTable
 from harness.search.ranking import Wanted, best_of, rank_span
 from harness.search.space_estimator import SpaceEstimator, SpaceTables
 
-POSITIONS = 20
-LAYERS = 3
-COUNTS = (10_000, 100_000, 1_000_000, 10_000_000)
-REPEATS = 5
+POSITIONS, CHOICES, LAYERS = 20, 5, 3
+COUNTS, QUICK_COUNTS = half_decades(10_000, 10_000_000), half_decades(1_000, 10_000)
+
+
+def candidates_section(run: Run) -> Section:
+    """Estimate numbers of candidates over three decades, and draw and rank some."""
+    counts = QUICK_COUNTS if run.quick else COUNTS
+    estimator, random = invented(CHOICES), np.random.default_rng(1)
+    rows = random.integers(0, CHOICES, (counts[-1], POSITIONS), np.uint8)
+    estimator.intervals_s(rows[: counts[0]])  # fills its tables
+    tasks = {"latency": estimator.latency_s, "latency and interval": estimator.intervals_s}
+    with threadpool_limits(1):
+        growths = {
+            name: grow(counts, lambda count, work=work: functools.partial(work, rows[:count]), run.repeats)  # type: ignore[misc]
+            for name, work in tasks.items()
+        }
+        ranked = in_turns({"": functools.partial(_rank, estimator, counts[-2])}, run.repeats)[""]
+    speeds = [(name, f"{counts[-1] / 1e6 / one.times_s[counts[-1]]:.1f}") for name, one in growths.items()]
+    speeds.append(("draw, estimate and rank", f"{counts[-2] / 1e6 / statistics.median(cpu(ranked)):.1f}"))
+    text = (
+        f"{POSITIONS} positions with {CHOICES} choices of {LAYERS} layers. Medians of {run.repeats} in turns:\n\n"
+        f"{growth_table('candidates', growths)}\n\n"
+        f"{table(('at the largest size', 'million candidates per second'), speeds)}"
+    )
+    return Section(text, tuple(reached_linear(f"candidates: {name}", one) for name, one in growths.items()))
 
 
 def invented(choices: int) -> SpaceEstimator:
@@ -55,39 +72,3 @@ def invented(choices: int) -> SpaceEstimator:
 def _rank(estimator: SpaceEstimator, count: int) -> None:
     wanted = Wanted(100, 1e-2)
     best_of((rank_span(estimator, span, wanted) for span in random_spans(count, estimator.sizes, 0)), wanted)
-
-
-def speed(work: Callable[[], object], count: int) -> float:
-    """Return candidates per second of processor time."""
-    started_s = time.process_time()
-    work()
-    return count / (time.process_time() - started_s)
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--choices", type=int, nargs="+", default=[5, 9])
-    for choices in parser.parse_args().choices:
-        estimator = invented(choices)
-        rows = {count: np.random.default_rng(1).integers(0, choices, (count, POSITIONS), np.uint8) for count in COUNTS}
-        estimator.intervals_s(rows[COUNTS[0]])
-        found: dict[tuple[str, int], list[float]] = {}
-        with threadpool_limits(1):
-            for _ in range(REPEATS):
-                for count, held in rows.items():
-                    for name, work in (("latency", estimator.latency_s), ("interval", estimator.intervals_s)):
-                        found.setdefault((name, count), []).append(speed(functools.partial(work, held), count))
-                ranked = speed(functools.partial(_rank, estimator, COUNTS[-2]), COUNTS[-2])
-                found.setdefault(("draw and rank", COUNTS[-2]), []).append(ranked)
-        for (name, count), speeds in found.items():
-            median, low, high = statistics.median(speeds), min(speeds), max(speeds)
-            print(
-                f"{choices} choices, {count:>10,} candidates, {name}: {median / 1e6:.1f} million/s"
-                f" [{low / 1e6:.1f}, {high / 1e6:.1f}]"
-            )
-    print(f"memory at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,18 +1,27 @@
-"""Where the wall time of a campaign goes: the seconds of each of its stages, without those of stages inside it."""
+"""Where the wall time of a campaign goes: the seconds of each of its stages, without those of stages inside it.
+
+    python -m benchmarks.performance.timeline [--networks builtin:squeezenet,…]
+
+Prints the stages of one campaign on `cpu01` and of one over SSH on loopback.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import importlib
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks.performance import campaign_time
+from benchmarks.performance.campaigns import CPU_MODELS, board, profiled
+from benchmarks.performance.measuring import Run
 
 OTHER, RUNS = "other", "runs and waits for their samples"
 _STAGES = (
@@ -83,12 +92,29 @@ class Timeline:
             self._turn()
 
 
-def show_timeline(device: str, models: list[str], devices: str = "") -> None:
+def show_timeline(run: Run, device: str, models: list[str], devices: str) -> None:
     """Run a campaign and print its stages, with the time on the device apart from what surrounds it."""
     timeline = Timeline()
     with timeline.watching():
-        took = campaign_time.campaign(device, models, devices)
-    rows = {**timeline.seconds, RUNS: timeline.seconds[RUNS] - took.device_s, "time on the device": took.device_s}
-    print(f"{device}: {took.wall_s:.1f} s, {took.wall_s / took.device_s:.2f} times the time on the device")
+        found = profiled(run, device, models, devices)
+    device_s, wall_s = found.result.device_seconds, found.took.wall_s
+    rows = {**timeline.seconds, RUNS: timeline.seconds[RUNS] - device_s, "time on the device": device_s}
+    print(f"{device}: {wall_s:.1f} s, {wall_s / device_s:.2f} times the time on the device")
     for name, seconds in sorted(rows.items(), key=lambda row: -row[1]):
-        print(f"  {name}: {seconds:.2f} s ({seconds / took.wall_s:.1%})")
+        print(f"  {name}: {seconds:.2f} s ({seconds / wall_s:.1%})")
+
+
+def main() -> None:
+    """Run the campaigns and print their stages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", default=",".join(CPU_MODELS))
+    models = parser.parse_args().networks.split(",")
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(Path(folder), quick=False)
+        with board(run) as devices:
+            for device in ("cpu01", "board") if devices else ("cpu01",):
+                show_timeline(run, device, models, devices)
+
+
+if __name__ == "__main__":
+    main()

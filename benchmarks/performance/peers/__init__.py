@@ -1,0 +1,1 @@
+"""Other tools beside ours, each in a virtual environment of its own."""
