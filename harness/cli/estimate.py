@@ -130,10 +130,7 @@ def _works(networks: Sequence[KeyedNetwork], found: NetworkEstimates, table: Lut
 
     roofs = DeviceRoofs.of(table)
     pairs = [zip(network.layers, one.layers, strict=True) for network, one in zip(networks, found, strict=True)]
-    return [
-        roofs.works([WorkedLayer(layer.key.text, layer.context, known.latency_s) for layer, known in layers])
-        for layers in pairs
-    ]
+    return [roofs.works([WorkedLayer(layer.key.text, known.latency_s) for layer, known in layers]) for layers in pairs]
 
 
 def _document(found: NetworkEstimates, works: Sequence[Sequence[LayerWork | None]], table: Lut) -> dict[str, Any]:

@@ -74,8 +74,8 @@ def emulate(
     """Compile a network, run it on one core of the emulated NPU, and compare its values with ONNX Runtime's.
 
     `preset` names a built-in machine (default edge), `machine` is the path of your own. With `values=False` only the
-    time is computed. `note` receives the reason where a machine computes no values, and a line if a part of the network is left out. Raises InputError if the machine
-    cannot run the network.
+    time is computed. `note` receives the reason where a machine computes no values, and a line if a part of the network
+    is left out. Raises InputError if the machine cannot run the network.
     """
     references = model_references(model)
     if len(references) != 1:
