@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ _MAX_BYTES = 1 << 31
 """No reader accepts a larger file."""
 _LARGE_BYTES = 1 << 20
 """Smaller files are hashed as fast as the cache is read."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _SETTLED_NS = 2_000_000_000
 """The longest tick of a file system."""
 
@@ -66,7 +68,8 @@ class _Stamp:
         """Return the digest of a large file in this state, empty if it is not known."""
         if self.status.st_size < _LARGE_BYTES:
             return ""
-        return (cache.get(self._key()) or b"").decode("ascii")
+        known = (cache.get(self._key()) or b"").decode("ascii", "replace")
+        return known if _SHA256.fullmatch(known) else ""
 
     def keep(self, digest: str) -> str:
         """Store the digest of what was read, if it is that of this state, and return it."""

@@ -122,6 +122,20 @@ def test_an_unchanged_file_is_hashed_once(tmp_path: Path, hashed: list[str]) -> 
     assert len(hashed) == 3
 
 
+@pytest.mark.usefixtures("later")
+@pytest.mark.parametrize("entry", [b"", b"\xff\xfe" * 32, b"null", b"{}", b"[" * 64, b"F" * 64, b"0" * 65])
+def test_an_entry_that_is_no_digest_is_ignored(entry: bytes, tmp_path: Path, folder: Path) -> None:
+    """What the cache holds in place of a digest is replaced by the digest of the file."""
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"content")
+    wanted = file_digest.file_digest(path)
+    (stored,) = folder.iterdir()
+    for read in (file_digest.file_digest, lambda path: read_with_digest(path, 10)[1]):
+        cache.put(stored.name, entry)
+        assert read(path) == wanted
+        assert cache.get(stored.name) == wanted.encode()
+
+
 def test_a_file_that_was_just_written_is_hashed_each_time(tmp_path: Path, hashed: list[str], folder: Path) -> None:
     """A further change within the same tick of the clock would not show."""
     path = tmp_path / "net.onnx"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -111,6 +112,19 @@ def test_messages_without_content_are_refused(field: int, tmp_path: Path, monkey
     path.write_bytes(b"\x08\x09" + b"\x3a" + size + graph)
     with pytest.raises(NetworkError, match=r"net\.onnx .*takes more than 100"):  # protobuf may crash instead
         load_network(path)
+
+
+@pytest.mark.parametrize("name", ["n;rm=1", "$(rm x)", "`rm`", "a b", "it's", "--help", "n"])
+def test_advice_is_one_word_to_a_shell(name: str, tmp_path: Path) -> None:
+    """The value of --dim in an advice is one word of a shell, whatever the name of the dimension."""
+    model = _ordinary()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = name
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(UnresolvedDimension) as error:
+        load_network(path)
+    assert shlex.split(error.value.next_step, posix=True)[-2:] == ["--dim", f"{name}=1"]
 
 
 @pytest.mark.usefixtures("second_thread")
