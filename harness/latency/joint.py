@@ -41,7 +41,6 @@ LEAST_ERROR = 1e-4
 """Relative error added to every total, so that none counts as exact."""
 REWEIGHTINGS = 2
 FEWEST_RESIDUALS = 20
-_NULL_ROLES = ("calibration", "auxiliary")
 _LAYERS = ("layer ", "alone ", "repeated ", *SIGNED)
 """Prefixes of unknowns that may come out negative: a layer without latency does so half of the time."""
 
@@ -133,13 +132,12 @@ def _equations(
 
     def add(probe: str, contents: Mapping[str, float], noise: float = LEAST_ERROR, batch: int | None = None) -> None:
         amounts = {**dict(zip(COLUMNS, row_of(data.terms[probe]), strict=True)), **contents}
-        if data.roles[probe] == "auxiliary":
-            amounts = _of_auxiliary(amounts)
         total = measured[probe] if batch is None else data.batches[probe][batch]
         equations[(probe,) if batch is None else (probe, f"{batch}")] = _equation(total, amounts, noise)
 
     for probe in measured:
-        if data.roles[probe] in _NULL_ROLES:
+        # Auxiliary layers alone have strides and sizes of their own: there are many, and their misfit would decide a.
+        if data.roles[probe] == "calibration":
             add(probe, {}, max(overhead.scatter, LEAST_ERROR))
     for layer in layers:
         for batch in _batches_of(layer, data):
@@ -161,16 +159,6 @@ def _batches_of(layer: LayerProbes, data: CampaignData) -> tuple[int | None, ...
     """Return the batches that have a layer both in context and without, or None for all of them together."""
     common = data.batches.get(layer.in_context, {}).keys() & data.batches.get(layer.null, {}).keys()
     return tuple(sorted(common)) or (None,)
-
-
-def _of_auxiliary(amounts: Mapping[str, float]) -> dict[str, float]:
-    """Return the amounts of an auxiliary layer alone, which has a rate of its own for the bytes that it writes.
-
-    It strides over the result of a layer, at any distance. There are many such probes; with the rates of the overhead
-    they would decide these against the few calibration probes that are made for them.
-    """
-    others = {name: amount for name, amount in amounts.items() if not name.endswith("bytes")}
-    return {**others, "auxiliary alone": amounts["output_bytes"]}
 
 
 def _equation(measurement: Measurement, amounts: Mapping[str, float], noise: float) -> Equation:

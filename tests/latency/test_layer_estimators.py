@@ -240,3 +240,25 @@ def test_more_uncertain_totals_make_a_more_uncertain_layer(error_s: float, facto
 
     assert stderr(error_s * factor, error_s) > stderr(error_s, error_s)
     assert stderr(error_s, error_s * factor) > stderr(error_s, error_s)
+
+
+def test_auxiliary_layers_alone_do_not_decide_the_overhead() -> None:
+    """Auxiliary layers alone that return little of what they read, as those of integers do, change no layer."""
+    shapes = [(25_600, 6_400, 0), (64, 4, 1), (51_200, 32, 0), (204_800, 5_120, 0), (51_200, 1_280, 0), (36_864, 4, 1)]
+    shapes += [(25_600, 640, 0), (6_400, 4, 0), (110_592, 4, 1), (200, 4, 0), (36_864, 4, 1), (18_432, 4, 1)]
+    terms = {probe.id: probe.terms for probe in calibration_probes(AuxiliaryKind.ROWPOOL, 200_000)}
+    roles = dict.fromkeys(terms, "calibration")
+    for at, (input_bytes, output_bytes, slices) in enumerate(shapes):
+        terms[f"auxiliary {at}"] = OverheadTerms(input_bytes, output_bytes, 1, output_bytes, 0, slices, slices)
+        roles[f"auxiliary {at}"] = "auxiliary"
+    terms |= {"within": OverheadTerms(138_240, 4, 1, 4), "without": OverheadTerms(512, 4, 1, 4)}
+    roles |= {"within": "context", "without": "null"}
+    summaries = {}
+    for name, one in terms.items():
+        clean = 7e-5 + 1e-9 * one.input_bytes + 7.5e-10 * one.output_bytes + (2e-5 if name == "within" else 0.0)
+        summaries[name] = measured(clean, clean / 1000)
+    layer = dataclasses.replace(LAYER, stacks=())
+    calibration = [(terms[name], summaries[name]) for name, role in roles.items() if role == "calibration"]
+    data = CampaignData([layer], [], roles, terms, {}, summaries)
+    found = estimate_layers(data, "joint", fit_overhead(calibration)).latencies[PLACE]
+    assert found.latency_s == pytest.approx(2e-5, abs=1e-6)
