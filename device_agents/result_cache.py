@@ -2,9 +2,10 @@
 
 Host and agents share it: networks and tables that were read, models that were timed. The folder is `results` in
 `HARNESS_CACHE_DIR`, else in `harness` in the system's folder for caches; an empty `HARNESS_CACHE_DIR` turns the cache
-off. A file begins with the hash of its content. Files and folders that belong to another user, or that others may
-write, are ignored, and so are damaged ones: the result is then computed. Errors of the disk are no errors here. Files
-appear whole, by renaming, so that any number of processes may use the folder at once.
+off. A file begins with the hash of its key and its content, so under another name it is no result. Files and folders
+that belong to another user, or that others may write, are ignored, and so are damaged ones: the result is then
+computed. Errors of the disk are no errors here. Files appear whole, by renaming, so that any number of processes may
+use the folder at once.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def get(key: str) -> Optional[bytes]:
             os.close(handle)
     except OSError:
         return None
-    return content if hashlib.sha256(content).digest() == digest else None
+    return content if _digest(key, content) == digest else None
 
 
 def put(key: str, content: bytes) -> None:
@@ -74,19 +75,23 @@ def put(key: str, content: bytes) -> None:
         os.makedirs(place, mode=0o700, exist_ok=True)
         if not _is_ours(os.lstat(place), stat.S_ISDIR):
             return
-        _write(os.path.join(place, f".writing-{os.urandom(6).hex()}"), os.path.join(place, key), content)
+        _write(os.path.join(place, f".writing-{os.urandom(6).hex()}"), place, key, content)
         # Keys are random numbers: larger files are more often followed by a look.
         if int(key[:8], 16) * MAX_BYTES < _counted(len(content)) * _LOOKS << 32:
             _bound(place)
 
 
-def _write(temporary: str, path: str, content: bytes) -> None:
+def _digest(key: str, content: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + content).digest()
+
+
+def _write(temporary: str, place: str, key: str, content: bytes) -> None:
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(content).digest())
+            file.write(_digest(key, content))
             file.write(content)
-        os.replace(temporary, path)
+        os.replace(temporary, os.path.join(place, key))
     except BaseException:
         os.unlink(temporary)
         raise

@@ -16,6 +16,7 @@ import typer
 
 from harness.cli.invocation import remember
 from harness.cli.output import print_error
+from harness.cli.result_files import ResultCommand
 from harness.errors import ConfigurationError, HarnessError, InputError, Interrupted
 from harness.version import VERSION
 
@@ -73,7 +74,16 @@ def program(words: Sequence[str] = ()) -> typer.Typer:
             app.command(name)(getattr(module, name))
         else:
             app.add_typer(module.app, name=name)
+    _check_results(app)
     return app
+
+
+def _check_results(app: typer.Typer) -> None:
+    for info in app.registered_commands:
+        info.cls = ResultCommand
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _check_results(group.typer_instance)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -10,21 +10,10 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.output import check_folder
+from harness.cli.result_files import result_file, writable_page
 from harness.errors import UsageError
 from harness.settings import DEFAULT_DEVICE
 from harness.text import duration_s
-
-
-def writable_page(option: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Return the path of a page that can be written; raises UsageError, ConfigurationError if its folder is missing."""
-    if path is not None and path.suffix.lower() not in (".html", ".htm"):
-        flag = option.opts[0]
-        why, step = "The result is an HTML page", f"Write {flag} FILE.html"
-        raise UsageError(f"{flag} {path} does not end in .html", why=why, next_step=step)
-    if path is not None:
-        check_folder(path)
-    return path
 
 
 def complete_device(incomplete: str) -> list[str]:
@@ -101,7 +90,10 @@ HtmlFile = Annotated[
         "--html", metavar="FILE.html", help="Write the result as a page to this file.", callback=writable_page
     ),
 ]
-CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows to this CSV file.")]
+CsvFile = Annotated[
+    Path | None,
+    typer.Option("--csv", metavar="FILE", help="Write the rows to this CSV file.", callback=result_file),
+]
 OptionalModels = Annotated[
     list[str] | None,
     typer.Argument(

@@ -10,8 +10,9 @@ import typer
 
 from harness.cli import arguments
 from harness.cli.option_groups import spread
-from harness.cli.output import check_folder, note, print_json, print_table, write_csv
+from harness.cli.output import note, print_json, print_table, write_csv
 from harness.cli.progress import show_progress, stop_on_interrupt
+from harness.cli.result_files import result_file
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ class Sweep:
 class Results:
     """The files that the command writes."""
 
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write each timed run to this file.")] = None
+    csv: Annotated[
+        Path | None,
+        typer.Option("--csv", metavar="FILE", help="Write each timed run to this file.", callback=result_file),
+    ] = None
     html: arguments.HtmlFile = None
 
 
@@ -68,8 +72,6 @@ def benchmark(
 
     Example: harness benchmark builtin:squeezenet --threads 1,2 --csv runs.csv
     """
-    if files.csv is not None:
-        check_folder(files.csv)
     batches = arguments.parse_counts("--batch", sweep.batch, 65536)
     threads = arguments.parse_counts("--threads", sweep.threads, 1024)
     from harness.benchmarking import measurement

@@ -17,6 +17,7 @@ from harness.cli.layer_table import LayerRow, LayerView, show_layers, work_field
 from harness.cli.option_groups import spread
 from harness.cli.output import interval_ms, note, print_error, print_json, print_table, write_csv
 from harness.cli.progress import show_count
+from harness.cli.result_files import result_file
 from harness.errors import CoverageError, UsageError
 from harness.text import clock_name, counted, microseconds, milliseconds, printable
 from harness.workspace import find_workspace
@@ -35,7 +36,9 @@ class Files:
     """The files that the command writes."""
 
     html: arguments.HtmlFile = None
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the layers to this file.")] = None
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write the layers to this file.", callback=result_file)
+    ] = None
 
 
 @spread

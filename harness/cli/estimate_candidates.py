@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import arguments
-from harness.cli.output import check_folder, interval_ms, note, print_json, print_table, write_result
+from harness.cli.output import interval_ms, note, print_json, print_table, write_result
+from harness.cli.result_files import result_file
 from harness.errors import CoverageError, UsageError
 from harness.text import clock_name, latency_s, milliseconds, printable
 
@@ -48,7 +49,10 @@ class SpaceOptions:
         str | None, typer.Option("--under", metavar="TIME", help="Only candidates up to this latency, such as 5ms.")
     ] = None
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE.npy", help="Write the best candidates to this file.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE.npy", help="Write the best candidates to this file.", callback=result_file
+        ),
     ] = None
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of random:N.")] = 0
     engine: Annotated[
@@ -74,8 +78,6 @@ def estimate_candidates(
     if options.space is None or options.candidates is None:
         step = "Give --candidates FILE.npy or --candidates random:N"
         raise UsageError("--space needs candidates", next_step=step)
-    if options.output is not None:
-        check_folder(options.output)
     wanted = Wanted(options.best, _bound_s(options.under))
     table = open_table(choice.device, choice.lut, workspace, Variant(reading.batch, reading.threads))
     space = SearchSpace.read(options.space, reading.dims, reading.batch)
@@ -95,11 +97,14 @@ def estimate_candidates(
             candidates=found.seen,
             under=found.under,
             unknown=found.unknown,
+            unscored=found.unscored,
             best=_rows(found, estimator, scored=options.scores is not None),
         )
     else:
         _show(found, estimator)
         print(f"table: {printable(table.name)}  method: {table.method}  clock: {clock_name(table.clock)}")
+    if found.unscored:
+        note(f"{found.unscored:,} candidates have a score that is not a number; they were left out")
     _raise_unknown(found)
 
 

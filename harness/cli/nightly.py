@@ -18,6 +18,7 @@ from harness.cli.nightly_output import show_forecast, show_night, show_status
 from harness.cli.option_groups import spread
 from harness.cli.output import note, print_error, print_json
 from harness.cli.progress import LINE_EVERY_S, show_lines, stop_on_interrupt
+from harness.cli.result_files import check_results, result_file
 from harness.errors import ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
 from harness.settings import NIGHT_DELAY, NIGHT_STARTS_AT
 from harness.text import duration_s, printable
@@ -56,10 +57,14 @@ def run(
         ),
     ] = None,
     markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="Also write the report to this file.")
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", help="Also write the report to this file.", callback=result_file),
     ] = None,
     junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Also write the report to this file as JUnit XML.")
+        Path | None,
+        typer.Option(
+            "--junit", metavar="FILE", help="Also write the report to this file as JUnit XML.", callback=result_file
+        ),
     ] = None,
     html: arguments.HtmlFile = None,
     dry_run: Annotated[
@@ -80,7 +85,7 @@ def run(
     from harness.nightly.night import current_night, engine_of, run_night
 
     found = _plan(workspace, plan)
-    _check_outputs(found.path, markdown, junit)
+    check_results([path for path in (markdown, junit, html) if path is not None], [found.path])
     if engine is not None:
         from harness.fleet.cluster.access import engine_address
 
@@ -268,12 +273,6 @@ def _night(text: str | None, tonight: date) -> date:
     if found > tonight:
         raise UsageError(f"The night of {found} has not begun", next_step="Omit --night for tonight")
     return found
-
-
-def _check_outputs(plan: Path, *outputs: Path | None) -> None:
-    for path in outputs:
-        if path is not None and path.resolve() == plan.resolve():
-            raise UsageError(f"{path} is the plan itself", next_step="Write the report to another file")
 
 
 def _write(report: NightReport, workspace: Workspace, *also: Path | None) -> list[Path]:

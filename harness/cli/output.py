@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.errors import ConfigurationError, HarnessError, NetworksRefused
+from harness.errors import HarnessError, NetworksRefused
 from harness.files import spreadsheet_csv, write_whole
 from harness.npu.tables import Part, Table
 from harness.text import milliseconds, printable, shortened
@@ -98,13 +98,6 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows as CSV; raises ConfigurationError."""
     names = list(rows[0])
     write_result(path, spreadsheet_csv(names, ([row[name] for name in names] for row in rows)))
-
-
-def check_folder(path: Path) -> None:
-    """Raise ConfigurationError if the folder of a result does not exist, before any work is done."""
-    if not path.parent.is_dir():
-        what, step = f"{path} cannot be written", "Name a file in a folder that exists"
-        raise ConfigurationError(what, why="There is no such folder", next_step=step)
 
 
 def percent(fraction: float) -> str:

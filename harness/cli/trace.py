@@ -9,8 +9,9 @@ import typer
 
 from harness.cli import arguments
 from harness.cli.option_groups import spread
-from harness.cli.output import check_folder, note, print_json, print_table, write_result
+from harness.cli.output import note, print_json, print_table, write_result
 from harness.cli.progress import show_progress, stop_on_interrupt
+from harness.cli.result_files import result_file
 from harness.text import milliseconds
 from harness.workspace import find_workspace
 
@@ -18,7 +19,9 @@ from harness.workspace import find_workspace
 @spread
 def trace(
     model: arguments.Model,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the trace to this file.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Write the trace to this file.", callback=result_file)
+    ],
     device: arguments.DeviceNames = None,
     dim: arguments.Dims = None,
     batch: arguments.Batch = None,
@@ -39,7 +42,6 @@ def trace(
 
     from harness.validation import layer_trace
 
-    check_folder(output)
     workspace = find_workspace(directory)
     names = arguments.parse_names(device) or (workspace.default_device,)
     with show_progress(names[0]) as observe, stop_on_interrupt() as stop:

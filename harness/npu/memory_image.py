@@ -5,6 +5,7 @@ A program file has no weights. With an image it computes values, also after it w
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def values_of_program(loaded: LoadedProgram, image: Path, inputs: Sequence[str])
     if missing is not None:
         name = printable(missing.name, 80)
         why = "Nothing but the shapes of inputs is known of a program file"
-        raise UsageError(f"Input {name} has no values", why=why, next_step=f"Give --input {name}=FILE.npy")
+        raise UsageError(f"Input {name} has no values", why=why, next_step=f"Give --input {shlex.quote(name)}=FILE.npy")
     constants = _read_image(image, program.footprint.ddr_bytes)
     with errors_of_user("Compile the network again, or correct the program"):
         machine = FunctionalMachine(memories_for(loaded.machine, program.footprint))

@@ -16,7 +16,7 @@ from harness.errors import ConfigurationError, UsageError, reason_of
 
 SPAN = 1 << 17
 """Candidates of a span."""
-_MALFORMED = (ValueError, TypeError, OverflowError, SyntaxError, tokenize.TokenError)
+_MALFORMED = (ValueError, TypeError, OverflowError, RecursionError, SyntaxError, tokenize.TokenError)
 """What NumPy raises for a damaged header."""
 _RANDOM = re.compile(r"random:([0-9]{1,15})\Z")
 Rows = NDArray[np.integer[Any]]
@@ -121,13 +121,10 @@ def read_scores(path: Path, candidates: int) -> NDArray[np.floating[Any]]:
 
 
 def _mapped(path: Path) -> NDArray[Any]:
-    step = "Save it with numpy.save"
     if not path.is_file():  # a pipe cannot be mapped
         raise ConfigurationError(f"{path} is not a file", next_step="Name a .npy file, or random:N")
     try:
-        found = np.load(path, mmap_mode="r")
-    except (OSError, EOFError, *_MALFORMED) as error:
+        return np.lib.format.open_memmap(path, mode="r")
+    except (OSError, *_MALFORMED) as error:
+        step = "Save it with numpy.save"
         raise ConfigurationError(f"{path} is not a .npy file", why=reason_of(error)[:200], next_step=step) from error
-    if not isinstance(found, np.ndarray):
-        raise ConfigurationError(f"{path} is not a .npy file", why="It is an archive of several", next_step=step)
-    return found

@@ -25,7 +25,8 @@ class Ranking:
     """The best candidates, best first: the highest scores, or without scores the lowest latencies.
 
     `numbers` are those of the candidates among all, `costs` what they are ordered by. Of all `seen` candidates, `under`
-    are below the bound, and `unknown` have a layer that is neither measured nor predicted.
+    are below the bound, and `unknown` have a layer that is neither measured nor predicted. `unscored` are below the
+    bound and have no number as a score; they are left out.
     """
 
     rows: Rows
@@ -35,6 +36,7 @@ class Ranking:
     seen: int
     under: int
     unknown: int
+    unscored: int
 
 
 def rank_span(estimator: SpaceEstimator, span: Span, wanted: Wanted) -> Ranking:
@@ -44,7 +46,9 @@ def rank_span(estimator: SpaceEstimator, span: Span, wanted: Wanted) -> Ranking:
     good = latency_s <= wanted.under_s
     kept = np.flatnonzero(good)
     costs = latency_s[kept] if scores is None else -np.asarray(scores[kept], np.float64)
-    kept, costs = kept[~np.isnan(costs)], costs[~np.isnan(costs)]
+    scored = ~np.isnan(costs)
+    unscored = len(kept) - int(np.count_nonzero(scored))
+    kept, costs = kept[scored], costs[scored]
     if len(kept) > wanted.count:
         limit = np.partition(costs, wanted.count - 1)[wanted.count - 1]
         kept, costs = kept[costs <= limit], costs[costs <= limit]
@@ -52,7 +56,7 @@ def rank_span(estimator: SpaceEstimator, span: Span, wanted: Wanted) -> Ranking:
     best = kept[order]
     unknown = int(np.isnan(latency_s).sum())
     under = int(np.count_nonzero(good))
-    return Ranking(rows[best], best + span.first, latency_s[best], costs[order], len(rows), under, unknown)
+    return Ranking(rows[best], best + span.first, latency_s[best], costs[order], len(rows), under, unknown, unscored)
 
 
 def best_of(rankings: Iterable[Ranking], wanted: Wanted) -> Ranking:
@@ -77,4 +81,5 @@ def _joined(one: Ranking, other: Ranking, wanted: Wanted) -> Ranking:
         one.seen + other.seen,
         one.under + other.under,
         one.unknown + other.unknown,
+        one.unscored + other.unscored,
     )

@@ -50,6 +50,17 @@ def test_a_damaged_result_is_ignored(change: object, folder: Path) -> None:
     assert cache.get(KEY) == b"content"
 
 
+def test_results_under_the_name_of_another_are_ignored(folder: Path) -> None:
+    """Two files that were swapped are no results, although each has the hash that it was written with."""
+    other = cache.key_of("another")
+    cache.put(KEY, b"content")
+    cache.put(other, b"other content")
+    (folder / KEY).rename(folder / "aside")
+    (folder / other).rename(folder / KEY)
+    (folder / "aside").rename(folder / other)
+    assert (cache.get(KEY), cache.get(other)) == (None, None)
+
+
 def test_what_others_may_write_is_ignored(folder: Path) -> None:
     """A file or a folder that other users may write is not believed, and nothing is stored in such a folder."""
     cache.put(KEY, b"content")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import json
 import random
 import sqlite3
 import threading
@@ -292,6 +293,54 @@ def test_a_campaign_without_digest_has_none_where_it_is_merged(path: Path, tmp_p
     with Journal(tmp_path / "ours.sqlite") as journal:
         merge(journal, extract(path, "night"), job="night", device="d")
         assert journal.check_all() == {1: "not covered"}
+
+
+def _plan_chain(db: sqlite3.Connection, **changed: object) -> None:
+    chain = {
+        **{"places": [["0" * 16, "x"]], "network": "n", "alone": "p", "alone_null": "", "meeting": ""},
+        **{"meeting_null": "", "agrees": True, "check": "p", **changed},
+    }
+    db.execute("INSERT INTO chains VALUES (1, 0, ?)", (json.dumps(chain),))
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [
+        ({}, "not covered"),
+        *(({"checked": length}, "not covered") for length in (3, 8)),
+        *(({"checked": length}, "altered") for length in (-1, 0, 1, True, 2, 9, 10**9)),
+        ({"wider": [1, 0]}, "not covered"),
+        ({"wider": [10**9, -5]}, "altered"),
+    ],
+)
+def test_windows_of_other_lengths_than_plans_have_are_altered(
+    path: Path, changed: dict[str, object], verdict: str
+) -> None:
+    """A campaign without digest is altered if a window of its chains has a length that no plan has."""
+    with editing(path) as db:
+        uncover(db)
+        _plan_chain(db, **changed)
+    with Journal(path) as journal:
+        assert journal.check(1) == verdict
+        if verdict == "altered":
+            with pytest.raises(JournalError, match="altered on disk: campaign 1"):
+                journal.chains(1)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["cpu_ns=NULL", "cpu_ns=0", "cpu_ns=-5", "wall_ns='nan'", "wall_ns=0", "device_ns='x'", "preemptions=1.5"],
+)
+def test_samples_that_no_device_reports_are_altered(path: Path, damage: str) -> None:
+    """Without digest, a sample of a wrong type or without a time on the campaign's clock makes a campaign altered."""
+    with editing(path) as db:
+        uncover(db)
+        db.execute(f"UPDATE samples SET {damage} WHERE series=1 AND ordinal=0")
+    with Journal(path) as journal:
+        assert [journal.check(number) for number in (1, 2)] == ["altered", "not covered"]
+        for read in (Journal.samples, Journal.taken_samples):
+            with pytest.raises(JournalError, match="altered on disk: campaign 1"):
+                read(journal, 1)
 
 
 def test_exclusion_is_fenced(path: Path) -> None:

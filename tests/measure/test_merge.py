@@ -40,7 +40,7 @@ def write(path: Path, places: Collection[Slot], value: int = 9, job: str = JOB, 
     """Write a journal with series in these slots; every sample has `value`."""
     with Journal(path) as journal:
         named = {"job": job, "purpose": "profile"} if job else {"purpose": "profile"}
-        campaign = journal.begin(CampaignKey(device, PLAN.id, named, {"f": "1"}), PLAN, "cpu").id
+        campaign = journal.begin(CampaignKey(device, PLAN.id, named, {"f": "1"}), PLAN, "device").id
         taken = [(place, "q", [Sample(value, None, 3, 0), Sample(value, 2, 3, 1)]) for place in sorted(places, key=str)]
         journal.add(campaign, 1, taken, {"load": 0.5})
         return campaign

@@ -67,9 +67,7 @@ def test_scatter_alone_is_no_phase(seed: int, distribution: str, scatter: float)
         "exponential": random.exponential(scatter, len(taken)),
         "two speeds": scatter * (random.random(len(taken)) < 0.4),
     }
-    spent = [
-        int((one.sample.cpu_ns or 0) * np.exp(draw)) for one, draw in zip(taken, draws[distribution], strict=True)
-    ]
+    spent = [int((one.sample.cpu_ns or 0) * np.exp(draw)) for one, draw in zip(taken, draws[distribution], strict=True)]
     taken = [TakenSample(one.probe, 0, Sample(ns, ns)) for one, ns in zip(taken, spent, strict=True)]
     assert phases_of(taken, "cpu") == Phases(tuple(taken))
 

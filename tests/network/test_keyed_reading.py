@@ -24,6 +24,12 @@ from harness.network.model_references import BUILTIN_NAMES, load_network, model_
 from harness.network.network_list import read_networks
 from harness.network.reading.limits import READING
 
+
+def encode_document(header: bytes) -> bytes:
+    """Return an entry of the cache whose document is these bytes."""
+    return 2 * len(header).to_bytes(8, "big") + header
+
+
 LIGHT = [name for name in BUILTIN_NAMES if name not in ("vgg19", "zfnet512", "alexnet")]
 
 
@@ -61,6 +67,20 @@ def test_a_cached_network_is_the_one_that_was_read(name: str, reads: list[str], 
         again = KeyedReader(DEFAULT_RULES).load(reference)
         assert first == again
         assert (first.layers, first.free, first.weight_bytes) == (wanted.layers, wanted.free, wanted.weight_bytes)
+    assert len(reads) == 2
+
+
+WRONG = (b"", b"\xff\xfe" * 40, b"null", b"{}", b"[]", b"[" * 100_000, b'{"layers":[]}', b"1" * 5000)
+
+
+@pytest.mark.parametrize("content", [*WRONG, *(encode_document(one) for one in WRONG)])
+def test_a_wrong_answer_in_the_cache_is_computed_anew(content: bytes, reads: list[str], folder: Path) -> None:
+    """Whatever an entry of the cache holds, the network is read again, and then comes from the cache."""
+    wanted = KeyedReader(DEFAULT_RULES).load("builtin:squeezenet")
+    (entry,) = folder.iterdir()
+    cache.put(entry.name, content)
+    for _ in range(2):
+        assert KeyedReader(DEFAULT_RULES).load("builtin:squeezenet") == wanted
     assert len(reads) == 2
 
 

@@ -113,6 +113,21 @@ def test_messages_without_content_are_refused(field: int, tmp_path: Path, monkey
         load_network(path)
 
 
+@pytest.mark.parametrize("name", ["n;echo x", "$(echo x)", "`echo x`", "a b", "it's", "a>b", "*", "n"])
+def test_advice_is_one_word_to_a_shell(name: str, tmp_path: Path) -> None:
+    """The value of --dim in an advice is one word of a shell, whatever the name of the dimension."""
+    model = _ordinary()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = name
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(UnresolvedDimension) as error:
+        load_network(path)
+    advice = error.value.next_step.partition("for example ")[2]
+    words = subprocess.run(["sh", "-c", f"printf '%s|' {advice}"], capture_output=True, text=True, cwd=tmp_path)
+    assert (words.stdout, words.stderr, list(tmp_path.iterdir())) == (f"--dim|{name}=1|", "", [path])
+
+
 @pytest.mark.usefixtures("second_thread")
 def test_network_is_the_same_beside_other_threads(tmp_path: Path) -> None:
     """With threads, a new interpreter reads the file; network and errors are those of a process without."""

@@ -57,6 +57,23 @@ def test_the_best_of_all_spans_are_kept(
     assert (found.seen, found.under, found.unknown) == (1000, len(under), 0)
 
 
+@pytest.mark.parametrize("unscored", [0, 1, 250])
+def test_candidates_without_a_score_are_counted(
+    estimator: SpaceEstimator, unscored: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores that are not numbers are counted over all spans, below the bound, and their candidates are left out."""
+    monkeypatch.setattr(candidates, "SPAN", 64)
+    rows = np.random.default_rng(5).integers(0, estimator.sizes, (250, len(estimator.sizes)))
+    latencies = estimator.latency_s(rows)
+    bound_s = float(np.median(latencies))
+    scores = np.arange(250.0)
+    scores[:unscored] = np.nan
+    wanted = Wanted(1000, bound_s)
+    found = best_of((rank_span(estimator, span, wanted) for span in array_spans(rows, scores)), wanted)
+    left_out = int(np.count_nonzero(latencies[:unscored] <= bound_s))
+    assert (found.unscored, len(found.rows)) == (left_out, found.under - left_out)
+
+
 def test_random_candidates_are_the_same_wherever_they_are_drawn(
     estimator: SpaceEstimator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,7 +87,7 @@ def test_random_candidates_are_the_same_wherever_they_are_drawn(
     assert (np.concatenate(rows).max(axis=0) + 1).tolist() == list(estimator.sizes)
 
 
-@pytest.mark.parametrize("content", ["floats", "columns", "objects", "text", "empty"])
+@pytest.mark.parametrize("content", ["floats", "columns", "objects", "text", "empty", "archive"])
 def test_files_that_hold_no_candidates_are_refused(content: str, tmp_path: Path) -> None:
     """Other types, other shapes, pickled objects and other formats are refused, and nothing is unpickled."""
     path = tmp_path / "candidates.npy"
@@ -78,6 +95,8 @@ def test_files_that_hold_no_candidates_are_refused(content: str, tmp_path: Path)
         path.write_text("0,1,2")
     elif content == "empty":
         path.touch()
+    elif content == "archive":
+        path.write_bytes(b"PK\x03\x04" + bytes(100))
     else:
         array = {"floats": np.zeros((2, 3)), "columns": np.zeros((2, 4), int), "objects": np.array([[{}] * 3] * 2)}
         np.save(path, array[content], allow_pickle=content == "objects")
@@ -94,6 +113,7 @@ def test_files_that_hold_no_candidates_are_refused(content: str, tmp_path: Path)
         "{'descr':'|u1','fortran_order':False,'shape':(True,3)}",
         "{'descr':('<i4',(5,)),'fortran_order':False,'shape':(-1,3)}",
         "{'descr':'|u1','fortran_order'",
+        "{'descr':" + "-" * 3000 + "1}",
     ],
 )
 def test_files_with_a_damaged_header_are_refused(header: str, tmp_path: Path) -> None:
@@ -139,6 +159,13 @@ def test_the_command_writes_the_best_candidates(
         assert one["choices"] == rows[one["number"]].tolist()
         assert one["interval_s"][0] < one["latency_s"] < one["interval_s"][1]
         assert one["coverage"]["measured"] > 0
+    np.save(tmp_path / "scores.npy", np.full(500, np.nan))
+    with pytest.raises(SystemExit) as end:
+        main(["estimate", *files, *options, "--scores", str(tmp_path / "scores.npy")])
+    assert not end.value.code
+    printed = capsys.readouterr()
+    assert "500 candidates have a score that is not a number" in printed.err
+    assert (json.loads(printed.out)["unscored"], json.loads(printed.out)["best"]) == (500, [])
     with pytest.raises(SystemExit) as end:
         main(["estimate", *files, "--layers", "--lut", str(published.path)])
     assert end.value.code == 2

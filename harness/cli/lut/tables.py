@@ -15,6 +15,7 @@ from harness.cli.lut.overhead_output import OVERHEAD_UNITS, overhead_json, show_
 from harness.cli.option_groups import spread
 from harness.cli.output import note, percent, print_json, print_table
 from harness.cli.progress import LINE_EVERY_S, show_progress
+from harness.cli.result_files import result_file
 from harness.errors import LutNotFound
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
 from harness.text import clock_name, microseconds, printable
@@ -209,7 +210,9 @@ def check(
 
 
 def export(
-    output: Annotated[Path, typer.Argument(metavar="FILE", help="File to write: .csv, .json or .parquet.")],
+    output: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File to write: .csv, .json or .parquet.", callback=result_file)
+    ],
     folder: arguments.LutFolder = None,
     device: arguments.OptionalDevice = None,
     directory: arguments.WorkspaceFolder = None,

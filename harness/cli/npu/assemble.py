@@ -9,6 +9,7 @@ import typer
 
 from harness.cli import arguments
 from harness.cli.output import note, print_json, write_result
+from harness.cli.result_files import result_file
 from harness.errors import UsageError
 
 
@@ -18,7 +19,10 @@ def assemble_command(
         Path,
         typer.Option("--base", metavar="PROGRAM", help="The program file that the listing came from."),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the program to this file.")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the program to this file.", callback=result_file),
+    ],
     json: arguments.Json = False,
 ) -> None:
     """Assemble an edited listing to a program file.

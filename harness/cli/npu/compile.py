@@ -11,6 +11,7 @@ from harness.cli import arguments
 from harness.cli.npu.limited import limited
 from harness.cli.option_groups import spread
 from harness.cli.output import note, print_json, print_report, write_result
+from harness.cli.result_files import result_file
 from harness.npu.npu_options import MachineChoice, Options
 
 
@@ -20,12 +21,16 @@ def compile_command(
     model: arguments.Model,
     machine: MachineChoice,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the program to this file.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the program to this file.", callback=result_file),
     ] = None,
     image: Annotated[
         Path | None,
         typer.Option(
-            "--image", metavar="FILE.bin", help="Write the constants of the network's file, as they lie in DDR."
+            "--image",
+            metavar="FILE.bin",
+            help="Write the constants of the network's file, as they lie in DDR.",
+            callback=result_file,
         ),
     ] = None,
     explain: Annotated[

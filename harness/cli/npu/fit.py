@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from harness.cli import arguments
-from harness.cli.output import check_folder, note, print_json, print_report, write_result
+from harness.cli.output import note, print_json, print_report, write_result
+from harness.cli.result_files import result_file
 from harness.npu.npu_options import DEFAULT_PRESET, MachineChoice
 from harness.text import printable
 from harness.workspace import find_workspace
@@ -28,7 +29,9 @@ def fit_command(
     ] = DEFAULT_PRESET,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the machine to this TOML file."),
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write the machine to this TOML file.", callback=result_file
+        ),
     ] = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
@@ -47,8 +50,6 @@ def fit_command(
     from harness.npu.fit.machine_fit import DeviceSamples, fit_machine
 
     base = MachineChoice(preset=preset).load()
-    if output is not None:
-        check_folder(output)
     table = open_table(device, lut, find_workspace(directory))
     fit = fit_machine(DeviceSamples.of(table))
     found = machine_of(fit, base, table.device if output is None else output.stem)

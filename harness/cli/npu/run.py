@@ -14,6 +14,7 @@ from harness.cli.invocation import command_line
 from harness.cli.npu.limited import limited
 from harness.cli.option_groups import spread
 from harness.cli.output import note, print_json, print_report, write_csv
+from harness.cli.result_files import writable_page
 from harness.errors import UsageError
 from harness.npu.npu_options import MachineChoice, Options, RowSort, RunOptions
 
@@ -57,7 +58,7 @@ def run_command(
             "--roofline",
             metavar="FILE.html",
             help="Write a roofline plot of the layers.",
-            callback=arguments.writable_page,
+            callback=writable_page,
         ),
     ] = None,
     html: arguments.HtmlFile = None,

@@ -11,8 +11,9 @@ import typer
 from harness.cli import arguments
 from harness.cli.npu.limited import limited
 from harness.cli.option_groups import Only, spread
-from harness.cli.output import check_folder, print_json, print_report, write_csv
+from harness.cli.output import print_json, print_report, write_csv
 from harness.cli.progress import show_count
+from harness.cli.result_files import writable_page
 from harness.npu.npu_options import Options, RunOptions
 
 
@@ -56,9 +57,7 @@ def sweep_command(
     csv: arguments.CsvFile = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            "--plot", metavar="FILE.html", help="Write a plot to this page.", callback=arguments.writable_page
-        ),
+        typer.Option("--plot", metavar="FILE.html", help="Write a plot to this page.", callback=writable_page),
     ] = None,
     *,
     compiler: Options,
@@ -86,8 +85,6 @@ def sweep_command(
     machines = grid.read_grid(wanted.preset or [], wanted.machine or [], wanted.sets or [])
     if plot is not None:
         machines.check_drawable()
-    if csv is not None:
-        check_folder(csv)
     dims, budget = arguments.parse_dims(dim), limits.cycle_budget
     with show_count("sweep", "machine") as progress:
         sweep = points.run_sweep(model, machines, compiler, dims, budget, progress, jobs, cost)

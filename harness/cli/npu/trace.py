@@ -11,6 +11,7 @@ from harness.cli import arguments
 from harness.cli.npu.limited import limited
 from harness.cli.option_groups import Only, spread
 from harness.cli.output import note, print_json, write_result
+from harness.cli.result_files import result_file
 from harness.npu.npu_options import MachineChoice, Options, RunOptions
 
 
@@ -18,7 +19,9 @@ from harness.npu.npu_options import MachineChoice, Options, RunOptions
 @limited()
 def trace_command(
     model: arguments.ModelOrProgram,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the trace to this file.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Write the trace to this file.", callback=result_file)
+    ],
     machine: MachineChoice,
     limits: Annotated[RunOptions, Only(("cycle_budget",))],
     compiler: Options,

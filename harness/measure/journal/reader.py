@@ -17,13 +17,14 @@ from harness.measure.journal.database import DurableFile
 from harness.measure.journal.database_errors import damaged
 from harness.measure.journal.records import Campaign, ProbeRecord, Slot
 from harness.measure.journal.schema import SCHEMA
-from harness.measure.journal.tables import CAMPAIGNS, CHAINS, LAYERS, PROBES, InvalidRow
+from harness.measure.journal.tables import CAMPAIGNS, CHAINS, LAYERS, PROBES, SAMPLES, InvalidRow
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import LayerProbes
 from harness.samples import Sample, TakenSample
 from harness.text import is_time
 
 _LAYER = tuple(one.name for one in fields(LayerProbes))
+_SAMPLES_OF = "series IN (SELECT id FROM series WHERE campaign=?)"
 ALTERED = "altered on disk"
 """The reason that excludes a campaign that is not what was measured."""
 
@@ -64,13 +65,16 @@ class JournalReader(DurableFile):
             return "altered" if verdict == "not covered" and not self._has_valid_rows(campaign) else verdict
 
     def _has_valid_rows(self, campaign: int) -> bool:
+        """Return whether all rows are of types that harness writes, and samples have a time on the campaign's clock."""
         owned = ((CAMPAIGNS, "id=?"), (PROBES, "campaign=?"), (LAYERS, "campaign=?"), (CHAINS, "campaign=?"))
         try:
-            for table, where in owned:
+            for table, where in (*owned, (SAMPLES, _SAMPLES_OF)):
                 collections.deque(table.rows(self._db, where, campaign), maxlen=0)
         except InvalidRow:
             return False
-        return True
+        (clock,) = self._db.execute("SELECT clock FROM campaigns WHERE id=?", (campaign,)).fetchone() or ("wall",)
+        untimed = f"SELECT EXISTS (SELECT 1 FROM samples WHERE {_SAMPLES_OF} AND coalesce({clock}_ns, 0)=0)"  # noqa: S608
+        return not self._db.execute(untimed, (campaign,)).fetchone()[0]
 
     def lost(self) -> tuple[int, ...]:
         """Return the numbers of campaigns that are gone but for their digests."""

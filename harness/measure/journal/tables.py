@@ -16,7 +16,7 @@ from harness.measure.journal.schema import SCHEMA
 from harness.network.fusion_rules import FusionRule
 from harness.network.key import LayerKey
 from harness.probe.batches import Visits
-from harness.probe.chain_plan import ChainProbes
+from harness.probe.chain_plan import CHECKED, MOST_CHECKED, WIDER, ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role
 from harness.samples import Clock
@@ -65,6 +65,12 @@ def _moment(text: str) -> str:
     return text
 
 
+def _planned(chain: ChainProbes) -> ChainProbes:
+    if not CHECKED <= chain.checked <= MOST_CHECKED or chain.wider not in ((0, 0), *WIDER):
+        raise ValueError("A window has a length that no plan has")
+    return chain
+
+
 _Moment = Annotated[_Text, AfterValidator(_moment)]
 
 
@@ -83,7 +89,7 @@ _NARROWER: Mapping[str, Any] = {
     "key": Annotated[_Text, AfterValidator(LayerKey)],
     "stacks": Json[tuple[str, ...]],
     "networks": Json[tuple[str, ...]],
-    "chain": _written(ChainProbes),
+    "chain": Annotated[_written(ChainProbes), AfterValidator(_planned)],
     "taken": _Moment,
     "state": Json[dict[str, _Number]],
     "wall_ns": _Positive,

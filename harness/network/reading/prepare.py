@@ -6,6 +6,7 @@ of the file. DequantizeLinear stays: a runtime that computes with integers reads
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,8 @@ class _Preparation:
                     what = f"{label} of input {value.name[:80]!r} (axis {axis}) of {self._file.name} has no value"
                     unused = ", ".join(sorted(set(self._dims) - known))
                     why = f"It has no dimension {unused[:80]}" if unused else ""
-                    raise UnresolvedDimension(what, why=why, next_step=f"Give one, for example --dim {names[0][:80]}=1")
+                    step = f"Give one, for example --dim {shlex.quote(f'{names[0][:80]}=1')}"
+                    raise UnresolvedDimension(what, why=why, next_step=step)
                 shape.append(self._dims[bound])
             self._types[value.name] = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name, fewest=1)
         self._symbols = frozenset(known)

@@ -1,0 +1,77 @@
+"""Files that commands write: checked before any work is done, and never an input of the same command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from harness.errors import ConfigurationError, UsageError
+
+_META = "harness.results"
+
+
+def result_file(context: typer.Context, option: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Return the path of a result, the callback of every such option; raises ConfigurationError without its folder."""
+    if path is not None:
+        if not path.parent.is_dir():
+            what, step = f"{path} cannot be written", "Name a file in a folder that exists"
+            raise ConfigurationError(what, why="There is no such folder", next_step=step)
+        context.meta.setdefault(_META, {})[option.name] = path
+    return path
+
+
+def writable_page(context: typer.Context, option: typer.CallbackParam, path: Path | None) -> Path | None:
+    """As `result_file`, for an HTML page; raises UsageError for another extension."""
+    if path is not None and path.suffix.lower() not in (".html", ".htm"):
+        flag = option.opts[0]
+        why, step = "The result is an HTML page", f"Write {flag} FILE.html"
+        raise UsageError(f"{flag} {path} does not end in .html", why=why, next_step=step)
+    return result_file(context, option, path)
+
+
+class ResultCommand(TyperCommand):
+    """A command that is refused if a result would replace one of its inputs, or another result."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Compare the files of all arguments and options, then run the command."""
+        results: dict[str, Path] = ctx.meta.get(_META, {})
+        given = (value for name, value in ctx.params.items() if name not in results)
+        check_results(tuple(results.values()), (path for value in given for path in _paths(value)))
+        return super().invoke(ctx)
+
+
+def check_results(results: Sequence[Path], inputs: Iterable[Path]) -> None:
+    """Raise UsageError if a result is an input or is given twice; pipes and devices may be."""
+    if not results:
+        return
+    files = [path for path in results if path.is_file() or not path.exists()]
+    read = tuple(inputs)
+    for at, path in enumerate(files):
+        if any(_is_same(path, one) for one in read):
+            why = "The result would replace a file that the command reads"
+            raise UsageError(f"{path} is an input", why=why, next_step="Write the result to another file")
+        if any(_is_same(path, one) for one in files[:at]):
+            why = "The second result would replace the first one"
+            raise UsageError(f"{path} is given for two results", why=why, next_step="Name another file for one of them")
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):  # one of them does not exist
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _paths(value: object) -> Iterator[Path]:
+    """Yield what may be the path of an input: a word, or what follows the first `=` in it, as in NAME=FILE."""
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _paths(one)
+    elif isinstance(value, (str, Path)):
+        text = str(value)
+        yield from (Path(one) for one in (text, text.partition("=")[2]) if one and "\0" not in one)

@@ -1,0 +1,104 @@
+"""Files that commands write: never an input of the same command, and never two results in one file."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+import pytest
+import typer
+from command_line import Harness
+
+from harness.cli.app import program
+from harness.cli.result_files import check_results, result_file, writable_page
+from harness.errors import UsageError
+
+SPACE = "--space s.onnx --candidates c.npy"
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Harness:
+    """A workspace with files that no command can read; `link.csv` is a link to `d.onnx`."""
+    found = Harness.in_folder(tmp_path)
+    for name in ("d.onnx", "s.onnx", "c.npy", "n.npy", "t.csv", "m.html", "nightly.toml"):
+        (found.workspace / name).write_text(name)
+    (found.workspace / "link.csv").symlink_to("d.onnx")
+    return found
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "estimate d.onnx --csv d.onnx",
+        "estimate --csv ./d.onnx s.onnx d.onnx",
+        "estimate d.onnx --csv link.csv",
+        "estimate m.html --html m.html",
+        f"estimate {SPACE} -o s.onnx",
+        f"estimate {SPACE} -o c.npy",
+        f"estimate {SPACE} --scores n.npy -o n.npy",
+        "benchmark d.onnx --csv=d.onnx",
+        "trace d.onnx -o d.onnx",
+        "npu compile s.onnx --activation Sigmoid=t.csv -o t.csv",
+        "npu assemble d.onnx --base s.onnx -o s.onnx",
+        "nightly run --plan nightly.toml --markdown nightly.toml",
+    ],
+)
+def test_an_input_is_never_a_result(command: str, harness: Harness) -> None:
+    """A result in place of an input is refused with exit 2 before anything is read, and every file stays."""
+    before = harness.state()
+    harness(*command.split()).assert_refused(2, mentions=("is an input", "next: Write the result to another file"))
+    assert harness.state() == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "estimate d.onnx --html new.html --csv new.html",
+        "npu run d.onnx --roofline m.html --html ./m.html",
+        "npu compile s.onnx -o new --image new",
+    ],
+)
+def test_two_results_are_never_one_file(command: str, harness: Harness) -> None:
+    """Two results with one name are refused with exit 2, whether the file exists or not."""
+    before = harness.state()
+    harness(*command.split()).assert_refused(2, mentions=("is given for two results", "next: Name another file"))
+    assert harness.state() == before
+
+
+def test_the_default_plan_is_an_input(tmp_path: Path) -> None:
+    """An input that no word names is compared, too; devices such as /dev/null take any number of results."""
+    (tmp_path / "plan").touch()
+    with pytest.raises(UsageError, match="is an input"):
+        check_results([tmp_path / "plan"], [tmp_path / "plan"])
+    check_results([Path("/dev/null"), Path("/dev/null")], [Path("/dev/null")])
+
+
+def test_missing_folders_are_refused_before_any_work(harness: Harness) -> None:
+    """A result in a folder that does not exist is refused before the network is read."""
+    harness("estimate", "none.onnx", "--csv", "none/x").assert_refused(3, mentions=("none/x cannot be written",))
+
+
+def test_every_file_that_a_command_writes_is_checked() -> None:
+    """Each option whose help says that a file is written has the check of results."""
+    written = [(name, info) for name, info in _options(program()) if info.metavar.startswith("FILE") and _writes(info)]
+    assert len(written) > 15
+    assert [name for name, info in written if info.callback not in (result_file, writable_page)] == []
+
+
+def _writes(info: Any) -> bool:
+    return re.match("(also |file to )?write", info.help, re.IGNORECASE) is not None
+
+
+def _options(app: typer.Typer) -> Iterator[tuple[str, Any]]:
+    for command in app.registered_commands:
+        callback = typing.cast("Callable[..., None]", command.callback)
+        for name, hint in get_type_hints(callback, include_extras=True).items():
+            if typing.get_origin(hint) is Annotated:
+                found = [one for one in get_args(hint)[1:] if getattr(one, "metavar", None) and one.help]
+                yield from ((f"{callback.__name__} {name}", one) for one in found)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            yield from _options(group.typer_instance)
