@@ -85,6 +85,11 @@ def count_of(number: float) -> str:
     return f"{number:.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun, which takes an s unless the number is one."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def clock_name(clock: str) -> str:
     """Return a clock's name; of wall time also what its samples contain besides the network's own work."""
     return "wall (includes other work on the device)" if clock == "wall" else printable(clock, 40)

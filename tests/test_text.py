@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.text import byte_size, duration_s, four_digits, is_safe_name, last_part, milliseconds, printable, safe_name
+from harness.text import (
+    byte_size,
+    counted,
+    duration_s,
+    four_digits,
+    is_safe_name,
+    last_part,
+    milliseconds,
+    printable,
+    safe_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -85,3 +95,8 @@ def test_shown_text_is_short_and_printable(text: str, limit: int) -> None:
 def test_four_digits_are_never_in_powers_of_ten(value: float, text: str) -> None:
     """Numbers have four significant digits, and large ones all digits before the point."""
     assert four_digits(value) == text
+
+
+def test_a_noun_is_singular_for_one_alone() -> None:
+    """A noun takes an s behind every number but one."""
+    assert [counted(number, "layer") for number in (0, 1, 1200)] == ["0 layers", "1 layer", "1,200 layers"]

@@ -60,7 +60,7 @@ def _works(table: Lut, name: str) -> tuple[LayerWork | None, ...]:
 
     network = keyed(load_network(f"builtin:{name}"), table.rules)
     pairs = zip(network.layers, estimate_network(network, table).layers, strict=True)
-    return DeviceRoofs.of(table).works([WorkedLayer(one.key.text, one.context, two.latency_s) for one, two in pairs])
+    return DeviceRoofs.of(table).works([WorkedLayer(one.key.text, two.latency_s) for one, two in pairs])
 
 
 def main() -> None:

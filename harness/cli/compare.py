@@ -13,7 +13,7 @@ from harness.cli.invocation import command_line
 from harness.cli.option_groups import Only, spread
 from harness.cli.output import note, print_json, print_table
 from harness.errors import CoverageError, LutNotFound
-from harness.text import microseconds, milliseconds, printable
+from harness.text import counted, microseconds, milliseconds, printable
 from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ def compare(
     if found.refused_networks:
         raise refusals_error(found.refused_networks, len(found.networks))
     if found.uncovered:
-        what = f"A table lacks layers of {', '.join(found.uncovered[:_NAMED])}"
-        raise CoverageError(what, next_step="Profile them on both devices and build the tables again, or omit them")
+        raise _uncovered(found, tables)
     if not found.networks and not found.layers:
         step = "Profile the same networks on both devices, or name networks"
         raise CoverageError("The tables have no layer in common", next_step=step)
@@ -117,6 +116,23 @@ def _table(side: str, workspace: Workspace) -> Lut:
         step = "`harness lut list` lists the tables"
         raise LutNotFound(f"There is no table {side[:200]}", next_step=step)
     return open_table(side, None, workspace)
+
+
+def _uncovered(found: TableComparison, tables: tuple[Lut, Lut]) -> CoverageError:
+    """Name each table that lacks layers of a network, and some of these layers."""
+    whats, whys, devices = [], [], []
+    for side, table in zip(("A", "B"), tables, strict=True):
+        lacking = {one.name: one.a_unknown if side == "A" else one.b_unknown for one in found.networks}
+        lacking = {name: layers for name, layers in lacking.items() if layers}
+        if not lacking:
+            continue
+        layers = list(dict.fromkeys(one for unknown in lacking.values() for one in unknown))
+        names = ", ".join(list(lacking)[:_NAMED]) + (", …" if len(lacking) > _NAMED else "")
+        whats.append(f"{side}, {table.name}, lacks {counted(sum(map(len, lacking.values())), 'layer')} of {names}")
+        whys.append(f"{side} lacks {', '.join(layers[:_NAMED])}" + (", …" if len(layers) > _NAMED else ""))
+        devices.append(table.device)
+    step = f"Profile the networks on {' and '.join(dict.fromkeys(devices))} and build the tables again, or omit them"
+    return CoverageError("; ".join(whats), why="\n".join(whys), next_step=step)
 
 
 def _show(found: TableComparison, top: int, wide: bool) -> None:
@@ -144,10 +160,9 @@ def _show(found: TableComparison, top: int, wide: bool) -> None:
         print()
         _show_layers(found, top, wide)
     wins = [sum(one.faster == side for one in found.layers) for side in ("a", "b")]
-    print(
-        f"{len(found.layers)} common layers: A is faster on {wins[0]}, B on {wins[1]};"
-        f" {found.only_a} are in A alone, {found.only_b} in B alone"
-    )
+    common = f"{counted(len(found.layers), 'common layer')}: A is faster on {wins[0]}, B on {wins[1]}"
+    alone = f"in A alone: {found.only_a}, in B alone: {found.only_b}"
+    print(f"{common if found.layers else 'no common layers'}; {alone}")
 
 
 def _show_layers(found: TableComparison, top: int, wide: bool) -> None:
@@ -159,7 +174,7 @@ def _show_layers(found: TableComparison, top: int, wide: bool) -> None:
     places = ("key", "context") if wide else ()
     print_table(("layer", *places, "A µs", "B µs", "B / A", "faster"), rows, left=1 + len(places))
     if len(rows) < len(found.layers):
-        print(f"and {len(found.layers) - len(rows)} more layers, which differ less; --top 0 shows all")
+        print(f"and {counted(len(found.layers) - len(rows), 'more layer')}, differing less; --top 0 shows all")
 
 
 def _latencies(*seconds: float | None) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from harness.cli.output import interval_ms, note, print_error, print_json, print
 from harness.cli.progress import show_count
 from harness.cli.result_files import result_file
 from harness.errors import CoverageError, UsageError
-from harness.text import clock_name, microseconds, milliseconds, printable
+from harness.text import clock_name, counted, microseconds, milliseconds, printable
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -104,8 +104,12 @@ def estimate(  # one parameter for each argument and group of options
         for network, work in zip(found, works or (), strict=works is not None):
             _show_layers(network, work, view)
         print(f"table: {printable(table.name)}  method: {table.method}  clock: {clock_name(table.clock)}")
-    _note_source(table)
-    _raise_for(found, table.device + variant.options(), allow_partial)
+    _note_source(table, by_default=choice.lut is None)
+    if not allow_partial and any(network.unknown for network in found):
+        _raise_for(
+            found, _uncovered(found, table.device + variant.options(), _more_covered(found, models, table, reading))
+        )
+    _raise_for(found, None)
 
 
 _SHOWN = 10
@@ -129,10 +133,7 @@ def _works(networks: Sequence[KeyedNetwork], found: NetworkEstimates, table: Lut
 
     roofs = DeviceRoofs.of(table)
     pairs = [zip(network.layers, one.layers, strict=True) for network, one in zip(networks, found, strict=True)]
-    return [
-        roofs.works([WorkedLayer(layer.key.text, layer.context, known.latency_s) for layer, known in layers])
-        for layers in pairs
-    ]
+    return [roofs.works([WorkedLayer(layer.key.text, known.latency_s) for layer, known in layers]) for layers in pairs]
 
 
 def _document(found: NetworkEstimates, works: Sequence[Sequence[LayerWork | None]], table: Lut) -> dict[str, Any]:
@@ -150,11 +151,11 @@ def _document(found: NetworkEstimates, works: Sequence[Sequence[LayerWork | None
     }
 
 
-def _note_source(table: Lut) -> None:
+def _note_source(table: Lut, *, by_default: bool) -> None:
     """Say what a reader must know of where the table's latencies come from."""
     from harness.lut.published_tables import is_published
 
-    if is_published(table):
+    if by_default and is_published(table):
         note(
             f"The workspace has no table of {table.device}: the published one is used."
             f" To measure your networks: harness profile --device {table.device} MODEL.onnx …"
@@ -207,7 +208,7 @@ def _show(found: Sequence[NetworkEstimate]) -> None:
     print_table(("network", "latency ms", "95 % interval", "layers measured"), rows)
     far = sum(network.coverage["extrapolated"] for network in found)
     if far:
-        note(f"{far} layers differ from all measured ones; their predictions have wide intervals")
+        note(f"{counted(far, 'layer')} unlike all measured ones: predictions of such layers have wide intervals")
 
 
 def _coverage(network: NetworkEstimate) -> str:
@@ -234,17 +235,17 @@ def _show_layers(network: NetworkEstimate, works: Sequence[LayerWork | None], vi
     ]
     print(f"\nlayers of {printable(network.name)}")
     show_layers(rows, view, sort="order")
+    if 0 < len(network.unknown) < len(network.layers):
+        print(f"shares are of the known part of the latency, {microseconds(network.covered_latency_s)} µs")
     print(f"overhead of a run: {microseconds(network.overhead_s)} µs")
     for reason, count in sorted(Counter(node.reason for node in network.free).items()):
         print(f"nodes that take no time, {reason}: {count}")
 
 
-def _raise_for(found: NetworkEstimates, device: str, allow_partial: bool) -> None:
+def _raise_for(found: NetworkEstimates, uncovered: CoverageError | None) -> None:
     """Raise if networks were refused or layers are unknown; print the second error if there are both."""
     from harness.network.network_list import refusals_error
 
-    unknown = not allow_partial and any(network.unknown for network in found)
-    uncovered = _uncovered(found, device) if unknown else None
     if found.refused_networks:
         if uncovered:
             print_error(uncovered)
@@ -253,16 +254,43 @@ def _raise_for(found: NetworkEstimates, device: str, allow_partial: bool) -> Non
         raise uncovered
 
 
-def _uncovered(found: Sequence[NetworkEstimate], device: str) -> CoverageError:
+def _more_covered(
+    found: NetworkEstimates, models: Sequence[str], table: Lut, reading: arguments.Reading
+) -> tuple[str, int] | None:
+    """Return the name of the package's table if it has more layers of the networks, and how many it lacks."""
+    from harness.device.overrides import Variant
+    from harness.estimation.network_estimate import NetworkEstimates
+    from harness.lut.published_tables import is_published
+    from harness.lut.table_choice import published_lut
+    from harness.network.keyed_reading import read_keyed_networks
+
+    published = None if is_published(table) else published_lut(table.device, Variant(reading.batch, reading.threads))
+    if published is None:
+        return None
+    read = read_keyed_networks(models, published.rules, reading.dims, batch=reading.batch)
+    lacking = _lacking(NetworkEstimates.of(read, published))
+    return (published.name, lacking) if lacking < _lacking(found) else None
+
+
+def _lacking(found: Sequence[NetworkEstimate]) -> int:
+    return sum(len(network.unknown) for network in found)
+
+
+def _uncovered(found: Sequence[NetworkEstimate], device: str, more_covered: tuple[str, int] | None) -> CoverageError:
     for network in found:
         for layer in network.unknown[:_SHOWN]:
             note(f"not in the table: {network.name}: {layer.name} ({layer.op})")
         if len(network.unknown) > _SHOWN:
             note(f"not in the table: {network.name}: {len(network.unknown) - _SHOWN} more; --layers shows all")
     names = ", ".join(network.name for network in found if network.unknown)
-    unknown = sum(len(network.unknown) for network in found)
+    unknown = _lacking(found)
     step = f"Run `harness profile --device {device}` on them and build the table again, or give --allow-partial"
-    return CoverageError(f"{unknown} layers of {names} are not in the table", next_step=step)
+    if more_covered is not None:
+        name, lacking = more_covered
+        has = f"lacks {counted(lacking, 'layer')} of them" if lacking else "has all layers"
+        step = f"Give --lut {name}, the published table, which {has}. Or run{step.removeprefix('Run')}"
+    verb = "is" if unknown == 1 else "are"
+    return CoverageError(f"{counted(unknown, 'layer')} of {names} {verb} not in the table", next_step=step)
 
 
 def _row(network: NetworkEstimate, layer: LayerEstimate) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from harness.cli.output import print_table
-from harness.text import byte_size, count_of, microseconds
+from harness.text import byte_size, count_of, counted, microseconds
 
 if TYPE_CHECKING:
     from harness.lut.layer_work import LayerWork
@@ -82,11 +83,11 @@ _COLUMNS = (
     _Column("key", lambda row: row.key, wide=True, left=True),
     _Column("context", lambda row: row.context, wide=True, left=True),
     _Column("source", lambda row: row.source, left=True),
-    _Column("latency µs", lambda row: "" if row.latency_s is None else microseconds(row.latency_s)),
+    _Column("latency µs", lambda row: _UNKNOWN if row.latency_s is None else microseconds(row.latency_s)),
     _Column("± 95 %", lambda row: "" if row.stderr_s is None else microseconds(_Z_95 * row.stderr_s)),
     _Column("share", lambda row: "" if row.share is None else f"{row.share:.1%}"),
-    _Column("MACs", lambda row: "" if row.work is None or row.work.macs is None else count_of(row.work.macs)),
-    _Column("moved", lambda row: "" if row.work is None else byte_size(float(f"{row.work.moved_bytes:.3g}"))),
+    _Column("MACs", lambda row: _UNKNOWN if row.work is None or row.work.macs is None else count_of(row.work.macs)),
+    _Column("moved", lambda row: _UNKNOWN if row.work is None else byte_size(row.work.moved_bytes)),
     _Column("bound by", lambda row: (row.work and row.work.bound) or _UNKNOWN),
     _Column("runs", lambda row: "" if row.samples is None else str(row.samples)),
     _Column("note", lambda row: row.note),
@@ -94,8 +95,8 @@ _COLUMNS = (
 
 _ORDERS: Mapping[SortName, Callable[[LayerRow], Any]] = {
     "order": lambda _: 0,
-    "latency": lambda row: -(row.latency_s or 0.0),
-    "error": lambda row: -(row.stderr_s or 0.0),
+    "latency": lambda row: -math.inf if row.latency_s is None else -row.latency_s,
+    "error": lambda row: -math.inf if row.stderr_s is None else -row.stderr_s,
     "name": lambda row: row.name,
     "operators": lambda row: row.op,
     "macs": lambda row: 0 if row.work is None else -(row.work.macs or 0),
@@ -106,7 +107,7 @@ _ORDERS: Mapping[SortName, Callable[[LayerRow], Any]] = {
 def show_layers(rows: Sequence[LayerRow], view: LayerView, *, sort: SortName, top: int = 0, last: str = "") -> None:
     """Print layers as `view` asks, by default in the order `sort` and the first `top`, 0 for all.
 
-    A view of some layers without an order has the longest first.
+    A view of some layers without an order has the longest first. Layers of unknown latency come before them.
 
     Columns that are empty in all rows are left out, and so is a source that all layers share, unless the view is wide.
     `last` is a line below the table that says what is not shown.
@@ -122,8 +123,18 @@ def show_layers(rows: Sequence[LayerRow], view: LayerView, *, sort: SortName, to
     cells = [[one.cell(row) for one in columns] for row in shown]
     print_table([one.head for one in columns], cells, left=sum(one.left for one in columns))
     if len(shown) < len(ordered):
-        left_s = sum(row.latency_s or 0.0 for row in ordered[len(shown) :])
-        print(f"and {len(ordered) - len(shown)} more layers, {microseconds(left_s)} µs together{last}")
+        print(f"and {_summary(ordered[len(shown) :])}{last}")
+
+
+def _summary(rows: Sequence[LayerRow]) -> str:
+    """Return how many layers are not shown and their sum, and how many of them have no latency."""
+    known_s = [row.latency_s for row in rows if row.latency_s is not None]
+    unknown = len(rows) - len(known_s)
+    parts = [
+        f"{microseconds(sum(known_s))} µs together" if known_s else "",
+        f"{unknown} not in the table" if unknown else "",
+    ]
+    return ", ".join([counted(len(rows), "more layer"), *filter(None, parts)])
 
 
 def work_fields(work: LayerWork | None) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from harness.measure.progress import Progress
 
 Clock = Callable[[], float]
+_MOST_DONE = 0.99
+"""The largest share that the line of a command shows: all of it is done when the line is gone."""
 
 
 @dataclass
@@ -48,7 +50,7 @@ class ProgressLine:
         now_s = self.clock()
         left_s = max(1.0, self._ends_s - now_s)
         gone_s = now_s - self._started_s
-        return f"{about(left_s)} left, {gone_s / (gone_s + left_s):.0%}"
+        return f"{about(left_s)} left, {min(_MOST_DONE, gone_s / (gone_s + left_s)):.0%}"
 
 
 def about(seconds: float) -> str:

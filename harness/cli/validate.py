@@ -125,14 +125,17 @@ def show_validation(result: Validation) -> None:
         if naive:
             row.append("" if network.naive_error is None else percent(network.naive_error))
         rows.append(row)
-    print_table((*header, "naive sum") if naive else header, rows)
+    print_table((*header, "naive sum error") if naive else header, rows)
+    inside = sum(network.within_interval for network in result.networks)
     print(
         f"mean absolute error {result.mape:.1%}  within 5 %: {result.within_5:.0%}  within 10 %: {result.within_10:.0%}"
-        f"  intervals hold: {result.interval_coverage:.0%}  clock: {clock_name(result.clock)}"
+        f"  inside the 95 % interval: {inside} of {len(result.networks)}  clock: {clock_name(result.clock)}"
         f"  table: {printable(str(result.lut))}  method: {result.method}"
     )
     if result.floor is not None:
-        beyond = f"; mean absolute error above it {result.mape_beyond_floor:.1%}" if result.is_answered else ""
+        beyond = (
+            f"; mean error beyond each network's floor {result.mape_beyond_floor:.1%}" if result.is_answered else ""
+        )
         print(f"floor {result.floor:.1%} (median): the difference from process to process{beyond}")
     if result.machine is not None:
         print(f"machine: {result.machine.text}")
@@ -144,7 +147,7 @@ def show_validation(result: Validation) -> None:
         _show_oracle(result.oracle)
     compiled = [f"{one.name} {one.compile_s:.2g} s" for one in result.networks if one.compile_s is not None]
     if compiled:
-        print(f"compiled before the first run, which no latency contains: {printable('  '.join(compiled))}")
+        print(f"time to load, not part of any latency: {printable('  '.join(compiled))}")
     for one in result.networks:
         if one.on_cpu:
             shown = ", ".join(one.on_cpu[:NAMED_ON_CPU]) + (", …" if len(one.on_cpu) > NAMED_ON_CPU else "")

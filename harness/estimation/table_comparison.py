@@ -23,7 +23,8 @@ Faster = Literal["a", "b", "neither"]
 class ComparedNetwork:
     """A network on both sides; a latency is None if the table lacks one of its layers.
 
-    `ratio` is b to a. A side is faster if the 95 % intervals do not overlap.
+    `ratio` is b to a. A side is faster if the 95 % intervals do not overlap. `a_unknown` and `b_unknown` name the
+    layers that a table lacks, as `name (operators)`.
     """
 
     name: str
@@ -33,6 +34,8 @@ class ComparedNetwork:
     b_interval_s: tuple[float, float] | None
     ratio: float | None
     faster: Faster | None
+    a_unknown: tuple[str, ...] = ()
+    b_unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,8 @@ def compare_tables(
 def _network(a: NetworkEstimate, b: NetworkEstimate) -> ComparedNetwork:
     known = a.latency_s, b.latency_s, a.interval_s, b.interval_s
     if a.latency_s is None or b.latency_s is None or a.interval_s is None or b.interval_s is None:
-        return ComparedNetwork(a.name, *known, None, None)
+        lacking = (tuple(f"{layer.name} ({layer.op})" for layer in one.unknown) for one in (a, b))
+        return ComparedNetwork(a.name, *known, None, None, *lacking)
     faster: Faster = "neither"
     if a.interval_s[1] < b.interval_s[0]:
         faster = "a"

@@ -14,12 +14,10 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.lut.table import Entry, Lut
-from harness.predictor.features.key_features import describe
-from harness.predictor.features.layer_features import LayerFeatures
+from harness.predictor.features.key_work import KeyWork, work_of
 
 BoundName = Literal["arithmetic", "weights", "features"]
 _NAMES: tuple[BoundName, ...] = ("arithmetic", "weights", "features")
-_MULTIPLIES = "mac/"
 _FEWEST = 20
 """Layers below which a table shows no roofs."""
 _MOST = 2000
@@ -34,7 +32,9 @@ _LEAST_SHARE, _LEAST_RATIO = 0.5, 2.0
 
 @dataclass(frozen=True)
 class LayerWork:
-    """The multiply-adds of a layer, None for operators without; the bytes it moves at least; and what bounds it.
+    """The multiply-adds of a layer, None without or if they are not known; the bytes it moves; and what bounds it.
+
+    Bytes are those of inputs, weights and outputs, each once and in its own type.
 
     `bound` is None where that is not known: the table has too few layers, no work takes most of the latency, two take
     about equally long, or the layer multiplies nothing, so that arithmetic and bytes grow alike.
@@ -47,10 +47,9 @@ class LayerWork:
 
 @dataclass(frozen=True)
 class WorkedLayer:
-    """A layer by the text of its key, its context, and its latency, None if that is unknown."""
+    """A layer by the text of its key, and its latency, None if that is unknown."""
 
     signature: str
-    context: str
     latency_s: float | None
 
 
@@ -65,39 +64,33 @@ class DeviceRoofs:
         """Return the roofs that a table shows."""
         step = -(-len(table.entries) // _MOST) or 1
         sure = [one for one in table.entries[::step] if one.resolved and one.stderr_s < _LARGEST_ERROR * one.latency_s]
-        described = [(describe(one.signature, one.context), one.latency_s) for one in sure]
-        rows = np.array([np.array(_amounts(layer)) / latency_s for layer, latency_s in described if layer is not None])
+        worked = [(work_of(one.signature), one.latency_s) for one in sure]
+        rows = np.array([np.array(_amounts(work)) / latency_s for work, latency_s in worked if work is not None])
         if len(rows) < _FEWEST:
             return cls(None)
         return cls(np.array([np.quantile(rates[rates > 0], _ROOF) if rates.any() else np.inf for rates in rows.T]))
 
     def works(self, layers: Sequence[WorkedLayer]) -> tuple[LayerWork | None, ...]:
         """Return the work of layers; None for keys of other versions."""
-        return tuple(self._work(one, describe(one.signature, one.context)) for one in layers)
+        return tuple(self._work(one, work_of(one.signature)) for one in layers)
 
-    def _work(self, known: WorkedLayer, layer: LayerFeatures | None) -> LayerWork | None:
-        if layer is None:
+    def _work(self, known: WorkedLayer, work: KeyWork | None) -> LayerWork | None:
+        if work is None:
             return None
-        amounts = _amounts(layer)
-        macs = int(amounts[0]) if _multiplies(layer) else None
+        amounts = _amounts(work)
         bound = None
-        if macs is not None and self.rates is not None and known.latency_s:
+        if work.macs is not None and self.rates is not None and known.latency_s:
             shares = np.array(amounts) / self.rates / known.latency_s
             second, first = np.sort(shares)[-2:]
             if first >= max(_LEAST_SHARE, _LEAST_RATIO * second):
                 bound = _NAMES[int(np.argmax(shares))]
-        return LayerWork(macs, layer.moved_bytes, bound)
+        return LayerWork(work.macs, work.weight_bytes + work.feature_bytes, bound)
 
 
 def entry_works(table: Lut, entries: Sequence[Entry]) -> tuple[LayerWork | None, ...]:
     """Return the work of entries of a table."""
-    return DeviceRoofs.of(table).works([WorkedLayer(one.signature, one.context, one.latency_s) for one in entries])
+    return DeviceRoofs.of(table).works([WorkedLayer(one.signature, one.latency_s) for one in entries])
 
 
-def _multiplies(layer: LayerFeatures) -> bool:
-    return layer.operator.startswith(_MULTIPLIES)
-
-
-def _amounts(layer: LayerFeatures) -> tuple[float, float, float]:
-    macs = layer.macs if _multiplies(layer) else 0
-    return float(macs), float(layer.weight_bytes), float(layer.moved_bytes - layer.weight_bytes)
+def _amounts(work: KeyWork) -> tuple[float, float, float]:
+    return float(work.macs or 0), float(work.weight_bytes), float(work.feature_bytes)

@@ -74,6 +74,11 @@ def default_table(workspace: Workspace, device: str, variant: Variant = NO_VARIA
     return latest_lut(PUBLISHED if published else workspace.lut, device, variant)
 
 
+def published_lut(device: str, variant: Variant = NO_VARIANT) -> Lut | None:
+    """Return the table of a device that the package holds, also where the workspace has one; None if there is none."""
+    return read_lut(latest_lut(PUBLISHED, device, variant), device) if _tables(PUBLISHED, device, variant) else None
+
+
 def _with_threads(table: Lut, variant: Variant) -> Lut:
     """Return the table; raises LutMismatch if it was measured with another number of threads than is asked for."""
     measured = table.fingerprint.get("threads")

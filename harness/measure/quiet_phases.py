@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
-from harness.measure.summary import MAD_TO_SIGMA, seconds_of
+from harness.measure.summary import seconds_of
 from harness.samples import Sample, TakenSample
 
 _AROUND = 4
@@ -27,12 +27,8 @@ _QUIET_SHARE = 0.25
 """Share of the runs of a batch that count as quiet whatever their latency: the quietest."""
 MOST_SLOWER = 0.04
 """How much slower than these a run may be."""
-_UPPER_TENTH = 0.9
 _SIGMAS = 4.0
-"""By how many standard deviations the distance between the quietest quarter and the slowest tenth must exceed that of
-independent medians; its relative standard deviation is about one over the root of their number."""
-_NORMAL_DISTANCE = 0.6745 + 1.2816
-"""Between the lower quartile and the upper tenth of a normal distribution, in standard deviations."""
+"""By how many standard deviations the differences between successive runs must be smaller than by chance."""
 FEWEST_KEPT = 3
 """Runs of each probe in a batch that are kept, the quietest."""
 _ITERATIONS = 6
@@ -88,19 +84,23 @@ def _judged(log_s: Floats, probes: Ints) -> tuple[Floats, Mask]:
         deviations = log_s - _medians(log_s - slowness, probes)
         slowness = _medians_around(deviations)
         slowness -= np.quantile(slowness, _QUIET_SHARE)
-    if not _has_phases(deviations, slowness):
+    if not _has_phases(deviations):
         return slowness, np.ones(len(log_s), dtype=np.bool_)
     return slowness, (slowness <= math.log1p(MOST_SLOWER)) | (_ranks(slowness, probes) < FEWEST_KEPT)
 
 
-def _has_phases(deviations: Floats, slowness: Floats) -> bool:
-    """Return whether the medians of neighbouring runs scatter more than those of runs that do not depend on time."""
-    residuals = (deviations - slowness)[slowness <= np.median(slowness)]
-    scatter = MAD_TO_SIGMA * float(np.median(abs(residuals - np.median(residuals))))
-    around = 2 * _AROUND + 1
-    independent = _NORMAL_DISTANCE * scatter * math.sqrt(math.pi / 2 / around)
-    most = independent * (1 + _SIGMAS / math.sqrt(len(slowness) / around))
-    return float(np.quantile(slowness, _UPPER_TENTH)) > most
+def _has_phases(deviations: Floats) -> bool:
+    """Return whether successive runs are more alike than any two runs of the batch are.
+
+    The ratio of the two mean differences is about one if runs do not depend on time, whatever their distribution; its
+    standard deviation is below one over the root of their number (after von Neumann, 1941).
+    """
+    count = len(deviations)
+    if count < 2:
+        return False
+    ranks = np.arange(1 - count, count, 2)
+    by_chance = 2 * float(ranks @ np.sort(deviations)) / (count * (count - 1))
+    return float(np.mean(abs(np.diff(deviations)))) < by_chance * (1 - _SIGMAS / math.sqrt(count))
 
 
 def _medians(values: Floats, groups: Ints) -> Floats:

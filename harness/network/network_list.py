@@ -186,9 +186,11 @@ def _attempt(reference: ModelReference, load: Load[AnyNetwork]) -> tuple[AnyNetw
         return RefusedNetwork.of(shown(reference), error), lines
 
 
-def load_networks(models: Models, dims: Mapping[str, int] | None = None) -> list[Network]:
+def load_networks(
+    models: Models, dims: Mapping[str, int] | None = None, note: Callable[[str], None] = lambda _: None
+) -> list[Network]:
     """Read networks; raises as `read_networks` does for a strict list."""
-    return list(read_networks(models, dims, strict=True).networks)
+    return list(read_networks(models, dims, strict=True, note=note).networks)
 
 
 def check_refused(refused: Sequence[RefusedNetwork], left: int, *, strict: bool = False) -> None:

@@ -21,11 +21,11 @@ from device_agents.emulated_npu.reports.statistics import LayerRow, layer_rows
 from device_agents.emulated_npu.unit_commands import Space
 from harness.errors import UsageError
 from harness.npu.error_translation import errors_of_compiler, errors_of_user
-from harness.npu.loading import CompiledModel, LoadedProgram, compile_network, load_network
+from harness.npu.loading import CompiledModel, LoadedProgram, Note, compile_network, load_network
 from harness.npu.memory_image import values_of_program
 from harness.npu.npu_options import MachineChoice, Options, RunOptions
 from harness.npu.own_data import read_own_data, write_outputs
-from harness.npu.value_check import Note, ValueCheck, check_values, has_values
+from harness.npu.value_check import ValueCheck, check_values, has_values
 
 _PROGRAM_BUDGET_CYCLES = 10**10
 
@@ -107,10 +107,15 @@ def run_rows(timed: TimedProgram, useful: Mapping[int, int] | None = None) -> tu
 
 
 def compile_program(
-    reference: str, machine: MachineChoice, options: Options, dims: Mapping[str, int], tables: Sequence[str] = ()
+    reference: str,
+    machine: MachineChoice,
+    options: Options,
+    dims: Mapping[str, int],
+    tables: Sequence[str] = (),
+    note: Note = lambda _: None,
 ) -> CompiledProgram:
     """Compile a network and time its setup; raises as `compile_network`."""
-    source = load_network(reference, machine, options, dims, tables)
+    source = load_network(reference, machine, options, dims, tables, note)
     loaded = LoadedProgram(source.model.name, source.compiled.program, source.compiled.machine, source)
     return CompiledProgram(source, setup_cycles(loaded))
 

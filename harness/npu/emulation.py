@@ -74,14 +74,14 @@ def emulate(
     """Compile a network, run it on one core of the emulated NPU, and compare its values with ONNX Runtime's.
 
     `preset` names a built-in machine (default edge), `machine` is the path of your own. With `values=False` only the
-    time is computed. `note` receives the reason where a machine computes no values. Raises InputError if the machine
-    cannot run the network.
+    time is computed. `note` receives the reason where a machine computes no values, and a line if a part of the network
+    is left out. Raises InputError if the machine cannot run the network.
     """
     references = model_references(model)
     if len(references) != 1:
         raise UsageError(f"emulate takes one network, not {len(references)}", next_step="Call it for each network")
     choice = MachineChoice(preset, None if machine is None else Path(machine))
-    source = load_network(references[0], choice, compiler or CompilerOptions(), dims or {})
+    source = load_network(references[0], choice, compiler or CompilerOptions(), dims or {}, note=note)
     loaded = LoadedProgram(source.model.name, source.compiled.program, source.compiled.machine, source)
     run = run_on_one_core(loaded, RunOptions(values=values), note)
     found = json_fields(run)

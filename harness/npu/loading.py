@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import DEFAULT, MachineChoice, Options
 
 _MAX_PROGRAM_BYTES = 1 << 28
+Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,21 @@ class LoadedProgram:
 
 
 def load(
-    reference: str, machine: MachineChoice, options: Options, dims: Mapping[str, int], tables: Sequence[str] = ()
+    reference: str,
+    machine: MachineChoice,
+    options: Options,
+    dims: Mapping[str, int],
+    tables: Sequence[str] = (),
+    note: Note = lambda _: None,
 ) -> LoadedProgram:
     """Compile a network, or read a program file together with its machine; `tables` are activations NAME=FILE.csv.
+
+    `note` receives a line if a part of the network is left out.
 
     Raises UsageError for compiler options that contradict each other or that are given with a program file.
     """
     if not is_program(reference):
-        source = load_network(reference, machine, options, dims, tables)
+        source = load_network(reference, machine, options, dims, tables, note)
         return LoadedProgram(source.model.name, source.compiled.program, source.compiled.machine, source, reference)
     if options != DEFAULT or dims or tables:
         why = "A program file is already compiled"
@@ -84,18 +92,19 @@ def load_network(
     options: Options,
     dims: Mapping[str, int],
     tables: Sequence[str] = (),
+    note: Note = lambda _: None,
 ) -> CompiledModel:
     """Read a network and compile it; raises as `load_model`, `compile_network` and `activation_tables`."""
     with errors_of_user():
         options.check()
     target = machine.load()
     activations = read_tables(tables)
-    return compile_network(with_tables(load_model(reference, dims), activations), target, options)
+    return compile_network(with_tables(load_model(reference, dims, note), activations), target, options)
 
 
-def load_model(reference: ModelReference, dims: Mapping[str, int]) -> NetworkModel:
-    """Read a network; raises as `load_networks`."""
-    (network,) = load_networks([reference], dims)
+def load_model(reference: ModelReference, dims: Mapping[str, int], note: Note = lambda _: None) -> NetworkModel:
+    """Read a network; raises as `load_networks`. `note` receives a line if a part of it is left out."""
+    (network,) = load_networks([reference], dims, note)
     allow_for_size(network.stored_bytes)
     return network_model(network)
 

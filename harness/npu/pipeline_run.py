@@ -31,10 +31,10 @@ from device_agents.emulated_npu.partition.score import AbsoluteScore, ShareScore
 from device_agents.emulated_npu.partition.sharing import partition_by_score_sharing_groups
 from harness.errors import UsageError
 from harness.npu.error_translation import errors_of_compiler, errors_of_user
-from harness.npu.loading import CompiledModel, compile_network
+from harness.npu.loading import CompiledModel, Note, compile_network
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import AUTO_GROUPS, Options, PipelineOptions
-from harness.npu.value_check import Note, has_values, system_error
+from harness.npu.value_check import has_values, system_error
 
 _SHARE = {
     "compute": "compute_weight",

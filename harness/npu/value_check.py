@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,12 +24,11 @@ from harness.errors import HarnessError, InputError
 from harness.host_runtime import open_session, session_options
 from harness.npu.activation_tables import in_standard_operators
 from harness.npu.error_translation import errors_of_compiler
-from harness.npu.loading import CompiledModel
+from harness.npu.loading import CompiledModel, Note
 from harness.npu.network_model import NetworkModel
 from harness.npu.own_data import NetworkData
 from harness.text import printable
 
-Note = Callable[[str], None]
 """Shows a message beside the result."""
 
 TOLERANCE = 1e-4

@@ -14,6 +14,7 @@ from harness.nightly.night_report import (
     SetComparison,
 )
 from harness.report.units import display, duration, signed_percent
+from harness.text import counted
 
 MAX_ROWS = 50
 """Rows of a table in the report; the others are counted. `harness nightly run --json` prints all of them."""
@@ -65,7 +66,7 @@ def verdict(report: NightReport) -> str:
     published = sum(bool(one.published.table and not one.published.kept_because) for one in report.devices)
     return (
         f"**{', '.join(_findings(report, compared)).capitalize()}.** {', '.join(counts)} on"
-        f" {_count(len(report.devices), 'device')}, {_count(published, 'table')} published."
+        f" {counted(len(report.devices), 'device')}, {counted(published, 'table')} published."
         f" Exit code {report.exit_code}."
     )
 
@@ -73,19 +74,15 @@ def verdict(report: NightReport) -> str:
 def _findings(report: NightReport, compared: int) -> list[str]:
     fresh = sum(one.fresh for one in report.regressions)
     known = len(report.regressions) - fresh
-    found = [_count(fresh, "new regression")] if fresh else []
-    found += [_count(known, "known regression")] if known else []
+    found = [counted(fresh, "new regression")] if fresh else []
+    found += [counted(known, "known regression")] if known else []
     if items := len(report.attention):
-        found.append(f"{_count(items, 'item')} {'needs' if items == 1 else 'need'} attention")
+        found.append(f"{counted(items, 'item')} {'needs' if items == 1 else 'need'} attention")
     if not compared:
         found.append("nothing to compare with yet" if found else "no failures, nothing to compare with yet")
     elif not found:
         found = ["nothing became slower"]
     return ["the night was stopped", *found] if report.stopped else found
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _changes(changes: Sequence[Change]) -> str:
@@ -182,8 +179,8 @@ def _detectable(compared: Sequence[SetComparison]) -> str:
     for one in (one for one in compared if not one.not_compared):
         sizes = sorted(one.detectable.values())
         middle, largest = (signed_percent(sizes[len(sizes) // 2]), signed_percent(sizes[-1])) if sizes else ("", "")
-        counted = (str(one.nights), str(len(sizes)), middle, largest, str(len(one.hidden)))
-        rows.append((plain(one.device), plain(one.set), *counted, signed_percent(one.host_change)))
+        figures = (str(one.nights), str(len(sizes)), middle, largest, str(len(one.hidden)))
+        rows.append((plain(one.device), plain(one.set), *figures, signed_percent(one.host_change)))
     header = ("device", "set", "earlier nights", "watched", "median", "largest", "not detectable", "host change")
     return _table(header, rows, "llrrrrrr")
 

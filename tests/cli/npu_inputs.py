@@ -44,6 +44,21 @@ def unknown_operator() -> ModelProto:
     return _model(nodes, {"x": [1, 3, 8, 8], "m": [4, 4]}, {"y": [1, CHANNELS, 8, 8], "z": []})
 
 
+def detector() -> ModelProto:
+    """Boxes and scores, and a non-maximum suppression, whose size depends on the data."""
+    sizes = {"x": [1, 8, 4], "s": [1, 2, 8], "scores": [1, 2, 8]}
+    most = numpy_helper.from_array(np.array([5]), "most")
+    nodes = [
+        helper.make_node("Relu", ["x"], ["boxes"], "relu"),
+        helper.make_node("Sigmoid", ["s"], ["scores"], "sigmoid"),
+        helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["kept"], "select"),
+    ]
+    known = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in sizes.items()}
+    kept = helper.make_tensor_value_info("kept", TensorProto.INT64, ["n", 3])
+    graph = helper.make_graph(nodes, "g", [known["x"], known["s"]], [kept, known["scores"]], [most])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
 def _model(
     nodes: Sequence[NodeProto], inputs: Mapping[str, Sequence[int]], outputs: Mapping[str, Sequence[int]]
 ) -> ModelProto:

@@ -32,6 +32,14 @@ def test_run_computes_what_onnx_runtime_computes(npu: Npu, network: Path) -> Non
     assert min(found["compile_s"], found["functional_s"], found["timing_s"]) > 0
 
 
+@pytest.mark.parametrize("command", ["run", "compile"])
+def test_nodes_that_are_left_out_are_named(npu: Npu, tmp_path: Path, command: str) -> None:
+    """A node whose size depends on the data is in no figure, and a line names it."""
+    path = npu_inputs.save(npu_inputs.detector(), tmp_path / "detector.onnx")
+    said = npu(command, path).assert_ok().stderr
+    assert said.startswith(f"not measured: {path}: node 'select' (NonMaxSuppression) is left out")
+
+
 def test_times_of_a_run_sum_up(npu: Npu, network: Path) -> None:
     """Layers and attributed waits sum to the makespan and the wait, which keep within the bounds of the machine."""
     found = npu("run", network, "--no-values", "--json").data

@@ -36,6 +36,15 @@ def test_time_left_counts_down_between_reports() -> None:
     assert line.text.startswith("about 1 s left, 99%")
 
 
+def test_no_command_in_progress_is_done() -> None:
+    """While time is left, the share is below the whole, however little of the time that is."""
+    clock = _Clock()
+    line = ProgressLine("profile", clock)
+    clock.now_s = 10_000.0
+    line.see(Progress("measuring", 1, 2, remaining_s=1.0))
+    assert line.text.startswith("about 1 s left, 99%")
+
+
 def test_a_line_without_a_forecast_names_the_stage() -> None:
     """Before anything was measured there is no number to show."""
     line = ProgressLine("profile cpu01", _Clock())

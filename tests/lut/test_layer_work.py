@@ -21,7 +21,7 @@ NO_ROOF = float("inf")
 def layers_of(path: Path, latency_s: float) -> list[WorkedLayer]:
     """The first three convolutions of a network, of 8 to 32 channels, with a latency."""
     network = keyed(load_network(str(build_network(path))), DEFAULT_RULES)
-    return [WorkedLayer(layer.key.text, layer.context, latency_s) for layer in network.layers[:3]]
+    return [WorkedLayer(layer.key.text, latency_s) for layer in network.layers[:3]]
 
 
 def bounds(path: Path, rates: tuple[float, ...], latency_s: float = 1.0) -> list[str | None]:
@@ -71,4 +71,4 @@ def test_a_table_shows_the_roofs_of_its_machine() -> None:
 
 def test_keys_of_other_versions_have_no_work() -> None:
     """A text that is no key has neither multiply-adds nor bytes."""
-    assert DeviceRoofs(None).works([WorkedLayer("no key", "map", 1.0)]) == (None,)
+    assert DeviceRoofs(None).works([WorkedLayer("no key", 1.0)]) == (None,)

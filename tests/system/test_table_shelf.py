@@ -134,6 +134,10 @@ def test_uncovered_networks_end_the_comparison_with_their_exit_code(shelf: Harne
     newest = names(shelf)[0]
     found = shelf("compare", newest, newest, "builtin:dscnn", "--json")
     assert found.code == 6 and [one["ratio"] for one in found.json["networks"]] == [None]
+    (network,) = found.json["networks"]
+    lacking = network["a_unknown"]
+    assert lacking == network["b_unknown"] and f"lacks {len(lacking)} layers of dscnn" in found.stderr
+    assert newest in found.stderr and lacking[0] in found.stderr
     shelf("compare", newest, "null01/none").assert_refused(3, mentions=("null01/none",))
 
 
@@ -162,3 +166,16 @@ def test_layers_are_sorted_and_cut_as_asked(shelf: Harness) -> None:
     shown = shelf("lut", "show", "--device", "null01", "--sort", "macs", "--top", "1", "--wide").assert_ok().stdout
     assert most["key"] in shown and "and 2 more layers" in shown
     assert not any(one["key"] in shown for one in found if one is not most and one["key"] != most["key"])
+
+
+def test_a_small_table_does_not_hide_the_published_one(shelf: Harness) -> None:
+    """Where a table of the workspace lacks layers that the published one has, the error names that one; it has them."""
+    newest = read_lut(shelf.workspace / "lut" / names(shelf)[0], "null01")
+    publish(replace(newest, device="npu01", predictor=b""), shelf.workspace / "lut")
+    published = next(one["name"] for one in shelf("lut", "list", "--json").data["tables"] if one["published"])
+    words = ("estimate", "builtin:squeezenet", "--device", "npu01")
+    refused = shelf(*words)
+    assert refused.code == 6 and f"next: Give --lut {published}" in refused.stderr
+    named = shelf(*words, "--lut", published).assert_ok()
+    assert published in named.stdout and "has no table" not in named.stderr
+    assert "published" not in shelf("estimate", "builtin:dscnn", "--device", "null01").stderr

@@ -44,6 +44,12 @@ def test_a_difference_in_one_process_is_noise(tmp_path: Path, monkeypatch: pytes
     assert not found.differs and found.ratio == pytest.approx(1.0) and left == 0
 
 
+def test_opposite_differences_are_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one process shows what is sent faster and the other slower, none is reported."""
+    found, left = compared(tmp_path, monkeypatch, FASTER, [[80, 100]] * 40)
+    assert not found.differs and left == 0
+
+
 def test_equal_times_need_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a difference, no second process runs."""
     found, left = compared(tmp_path, monkeypatch, EQUAL, FASTER)

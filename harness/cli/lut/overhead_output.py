@@ -76,7 +76,7 @@ def show_overhead(table: Lut) -> None:
     plain, extended = table.overhead_by("plain"), table.overhead_by("extended")
     if plain is not None:
         rows = [_row(name, plain.coefficients[name]) for name in _A_B_C.values()]
-        print_table(("overhead (S1.4), s", "least squares", "95 % interval"), rows)
+        print_table(("overhead of a run, in seconds", "least squares", "95 % interval"), rows)
         print(_quality(plain))
     if extended is not None:
         found = [

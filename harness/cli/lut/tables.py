@@ -235,8 +235,8 @@ def _warn(table: Lut) -> None:
 
     if table.overhead.contradicts_model:
         note(
-            f"The device contradicts the additive model: null probes scatter {table.overhead.misfit:.1%} around it"
-            " beyond their errors. The overhead that is subtracted from layers has the same error"
+            f"Runs without a layer differ from the fitted overhead by {table.overhead.misfit:.1%}, more than noise"
+            " explains; layer latencies inherit this error"
         )
     if table.machine.startswith("noisy"):
         note(f"The machine was {table.machine}. Intervals contain what processes differ by")
@@ -257,4 +257,7 @@ def _warn(table: Lut) -> None:
         )
     flagged = sum(bool(entry.flags) for entry in table.entries)
     if flagged:
-        note(f"{flagged} of {len(table.entries)} entries differ between estimators; `harness lut show` lists them")
+        note(
+            f"{flagged} of {len(table.entries)} entries have another latency by another method; `harness lut show`"
+            " marks them"
+        )

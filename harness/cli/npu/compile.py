@@ -10,7 +10,7 @@ import typer
 from harness.cli import arguments
 from harness.cli.npu.limited import limited
 from harness.cli.option_groups import spread
-from harness.cli.output import print_json, print_report, write_result
+from harness.cli.output import note, print_json, print_report, write_result
 from harness.cli.result_files import result_file
 from harness.npu.npu_options import MachineChoice, Options
 
@@ -53,7 +53,7 @@ def compile_command(
     from harness.npu.run_fields import compile_fields
     from harness.npu.run_tables import compile_tables
 
-    made = compile_program(model, machine, compiler, arguments.parse_dims(dim), activation or ())
+    made = compile_program(model, machine, compiler, arguments.parse_dims(dim), activation or (), note)
     if output is not None:
         write_result(output, made.source.compiled.program.to_bytes())
     if image is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.cli import arguments
 from harness.cli.npu.limited import limited
 from harness.cli.option_groups import spread
-from harness.cli.output import print_json
+from harness.cli.output import note, print_json
 from harness.npu.npu_options import MachineChoice, Options
 
 
@@ -26,7 +26,7 @@ def disassemble_command(
     from harness.npu.listing import as_comments, listing
     from harness.npu.loading import load
 
-    loaded = load(model, machine, compiler, arguments.parse_dims(dim), activation or ())
+    loaded = load(model, machine, compiler, arguments.parse_dims(dim), activation or (), note)
     program = loaded.program
     text, setup = listing(program), listing(program.setup)
     if json:

@@ -34,7 +34,7 @@ def pipeline_command(
 
     wanted.check()
     target = machine.load()
-    network = load_model(model, arguments.parse_dims(dim))
+    network = load_model(model, arguments.parse_dims(dim), note)
     run = run_pipeline(network, target, compiler, wanted, note)
     if json:
         print_json(**json_fields(run))

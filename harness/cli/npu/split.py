@@ -8,7 +8,7 @@ from typing import Annotated
 from harness.cli import arguments
 from harness.cli.npu.limited import limited
 from harness.cli.option_groups import Only, spread
-from harness.cli.output import print_json, print_report, write_csv
+from harness.cli.output import note, print_json, print_report, write_csv
 from harness.cli.progress import show_count
 from harness.npu.npu_options import MachineChoice, Options, SplitOptions
 
@@ -40,7 +40,7 @@ def split_command(
     target = machine.load()
     check_cores(wanted.cores, target)
     start = time.perf_counter()
-    network = load_model(model, arguments.parse_dims(dim))
+    network = load_model(model, arguments.parse_dims(dim), note)
     with show_count("split", "step") as progress:
         split = compare_splits(network, target, wanted, compiler, progress)
     took_s = time.perf_counter() - start

@@ -37,7 +37,7 @@ def trace_command(
     from harness.npu.loading import load
     from harness.npu.run_trace import trace
 
-    loaded = load(model, machine, compiler, arguments.parse_dims(dim))
+    loaded = load(model, machine, compiler, arguments.parse_dims(dim), note=note)
     timed, traced = trace(loaded, limits.cycle_budget)
     write_result(output, dumps(traced, separators=(",", ":"), allow_nan=False))
     events = len(traced["traceEvents"])

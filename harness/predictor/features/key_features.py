@@ -36,7 +36,7 @@ from harness.predictor.features.mover_classes import COPY, class_of_mover
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
 _FOLDED = frozenset({"BatchNormalization", "Affine"})
-_PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
+PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
 # Chains of operators that exporters write and devices run as one operator, longest first.
 _IDIOMS = (
     (("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "Add"), "LayerNormalization"),
@@ -68,12 +68,13 @@ def _described(signature: str, context: str, warm: bool) -> LayerFeatures | None
     try:
         parsed = parse_key(signature)
         maps = context.partition("@")[0].split(",").count(FEATURE_MAP)
-        return None if parsed is None else replace(_features(parsed), maps=maps, warm=warm)
+        return None if parsed is None else replace(features_of(parsed), maps=maps, warm=warm)
     except (MalformedKey, UsageError):  # the latter from LayerFeatures, for sizes below 1 and groups that do not divide
         return None
 
 
-def _features(parsed: ParsedKey) -> LayerFeatures:
+def features_of(parsed: ParsedKey) -> LayerFeatures:
+    """Return the features of a parsed key; raises MalformedKey and UsageError for one that contradicts itself."""
     for place, operator in enumerate(parsed.operators):
         weight = WEIGHT_SLOT.get(operator.op, 1)
         if operator.op in CONVOLUTIONS and len(operator.tensors) > weight:
@@ -204,7 +205,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         spatial = len(in_shape) - 2
         kernel = _inside(_plane(window.numbers("kernel_shape", (1,) * spatial)), _plane(in_shape[2:]))
         stride = _plane(window.numbers("strides", (1,) * spatial))
-    elif path.startswith(COPY) or any(operator.op in _PARTIAL_READS for operator in layer.operators):
+    elif path.startswith(COPY) or any(operator.op in PARTIAL_READS for operator in layer.operators):
         # Joined inputs and split outputs count together; of a larger tensor, only the part that is picked is read.
         in_shape = out_shape = max(_joined(layer), out_shape, key=math.prod)
     elif math.prod(in_shape) > math.prod(out_shape):
