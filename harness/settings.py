@@ -42,14 +42,15 @@ MAX_SETTINGS_BYTES = 1 << 20
 _MAX_SHOWN = 80
 _MAX_KEY_PARTS = 16
 _STRING_OR_COMMENT = re.compile(
-    r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"{3,5}|\Z)'
-    r"|'''(?:[^']|'(?!''))*+(?:'{3,5}|\Z)"
-    r'|"(?:[^"\\\n]|\\.)*+"?'
+    r'"""[^"\\]*+(?:(?:\\.|"(?!""))[^"\\]*+)*(?:"{3,5}|\\?\Z)'
+    r"|'''[^']*+(?:'(?!'')[^']*+)*(?:'{3,5}|\Z)"
+    r'|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*"?'
     r"|'[^'\n]*+'?"
     r"|#[^\n]*+",
     re.DOTALL,
 )
-"""Also strings without an end, so that one pass over any text is enough."""
+"""Also strings without an end, so that one pass over any text is enough. Possessive groups are wrong in Python 3.11.2,
+possessive sets of characters are not."""
 _LONG_KEY = re.compile(rf"(?:\.[ \t]*[\w-]+[ \t]*){{{_MAX_KEY_PARTS}}}")
 
 Checked = TypeVar("Checked")

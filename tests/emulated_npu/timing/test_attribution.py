@@ -219,6 +219,6 @@ def test_rows_sum_to_the_total(steps: list[IssuedStep], described: Machine) -> N
 def test_layer_times_are_divided_by_activity() -> None:
     """A layer's share is divided by activity, and the path of three steps is as expected."""
     timing = simulate(_pipeline(1), machine())
-    assert layer_times(timing.schedule)[1] == [0, 4_000, 0, 0]
+    assert layer_times(timing.schedule)[1] == [0, 4_000, 0, 0, 0]
     path = [*binding_path(timing.schedule)]
     assert path[1] == Segment(3, Activity.CP, 10_000, 14_000)

@@ -116,7 +116,7 @@ def test_a_controller_killed_at_every_step_of_the_journal(rig: Rig, controllers:
     """Killed in every round between samples and their round's mark, the campaign still becomes the same one.
 
     In turn after the samples' commit, before that of the mark, and after it; also while the campaign is recorded,
-    and before and after it is marked complete. No session does more than a round, and each leaves something behind.
+    and before and after it is marked complete. No session does more than a request, and each leaves something behind.
     """
     kept, done, killed, slowest_s = rig.samples(), _done(rig), 0, 0.0
     steps = ((1, "after"), (2, "before"), (2, "after"))
@@ -130,7 +130,7 @@ def test_a_controller_killed_at_every_step_of_the_journal(rig: Rig, controllers:
         assert not kept - after and max(after.values(), default=1) == 1
         kept, before, done = after, done, _done(rig)
         assert done > before
-    assert killed > 10
+    assert killed >= 10
     assert rig.outcome() == rig.undisturbed
     Row(
         f"controller killed (-9) in {killed} sessions in a row",

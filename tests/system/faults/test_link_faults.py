@@ -167,7 +167,7 @@ def test_a_slow_link(rig: Rig, sshd: Sshd, name: str, link: Link) -> None:
     """A slow link costs time and nothing else; 100 ms each way are 200 ms for a question and its answer."""
     with FaultProxy(("127.0.0.1", sshd.port), link) as proxy:
         sshd.trust(proxy.port)
-        rig.begin(1 if link.slice_bytes else 11)
+        rig.begin(1 if link.slice_bytes else 3)
         rig.put_behind(sshd, proxy.port)
         rig.meet(name, lambda: None, None, deadlines=Deadlines(), after_rounds=0)
         assert proxy.passed_bytes["up"] > 3000

@@ -118,11 +118,14 @@ class _Buffer:
         """Return the bytes of a load for which weights that are fetched so often take the least time.
 
         Every load has the latency of the memory, and a block the start-up of the matrix unit in each pass; units wait
-        for the first load. So a larger SB holds more loads, not larger ones.
+        for the first load. So a larger SB holds more loads, not larger ones. For what arrives within a cycle, no unit
+        waits.
         """
         machine = self._machine
+        in_a_cycle = int(machine.ddr.bytes_per_s / machine.clock_hz)
         each_s = fetches * machine.ddr.latency_ns * 1e-9 + passes * machine.mfu.startup_cycles / machine.clock_hz
-        return math.isqrt(round(fetched_bytes * each_s * machine.ddr.bytes_per_s / _WAIT_SHARE))
+        waited = math.isqrt(round(fetched_bytes * each_s * machine.ddr.bytes_per_s / _WAIT_SHARE))
+        return max(in_a_cycle, waited)
 
     def _streamed(self, passes: int) -> tuple[set[int], int]:
         """Return the layers whose second operands are fetched in every pass, and the bytes for their loads."""
