@@ -24,7 +24,7 @@ from harness.measure.summary import Measurement
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 
-SIGNED = ("chain ", "meeting ")
+SIGNED = ("chain ", "meeting ", "reach ")
 """Prefixes of unknowns that may come out negative."""
 LEAST_SHARE = 0.1
 """Least fraction of a chain's own time that it keeps where it overlaps its neighbours."""
@@ -90,14 +90,23 @@ def chain_equations(
         meetings = (_meeting(one, other) for one, other in itertools.pairwise(window))
         contents = (*front, *map(_chain, window), *meetings)
         add((chain.meeting, chain.alone, behind.alone), chain.meeting, *contents)
+    met = {name for _, amounts in equations.values() for name in amounts}
+    for held in _long_windows(chains, measured):
+        front = _front(held[0].check_null)
+        if front:
+            add((held[0].check_null,), held[0].check_null, *front)
+        meetings = (_meeting(one, other) for one, other in itertools.pairwise(held))
+        contents = (*front, *map(_chain, held), *(name for name in meetings if name in met), _reach(held[0]))
+        add((held[0].check, held[0].alone), held[0].check, *contents)
     return equations
 
 
 def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainLatencies:
     """Return the chains in the solution, each with its part of its meetings with the previous and the next one.
 
-    A chain left with less than LEAST_SHARE of its own time keeps that much, and its neighbours are charged the rest:
-    sums over networks do not change.
+    What a long window takes beyond its chains and meetings is charged to all of its chains in proportion. A chain left
+    with less than LEAST_SHARE of its own time keeps that much, and its neighbours are charged the rest: sums over
+    networks do not change.
     """
     names = frozenset(solution.names)
     known = [(chain, behind) for chain, behind in _with_next(chains) if _chain(chain) in names]
@@ -116,6 +125,15 @@ def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainL
         # The meeting's own error is already in the covariance.
         beyond = max(0.0, float(solution.values[meeting] ** 2 - solution.variances[meeting]))
         charging[np.ix_(both, both)] += beyond * parts.prod() * np.array([[1.0, -1.0], [-1.0, 1.0]])
+    places = {id(chain): at for at, (chain, _) in enumerate(known)}
+    for held in _long_windows([chain for chain, _ in known], None):
+        if _reach(held[0]) not in names:
+            continue
+        reach, within = solution.index(_reach(held[0])), [places[id(one)] for one in held]
+        parts = alone_s[within] / alone_s[within].sum()
+        charged[within, reach] += parts
+        beyond = max(0.0, float(solution.values[reach] ** 2 - solution.variances[reach]))
+        charging[np.ix_(within, within)] += beyond * (np.diag(parts) - np.outer(parts, parts))
     values = charged @ solution.values
     floors = np.maximum(_LEAST_S, LEAST_SHARE * alone_s)
     start = 0
@@ -167,8 +185,8 @@ def check_residuals(
 ) -> dict[str, float]:
     """Return the relative error of chains and meetings on windows of several chains, by network.
 
-    Nothing is fitted to these windows. Errors of one sign add up over a network, others partly cancel: the larger of
-    their sum and the root of their squares counts.
+    Errors of one sign add up over a network, others partly cancel: the larger of their sum and the root of their
+    squares counts. It also stands for what still longer windows would show if these windows are part of the fit.
     """
     names = frozenset(solution.names)
     overhead = {name: float(solution.values[solution.index(name)]) for name in COLUMNS if name in names}
@@ -176,7 +194,8 @@ def check_residuals(
     whole: dict[str, float] = defaultdict(float)
     for at, first in enumerate(chains):
         held = chains[at : at + first.checked]
-        parts = [*map(_chain, held), *(_meeting(one, other) for one, other in itertools.pairwise(held))]
+        meetings = (_meeting(one, other) for one, other in itertools.pairwise(held))
+        parts = [*map(_chain, held), *(name for name in meetings if name in names or not first.ordered)]
         nulls = {first.check_null} - {""}
         if not first.check or not {first.check, *nulls} <= measured.keys() or not names.issuperset(parts):
             continue
@@ -222,6 +241,20 @@ def _with_next(chains: Sequence[ChainProbes]) -> Iterator[tuple[ChainProbes, Cha
         yield chain, behind if follows else None
 
 
+def _long_windows(chains: Sequence[ChainProbes], measured: Collection[str] | None) -> Iterator[Sequence[ChainProbes]]:
+    """Yield the chains of each check window of a device that chains layers; None for `measured` takes all of them.
+
+    Windows of neighbours have none: on a processor, the differences of long windows are mostly noise.
+    """
+    for at, first in enumerate(chains):
+        held = chains[at : at + first.checked]
+        if not first.check or not first.ordered or any(one.network != first.network for one in held):
+            continue
+        needed = {first.check, first.check_null} - {""}
+        if measured is None or (needed <= set(measured) and all(_known(one, measured) for one in held)):
+            yield held
+
+
 def _known(chain: ChainProbes, measured: Collection[str]) -> bool:
     return chain.alone in measured and (not chain.alone_null or chain.alone_null in measured)
 
@@ -240,6 +273,11 @@ def _front(null: str) -> tuple[str, ...]:
 
 def _chain(chain: ChainProbes) -> str:
     return f"chain {chain.alone}"
+
+
+def _reach(first: ChainProbes) -> str:
+    # Two networks may divide one window into chains in two ways.
+    return f"reach {first.check} {first.alone}"
 
 
 def _meeting(chain: ChainProbes, behind: ChainProbes) -> str:

@@ -9,7 +9,7 @@ that; the difference between that window and everything else in it is the meetin
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.network.chain_borders import Chained
@@ -56,8 +56,8 @@ class ChainProbes:
     come from outside. `meeting` is "" for the last group, and if `agrees` is false: the device runs the two groups
     together otherwise than in the network, although it runs each of them as there. `wider` is the number of further
     groups in the window `meeting`, in front of this group and behind the next one. `check` is a window of `checked`
-    groups from this one on; such windows tile the network. Nothing is fitted to them; they show whether chains and
-    meetings add up.
+    groups from this one on; such windows tile the network. What they take beyond chains and meetings is charged to all
+    of their chains, and shows how well sums hold.
     `views` are the layers that take no time on the device; the first group has those of the whole network. `borders`
     are the sizes in bytes of the tensors that each layer exchanges with other groups, `weight_bytes` the sizes of its
     weights. `ordered` describes each layer and its place in a chain; windows of neighbours do not have it.
@@ -135,7 +135,7 @@ def plan_chains(
     first = windows(*([group] for group in groups), *itertools.pairwise(groups))
     alone, pairs = first[: len(groups)], first[len(groups) :]
     meetings = _meetings(alone, pairs)
-    checks = _checks(len(groups), meetings.keys(), lambda places: windows(*(groups[one] for one in places)))
+    checks = _checks(len(groups), lambda places: windows(*(groups[one] for one in places)))
     wider = _wider(groups, meetings, lambda joined: windows(joined)[0])
     meetings |= {at: found for at, (_, found) in wider.items()}
     found = []
@@ -175,10 +175,8 @@ def _meetings(alone: Sequence[_Window], pairs: Sequence[_Window]) -> dict[int, _
     }
 
 
-def _checks(
-    count: int, meeting: Collection[int], windows: Callable[[Sequence[slice]], Sequence[_Window]]
-) -> dict[int, tuple[int, _Window]]:
-    """Return the windows that agree and whose meetings are all known, with their lengths, by their first group.
+def _checks(count: int, windows: Callable[[Sequence[slice]], Sequence[_Window]]) -> dict[int, tuple[int, _Window]]:
+    """Return the windows that agree, with their lengths, by their first group.
 
     Where a long window does not agree, short ones in its place may.
     """
@@ -186,11 +184,7 @@ def _checks(
     longest = min(MOST_CHECKED, max(CHECKED, count // CHECKED_PART))
     for length in sorted({longest, CHECKED}, reverse=True):
         covered = {place for at, (held, _) in found.items() for place in range(at, at + held)}
-        starts = [
-            at
-            for at in range(0, count - length + 1, length)
-            if covered.isdisjoint(range(at, at + length)) and set(range(at, at + length - 1)) <= set(meeting)
-        ]
+        starts = [at for at in range(0, count - length + 1, length) if covered.isdisjoint(range(at, at + length))]
         tried = zip(starts, windows([slice(at, at + length) for at in starts]), strict=True)
         found |= {at: (length, window) for at, window in tried if window.agrees}
     return found
