@@ -91,7 +91,10 @@ def chain_equations(
         contents = (*front, *map(_chain, window), *meetings)
         add((chain.meeting, chain.alone, behind.alone), chain.meeting, *contents)
     met = {name for _, amounts in equations.values() for name in amounts}
-    for held in _long_windows(chains, measured):
+    for held in _long_windows(chains):
+        probes = (held[0].check, *filter(None, (held[0].check_null,)))
+        if not all(name in measured for name in probes) or not all(_known(one, measured) for one in held):
+            continue
         front = _front(held[0].check_null)
         if front:
             add((held[0].check_null,), held[0].check_null, *front)
@@ -126,7 +129,7 @@ def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainL
         beyond = max(0.0, float(solution.values[meeting] ** 2 - solution.variances[meeting]))
         charging[np.ix_(both, both)] += beyond * parts.prod() * np.array([[1.0, -1.0], [-1.0, 1.0]])
     places = {id(chain): at for at, (chain, _) in enumerate(known)}
-    for held in _long_windows([chain for chain, _ in known], None):
+    for held in _long_windows([chain for chain, _ in known]):
         if _reach(held[0]) not in names:
             continue
         reach, within = solution.index(_reach(held[0])), [places[id(one)] for one in held]
@@ -241,17 +244,14 @@ def _with_next(chains: Sequence[ChainProbes]) -> Iterator[tuple[ChainProbes, Cha
         yield chain, behind if follows else None
 
 
-def _long_windows(chains: Sequence[ChainProbes], measured: Collection[str] | None) -> Iterator[Sequence[ChainProbes]]:
-    """Yield the chains of each check window of a device that chains layers; None for `measured` takes all of them.
+def _long_windows(chains: Sequence[ChainProbes]) -> Iterator[Sequence[ChainProbes]]:
+    """Yield the chains of each check window of a device that chains layers.
 
     Windows of neighbours have none: on a processor, the differences of long windows are mostly noise.
     """
     for at, first in enumerate(chains):
         held = chains[at : at + first.checked]
-        if not first.check or not first.ordered or any(one.network != first.network for one in held):
-            continue
-        needed = {first.check, first.check_null} - {""}
-        if measured is None or (needed <= set(measured) and all(_known(one, measured) for one in held)):
+        if first.check and first.ordered and all(one.network == first.network for one in held):
             yield held
 
 
