@@ -24,6 +24,10 @@ from device_agents.emulated_npu.unit_commands import Item, Space
 _APART_BYTES = 1 << 40
 
 
+_SliceKey = tuple[int, object]
+"""A kind of core, and what distinguishes slices (`slice_key`)."""
+
+
 @dataclass(frozen=True)
 class _Slice:
     """The items of a slice, and the time that they occupy each shared memory, in picoseconds."""
@@ -33,16 +37,18 @@ class _Slice:
 
 
 class SplitPredictor:
-    """Predicts split layers on a machine; slices of equal shape are predicted once.
+    """Predicts split layers on the machines of a group's cores; slices of equal shape are predicted once for a kind.
 
     Cores that share a memory divide its bandwidth into as many parts as there are cores, if all have the work of the
     busiest core, and fewer otherwise. A phase begins when the slowest core has notified the others.
     """
 
-    def __init__(self, machine: Machine, options: Options) -> None:
-        self._machine, self._options = machine, options
-        self._costs = CostModel(machine)
-        self._slices: dict[object, _Slice] = {}
+    def __init__(self, machines: Sequence[Machine], options: Options) -> None:
+        self._options = options
+        self._kinds = tuple(dict.fromkeys(machines))
+        self._kind_of = [self._kinds.index(machine) for machine in machines]
+        self._costs = [CostModel(kind) for kind in self._kinds]
+        self._slices: dict[_SliceKey, _Slice] = {}
         self._times: dict[object, int] = {}
 
     def predicted_ps(self, split: LayerSplit, graph: Graph, spaces: Mapping[str, Space]) -> int:
@@ -51,7 +57,7 @@ class SplitPredictor:
         `graph` has the values of the layer before the split; `spaces` has these and the values of the split.
         """
         values = {**graph.values, **split.values}
-        latency_ps = round(self._machine.cores.link.latency_ns * PS_PER_NS)
+        latency_ps = round(self._kinds[0].cores.link.latency_ns * PS_PER_NS)
         whole = replace(graph, values=values, layers=())
         phases_ps = [max(map(sum, self._phase_ps(cores, whole, spaces))) for cores in split.phases]
         return sum(phases_ps) + latency_ps * (len(phases_ps) - 1)
@@ -60,21 +66,24 @@ class SplitPredictor:
         self, cores: Sequence[Sequence[HardwareLayer]], graph: Graph, spaces: Mapping[str, Space]
     ) -> list[list[int]]:
         """Return the time of every layer of every core."""
-        keys = [[self._known(layer, graph, spaces) for layer in layers] for layers in cores]
+        keys = [
+            [self._known(kind, layer, graph, spaces) for layer in layers]
+            for kind, layers in zip(self._kind_of, cores, strict=False)
+        ]
         shares = []
         for memory in (Space.DDR, Space.LLC):
             works = [sum(self._slices[key].work_ps.get(memory, 0) for key in each) for each in keys]
             shares.append(sum(works) / max(works) if any(works) else 1.0)
         return [[self._slice_ps(key, *shares) for key in each] for each in keys]
 
-    def _known(self, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> object:
-        key = slice_key(layer, graph.values, spaces)
+    def _known(self, kind: int, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> _SliceKey:
+        key = kind, slice_key(layer, graph.values, spaces)
         if key not in self._slices:
-            self._slices[key] = self._planned(layer, graph, spaces)
+            self._slices[key] = self._planned(kind, layer, graph, spaces)
         return key
 
-    def _planned(self, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> _Slice:
-        name = layer.output.value
+    def _planned(self, kind: int, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> _Slice:
+        name, machine = layer.output.value, self._kinds[kind]
         touched = {view.value for view in (*layer.reads, layer.output)}
         part = replace(
             graph,
@@ -83,21 +92,21 @@ class SplitPredictor:
             foreign=frozenset({name}),
             shared=frozenset({name}),
         )
-        externals = _apart(placeholders(part, self._machine, spaces))
-        decisions = decide(part, self._machine, self._options, externals)
+        externals = _apart(placeholders(part, machine, spaces))
+        decisions = decide(part, machine, self._options, externals)
         plans = [plan for decision in decisions for plan in decision.chains]
-        commands = list(lowered(part, self._machine, plans, externals, ScratchpadLayout.of(self._machine, plans)))
+        commands = list(lowered(part, machine, plans, externals, ScratchpadLayout.of(machine, plans)))
         work: dict[int, int] = defaultdict(int)
         for command in commands:
-            for demand in self._costs.demands(command):
+            for demand in self._costs[kind].demands(command):
                 work[demand.resource] += demand.work_ps
-        return _Slice(tuple(order(commands, self._machine, self._options).items), work)
+        return _Slice(tuple(order(commands, machine, self._options).items), work)
 
-    def _slice_ps(self, key: object, ddr_share: float, llc_share: float) -> int:
-        times, place = self._times, (key, ddr_share, llc_share)
+    def _slice_ps(self, key: _SliceKey, ddr_share: float, llc_share: float) -> int:
+        times, place, machine = self._times, (key, ddr_share, llc_share), self._kinds[key[0]]
         if place not in times:
-            ddr, llc = _shared(self._machine.ddr, ddr_share), _shared(self._machine.llc, llc_share)
-            times[place] = predicted_time_ps(self._slices[key].items, replace(self._machine, ddr=ddr, llc=llc))
+            ddr, llc = _shared(machine.ddr, ddr_share), _shared(machine.llc, llc_share)
+            times[place] = predicted_time_ps(self._slices[key].items, replace(machine, ddr=ddr, llc=llc))
         return times[place]
 
 
