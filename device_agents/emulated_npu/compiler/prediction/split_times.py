@@ -19,10 +19,10 @@ from device_agents.emulated_npu.compiler.planning.search.decisions import decide
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.unit_commands import Item, Space
+from device_agents.emulated_npu.unit_commands import Function, Item, Space
 
 _APART_BYTES = 1 << 40
-
+_CONSTANTS, _STORED = -1, -2
 
 _SliceKey = tuple[int, object]
 """A kind of core, and what distinguishes slices (`slice_key`)."""
@@ -30,17 +30,22 @@ _SliceKey = tuple[int, object]
 
 @dataclass(frozen=True)
 class _Slice:
-    """The items of a slice, and the time that they occupy each shared memory, in picoseconds."""
+    """The items of a slice, and the time that they occupy each shared memory, in picoseconds.
+
+    `work_ps` has the memory, and what is loaded from it: the place of the first view of a value among the reads of the
+    layer, or `_CONSTANTS`. What is not loaded has `_STORED`.
+    """
 
     items: tuple[Item, ...]
-    work_ps: Mapping[int, int]
+    work_ps: Mapping[tuple[int, int], int]
 
 
 class SplitPredictor:
     """Predicts split layers on the machines of a group's cores; slices of equal shape are predicted once for a kind.
 
     Cores that share a memory divide its bandwidth into as many parts as there are cores, if all have the work of the
-    busiest core, and fewer otherwise. A phase begins when the slowest core has notified the others.
+    busiest core, and fewer otherwise. Where the memories multicast, what several cores load counts once. A phase begins
+    when the slowest core has notified the others.
     """
 
     def __init__(self, machines: Sequence[Machine], options: Options) -> None:
@@ -70,11 +75,31 @@ class SplitPredictor:
             [self._known(kind, layer, graph, spaces) for layer in layers]
             for kind, layers in zip(self._kind_of, cores, strict=False)
         ]
-        shares = []
-        for memory in (Space.DDR, Space.LLC):
-            works = [sum(self._slices[key].work_ps.get(memory, 0) for key in each) for each in keys]
-            shares.append(sum(works) / max(works) if any(works) else 1.0)
+        shares = [self._share(memory, cores, keys) for memory in (Space.DDR, Space.LLC)]
         return [[self._slice_ps(key, *shares) for key in each] for each in keys]
+
+    def _share(
+        self, memory: Space, cores: Sequence[Sequence[HardwareLayer]], keys: Sequence[Sequence[_SliceKey]]
+    ) -> float:
+        """Return the work on a memory in units of that of the busiest core."""
+        works: dict[object, int] = {}
+        of_cores = [0] * len(keys)
+        for core, (layers, own) in enumerate(zip(cores, keys, strict=True)):
+            for turn, (layer, key) in enumerate(zip(layers, own, strict=True)):
+                for (space, what), work_ps in self._slices[key].work_ps.items():
+                    if space == memory:
+                        of_cores[core] += work_ps
+                        works[self._loaded(key[0], layer, what) or (core, turn, what)] = work_ps
+        return sum(works.values()) / max(of_cores) if any(of_cores) else 1.0
+
+    def _loaded(self, kind: int, layer: HardwareLayer, what: int) -> object:
+        """Return what several cores of a kind load together if they do, else None."""
+        if what == _STORED or not self._kinds[kind].cores.multicast:
+            return None
+        if what == _CONSTANTS:
+            return kind, id(layer.weights), id(layer.scale_shift)
+        name = layer.reads[what].value
+        return kind, tuple(view for view in layer.reads if view.value == name)
 
     def _known(self, kind: int, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> _SliceKey:
         key = kind, slice_key(layer, graph.values, spaces)
@@ -96,10 +121,16 @@ class SplitPredictor:
         decisions = decide(part, machine, self._options, externals)
         plans = [plan for decision in decisions for plan in decision.chains]
         commands = list(lowered(part, machine, plans, externals, ScratchpadLayout.of(machine, plans)))
-        work: dict[int, int] = defaultdict(int)
+        names = list(externals.values)
+        places = {view.value: place for place, view in reversed(list(enumerate(layer.reads)))}
+        work: dict[tuple[int, int], int] = defaultdict(int)
         for command in commands:
+            what = _STORED
+            if command.function is Function.LOAD and command.first is not None:
+                number = command.first.address // _APART_BYTES
+                what = places[names[number - 1]] if number else _CONSTANTS
             for demand in self._costs[kind].demands(command):
-                work[demand.resource] += demand.work_ps
+                work[demand.resource, what] += demand.work_ps
         return _Slice(tuple(order(commands, machine, self._options).items), work)
 
     def _slice_ps(self, key: _SliceKey, ddr_share: float, llc_share: float) -> int:
