@@ -94,6 +94,12 @@ class ChainPlan:
         return math.prod(self.geometry.counts)
 
     @property
+    def keeps_weights(self) -> bool:
+        """Whether all weights stay in SB, so that the plan is the same for every SB that holds them."""
+        plans = self.weights
+        return all(layer.weights is not None and plans[layer.index].resident for layer in self.layers if layer.index in plans)
+
+    @property
     def loads_ahead(self) -> bool:
         """Whether a pass loads its part of every input while the pass before it computes."""
         changing = (

@@ -204,7 +204,7 @@ class Planner:
         """Return the estimates of layers [start, end), one for each of ASSUMPTIONS; none if they do not fit."""
         if key in self._wider:
             wider = self._wider[key]
-            if not wider or (len(self._rooms) == 1 and all(one.fits(self._rooms[0]) for one in wider)):
+            if all(one.fits(self._rooms[0].reserved_bytes) for one in wider):
                 return wider
         chain = self._chain(start, end)
         found = []
@@ -215,7 +215,8 @@ class Planner:
             chosen = self.decide(start, end).chosen
             nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
             halo_bytes = max(plan.halo_bytes for plan in chosen.chains)
-            return (ChainEstimate(chosen.predicted_ps, nb_bytes, halo_bytes),) * len(ASSUMPTIONS)
+            room_bytes = min(room.nb_bytes for room in self._rooms)
+            return (ChainEstimate(chosen.predicted_ps, nb_bytes, halo_bytes, room_bytes),) * len(ASSUMPTIONS)
         return tuple(min(each, key=lambda estimate: estimate.predicted_ps) for each in zip(*found, strict=True))
 
     def starts(self, end: int) -> Sequence[int]:

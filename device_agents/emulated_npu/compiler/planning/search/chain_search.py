@@ -89,7 +89,7 @@ class ChainSearch:
         self._values, self._machine, self._options, self._externals = values, machine, options, externals
         self._times = ChainTimes(values, machine, externals)
         self._drafts: dict[object, ChainDraft] = {}
-        self._plans: dict[object, ChainPlan] = {}
+        self._plans: dict[object, dict[int, ChainPlan]] = {}
         self._candidates = CutCandidates(options.tile, values)
 
     def estimates(self, chain: Chain, room: Room) -> tuple[ChainEstimate, ...]:
@@ -319,9 +319,11 @@ class ChainSearch:
         if key not in self._drafts:
             self._drafts[key] = draft_chain(chain, self._values, cuts, self._machine, turns)
         self._drafts[key].check(room)
-        if (key, room.sb_bytes) not in self._plans:
-            self._plans[key, room.sb_bytes] = self._drafts[key].with_weights(self._machine, room.sb_bytes)
-        return self._plans[key, room.sb_bytes]
+        known = self._plans.setdefault(key, {})
+        if room.sb_bytes not in known:
+            same = (one for one in known.values() if one.keeps_weights and one.sb_bytes <= room.sb_bytes)
+            known[room.sb_bytes] = next(same, None) or self._drafts[key].with_weights(self._machine, room.sb_bytes)
+        return known[room.sb_bytes]
 
     def _halo_modes(self, cuts: int) -> Iterator[tuple[HaloMode, ...]]:
         choice = self._options.halo

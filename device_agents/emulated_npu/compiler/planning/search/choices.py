@@ -75,16 +75,16 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChainEstimate:
-    """The predicted time of some layers as one chain, and the room that they need."""
+    """The predicted time of some layers as one chain, the bytes that they need, and those of NB in their room."""
 
     predicted_ps: int
     nb_bytes: int
     halo_bytes: int
+    room_bytes: int
 
-    def fits(self, room: Room) -> bool:
-        """Return whether the room is large enough."""
-        needed_bytes = self.nb_bytes + max(self.halo_bytes, room.reserved_bytes)
-        return self.halo_bytes <= room.halo_bytes and needed_bytes <= room.nb_bytes
+    def fits(self, reserved_bytes: int) -> bool:
+        """Return whether the layers fit in their room if the halo buffer has that many bytes of it."""
+        return self.halo_bytes <= reserved_bytes <= self.room_bytes - self.nb_bytes
 
 
 def estimate_of(chains: Sequence[TimedPlan], room: Room, assumption: Assumption) -> ChainEstimate:
@@ -93,6 +93,5 @@ def estimate_of(chains: Sequence[TimedPlan], room: Room, assumption: Assumption)
     times = [each.times for each in chains]
     if all(one.sb_bytes + other.sb_bytes <= room.sb_bytes for one, other in itertools.pairwise(plans)):
         times = [in_sequence(times)]
-    return ChainEstimate(
-        assumption.predicted_ps(times), max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)
-    )
+    nb_bytes, halo_bytes = (max(sizes) for sizes in zip(*((plan.nb_bytes, plan.halo_bytes) for plan in plans), strict=True))
+    return ChainEstimate(assumption.predicted_ps(times), nb_bytes, halo_bytes, room.nb_bytes)
