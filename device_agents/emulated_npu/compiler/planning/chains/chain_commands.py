@@ -133,6 +133,7 @@ class ChainWriter:
         self._geometry = plan.geometry
         self._current: dict[str, Buffer] = {}
         self._turns = dict.fromkeys(plan.buffers, 0)
+        self._dense: dict[str, tuple[DataType, tuple[int, ...]]] = {}
         self._loads = 0
         self._ahead = 0
         self._fetched: set[int] = set()
@@ -187,10 +188,12 @@ class ChainWriter:
         slots = self._plan.buffers[name]
         address = self._nb_base + slots[self._turns[name] % len(slots)]
         self._turns[name] += 1
-        value = self._values[name]
-        dtype = element_type(value, self._machine)
-        strides = dense_strides(self._plan.extents[name], value.order, dtype.bytes)
-        self._current[name] = Buffer(Space.NB, address, dtype, tuple(low for low, _ in held), strides)
+        if name not in self._dense:
+            value = self._values[name]
+            dtype = element_type(value, self._machine)
+            self._dense[name] = dtype, dense_strides(self._plan.extents[name], value.order, dtype.bytes)
+        dtype, strides = self._dense[name]
+        self._current[name] = Buffer(Space.NB, address, dtype, tuple([low for low, _ in held]), strides)
         for place, region in self._geometry.halos(name, tile):
             yield MoveStep(Function.COPY, name, (self._current[name], self._slab(name, place, held)), region, layer)
 

@@ -12,10 +12,10 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.regions import overlap, view_region
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value, with_parts, written_part
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.chains.chain import Chain, ChainPlan, Room, reads_outside
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, Room, reads_outside
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
 from device_agents.emulated_npu.compiler.planning.chains.sampled_reads import with_sampled_reads
-from device_agents.emulated_npu.compiler.planning.chains.tiling import NotTileable
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, NotTileable
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import ChainKeys
 from device_agents.emulated_npu.compiler.planning.search.chain_search import ChainSearch
 from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS, ChainEstimate, Choice, Way

@@ -13,7 +13,6 @@ from device_agents.emulated_npu.compiler.graph.regions import is_windowed
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
 from device_agents.emulated_npu.compiler.planning.chains.chain import (
     MAX_PASSES,
-    Chain,
     ChainDraft,
     ChainPlan,
     Room,
@@ -24,6 +23,7 @@ from device_agents.emulated_npu.compiler.planning.chains.chain import (
 )
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
 from device_agents.emulated_npu.compiler.planning.chains.tiling import (
+    Chain,
     DividesParts,
     HaloMode,
     NotTileable,
@@ -364,7 +364,7 @@ def _is_searched(layer: HardwareLayer, cuts: Cuts, most: int) -> bool:
 
 def _keeps_parts(chain: Chain, cuts: Cuts) -> bool:
     try:
-        cut_chain(chain.layers, cuts, chain.stored)
+        cut_chain(chain, cuts)
     except NotTileable:
         return False
     return True
