@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Value
-from device_agents.emulated_npu.compiler.graph.regions import Region, hull, overlap, view_region, whole
+from device_agents.emulated_npu.compiler.graph.regions import Region, hull, overlap, whole
 from device_agents.emulated_npu.compiler.splitting.assignment import (
     Assignment,
     group_machines,
@@ -124,7 +124,7 @@ class _Divider:
                 for table, views in ((self._written, (layer.output,)), (self._read, layer.reads)):
                     for view in views:
                         regions = table.setdefault(view.value, {}).setdefault(core, {})
-                        regions[view_region(view)] = None
+                        regions[view.value_region] = None
 
     def division(self) -> Division:
         """Return the graphs of all groups and what crosses between cores."""

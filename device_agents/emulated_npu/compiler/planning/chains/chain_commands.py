@@ -16,7 +16,6 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     is_empty,
     multiplier,
     size_of,
-    view_region,
 )
 from device_agents.emulated_npu.compiler.graph.value_parts import grid_of, whole_value
 from device_agents.emulated_npu.compiler.planning.chains.chain import (
@@ -238,7 +237,7 @@ class ChainWriter:
 
     def _store(self, layer: HardwareLayer, tile: Tile) -> Iterator[Command | MoveStep]:
         name = layer.output.value
-        own = view_region(layer.output)
+        own = layer.output.value_region
         region = intersection(own, self._geometry.stored_region(name, tile))
         if is_empty(region):
             return

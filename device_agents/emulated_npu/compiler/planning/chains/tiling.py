@@ -32,8 +32,6 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     read_region,
     size_of,
     union,
-    value_region,
-    view_region,
     whole,
 )
 
@@ -109,11 +107,17 @@ class Chain:
     stored: frozenset[str]
 
     @functools.cached_property
+    def key(self) -> object:
+        """What distinguishes the chain from all others of its network."""
+        outputs = [(layer.index, layer.output.value, layer.output.start, layer.output.shape) for layer in self.layers]
+        return tuple(outputs), self.stored
+
+    @functools.cached_property
     def made(self) -> Mapping[str, Region]:
         """The part of each value that the layers compute."""
         made: dict[str, Region] = {}
         for layer in self.layers:
-            _extend(made, layer.output.value, view_region(layer.output))
+            _extend(made, layer.output.value, layer.output.value_region)
         return made
 
     @functools.cached_property
@@ -123,8 +127,8 @@ class Chain:
         for layer in self.layers:
             output = whole(layer.output.shape)
             for place, view in enumerate(layer.reads):
-                _extend(regions, view.value, value_region(view, read_region(layer, place, output)))
-            _extend(regions, layer.output.value, value_region(layer.output, output))
+                _extend(regions, view.value, view.value_region_of(read_region(layer, place, output)))
+            _extend(regions, layer.output.value, layer.output.value_region_of(output))
         return regions
 
 
@@ -302,7 +306,7 @@ class _Cutter:
         axis, unit, first = None, 1, 0
         if track is not None:
             found = cut_axis(layer.output, track.axis)
-            own = view_region(layer.output)[track.axis]
+            own = layer.output.value_region[track.axis]
             if found is None or own != self._made[layer.output.value][track.axis]:
                 raise NotTileable(f"{layer.name} writes part of an axis that is cut")
             axis, unit = found

@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
-from device_agents.emulated_npu.compiler.graph.regions import overlap, view_region
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
+from device_agents.emulated_npu.compiler.graph.regions import overlap
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value, with_parts, written_part
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, Room, reads_outside
@@ -77,6 +77,7 @@ class Planner:
         self._wider: dict[object, tuple[ChainEstimate, ...]] = {}
         self._within: dict[int, Planner] = {}
         self._ways: dict[tuple[int, int], list[Way]] = {}
+        self._parts: dict[int, HardwareLayer] = {}
         self._apart = graph.foreign | graph.staged
         self._readers: dict[str, list[int]] = {}
         self._writers: dict[str, list[int]] = {}
@@ -238,9 +239,9 @@ class Planner:
                 inside = [writer for writer in writers if start <= writer < place]
                 elsewhere = len(inside) < len(writers) or view.value in self._apart
                 if inside and (reads_outside(layer, index) or elsewhere):
-                    needed = view_region(view)
+                    needed = view.value_region
                     outputs = [self._graph.layers[writer].output for writer in inside]
-                    if any(overlap(needed, view_region(output)) for output in outputs):
+                    if any(overlap(needed, output.value_region) for output in outputs):
                         return False
         return True
 
@@ -252,7 +253,10 @@ class Planner:
             if name not in self._graph.foreign and all(start <= writer < end for writer in self._writers[name]):
                 layers.append(layer)
             else:
-                layers.append(replace(layer, output=replace(layer.output, value=written_part(name))))
+                if layer.index not in self._parts:
+                    part = replace(layer.output, value=written_part(name))
+                    self._parts[layer.index] = replace(layer, output=part)
+                layers.append(self._parts[layer.index])
         stored = frozenset(
             layer.output.value for layer in layers if self._is_stored(whole_value(layer.output.value), start, end)
         )

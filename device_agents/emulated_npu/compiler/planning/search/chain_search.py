@@ -312,10 +312,7 @@ class ChainSearch:
 
     def _planned(self, chain: Chain, cuts: Cuts, room: Room, turns: Turns) -> ChainPlan:
         """Return the plan of a chain cut in one way; only whether it fits depends on the room."""
-        layers = tuple(
-            (layer.index, layer.output.value, layer.output.start, layer.output.shape) for layer in chain.layers
-        )
-        key = layers, chain.stored, cuts, turns
+        key = chain.key, cuts, turns
         if key not in self._drafts:
             self._drafts[key] = draft_chain(chain, self._values, cuts, self._machine, turns)
         self._drafts[key].check(room)
