@@ -13,7 +13,7 @@ import harness.npu
 from harness.cli.app import main
 
 # Commands on files run in forks of this process; each fork would load what the commands need.
-for _found in pkgutil.iter_modules(harness.npu.__path__, "harness.npu."):
+for _found in pkgutil.walk_packages(harness.npu.__path__, "harness.npu."):
     importlib.import_module(_found.name)
 
 

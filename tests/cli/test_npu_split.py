@@ -9,7 +9,7 @@ import pytest
 from npu_command import Npu
 
 from device_agents.emulated_npu.emulator_errors import Deadlock
-from harness.npu import split_study
+from harness.npu.split import split_study
 
 KINDS = ("one", "batch", "rows", "outputs", "inputs")
 

@@ -20,9 +20,9 @@ from stand_in_adb import SERIAL
 from device_agents.lease import holder_of
 from harness.device.bundle import build_bundle
 from harness.device.diagnose import check_device
-from harness.device.install import install_agent
 from harness.device.inventory import BUILT_IN, Adb, Device, load_inventory
 from harness.device.session import LoadRequest, Visit, open_session
+from harness.device.ssh.install import install_agent
 from harness.errors import (
     AuthenticationError,
     ConfigurationError,

@@ -15,7 +15,7 @@ from onnx_models import model_of, run_plain
 from harness.errors import UnsupportedNetwork, UsageError
 from harness.host_runtime import open_session, session_options
 from harness.network.assemble import assemble_network
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.network.network import Network

@@ -15,11 +15,11 @@ from onnx_models import prepared
 
 from harness.device.inventory import BUILT_IN
 from harness.device.session import open_session
-from harness.measure.cutting import cut_as_reported
+from harness.measure.fusion.cutting import cut_as_reported
 from harness.network.assemble import assemble_network
-from harness.network.fusion_rules import MOVED_TRANSPOSES, FusionRule
+from harness.network.fusion.fusion_rules import MOVED_TRANSPOSES, FusionRule
+from harness.network.fusion.moved_transposes import with_moved_transposes
 from harness.network.layers import cut
-from harness.network.moved_transposes import with_moved_transposes
 from harness.network.network import Network
 
 LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]

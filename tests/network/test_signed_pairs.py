@@ -16,12 +16,12 @@ from harness import profile
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.network.assemble import AssembledModel, assemble_network
-from harness.network.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed
+from harness.network.fusion.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed
+from harness.network.fusion.signed_pairs import with_unsigned_pairs
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.network.runtime_graph.formats import read_runtime_graph
-from harness.network.signed_pairs import with_unsigned_pairs
 from harness.workspace import Workspace
 
 SIGNED = "qdq-s8-per-channel"
