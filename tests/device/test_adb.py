@@ -86,7 +86,7 @@ def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Phone:
     found = Phone(tmp_path / "adb-root")
     found.folder.mkdir(parents=True)
     tool = found.root / "adb"
-    words = [sys.executable, "-I", "-S", str(REPOSITORY / "tests" / "stand_in_adb.py"), str(found.root)]
+    words = [sys.executable, "-I", "-S", str(REPOSITORY / "tests" / "stand_ins" / "stand_in_adb.py"), str(found.root)]
     tool.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     tool.chmod(0o700)
     found.become("device")

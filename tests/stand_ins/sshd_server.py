@@ -21,7 +21,7 @@ import pytest
 
 from harness.device.inventory import Device, Ssh
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 _SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/libexec/sftp-server")
 _CONFIGURATION = """\
 ListenAddress {address}
