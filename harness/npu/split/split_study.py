@@ -19,7 +19,7 @@ from device_agents.emulated_npu.compiler.stages import compile_graph, compile_sy
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.pipeline_timing import core_steps
-from device_agents.emulated_npu.timing.stream_timing import simulate_cores
+from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
 
 CHAINED = "one, chained"
 _WHOLE = 3

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from device_agents.emulated_npu.compiler.graph.constants import scalar_of
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, ParsedModel
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, ParsedModel
 
 _NEUTRAL = {"Mul": 1.0, "Add": 0.0}
 _TOLERANCE = 1e-4  # files have constants such as 1.41421 or 0.797885

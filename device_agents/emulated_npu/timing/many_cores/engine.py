@@ -1,6 +1,6 @@
 """The engine for many cores over a stream of inputs, event by event.
 
-Each core is a coroutine (many_core_process.py) that runs until it waits for other cores. The engine's only events are
+Each core is a coroutine (core_process.py) that runs until it waits for other cores. The engine's only events are
 the data phases of transfers, in one heap ordered by time; a core continues when its last transfer has ended.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from device_agents.emulated_npu.timing.failures import standstill
-from device_agents.emulated_npu.timing.many_core_code import Translation
-from device_agents.emulated_npu.timing.many_core_process import core_process
-from device_agents.emulated_npu.timing.many_core_queues import core_process_of_queues
-from device_agents.emulated_npu.timing.many_core_stream import StreamState, begin_input
+from device_agents.emulated_npu.timing.many_cores.core_code import Translation
+from device_agents.emulated_npu.timing.many_cores.core_process import core_process
+from device_agents.emulated_npu.timing.many_cores.core_queues import core_process_of_queues
+from device_agents.emulated_npu.timing.many_cores.stream import StreamState, begin_input
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS, SharedResource
 from device_agents.emulated_npu.unit_commands import Queue
 

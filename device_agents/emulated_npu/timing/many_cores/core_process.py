@@ -3,7 +3,7 @@
 A core affects other cores only through its IO queue. So it runs ahead until that queue reaches a command whose end
 depends on others, and waits there: for a transfer, which ends when the shared resources say so; in a RECEIVE, for the
 message; in a SEND, for a free ring slot. It also waits between two inputs. When the end is known, the other queue
-catches up, so entries are still served in order of time. many_core_queues.py runs a core whose VFU has a queue, too.
+catches up, so entries are still served in order of time. core_queues.py runs a core whose VFU has a queue, too.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from heapq import heappush
 
 from device_agents.emulated_npu.timing.failures import over_budget
 from device_agents.emulated_npu.timing.latency_hiding import TransferWindow
-from device_agents.emulated_npu.timing.many_core_code import FENCE, POST, TRANSFERS, WAIT, CoreCode
-from device_agents.emulated_npu.timing.many_core_exchange import CoreWaits, exchange, joining, locked_core
-from device_agents.emulated_npu.timing.many_core_stream import EntryTimes, InputRun, StreamState, end_run
+from device_agents.emulated_npu.timing.many_cores.core_code import FENCE, POST, TRANSFERS, WAIT, CoreCode
+from device_agents.emulated_npu.timing.many_cores.exchange import CoreWaits, exchange, joining, locked_core
+from device_agents.emulated_npu.timing.many_cores.stream import EntryTimes, InputRun, StreamState, end_run
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS
 from device_agents.emulated_npu.unit_commands import Queue
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Mfu
-from device_agents.emulated_npu.timing.systolic import systolic_cycles
-from device_agents.emulated_npu.timing.transfer_cost import dims_of
+from device_agents.emulated_npu.timing.cost.systolic import systolic_cycles
+from device_agents.emulated_npu.timing.cost.transfer_cost import dims_of
 from device_agents.emulated_npu.unit_commands import Command, Function
 
 

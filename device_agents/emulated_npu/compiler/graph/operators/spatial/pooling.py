@@ -12,15 +12,15 @@ from device_agents.emulated_npu.compiler.graph.constants import known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
-from device_agents.emulated_npu.compiler.graph.operators.padding import pad_by_zeros
-from device_agents.emulated_npu.compiler.graph.operators.window_attributes import (
+from device_agents.emulated_npu.compiler.graph.operators.spatial.padding import pad_by_zeros
+from device_agents.emulated_npu.compiler.graph.operators.spatial.window_attributes import (
     MAX_SPATIAL_AXES,
     MAX_WINDOW,
     Window,
     read_window,
     triple,
 )
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
 
 COUNT_PADDING = 1

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.cost.transfer_cost import Demand, demands_across, message_ps
 from device_agents.emulated_npu.timing.resources import TICKET_BITS, Resource, transfer_key
-from device_agents.emulated_npu.timing.transfer_cost import Demand, demands_across, message_ps
 from device_agents.emulated_npu.timing.unit_feeds import UnitFeeds
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Wait
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from device_agents.emulated_npu.timing.many_core_code import CoreCode, GroupState, Translation
+from device_agents.emulated_npu.timing.many_cores.core_code import CoreCode, GroupState, Translation
 
 
 class InputRun(NamedTuple):

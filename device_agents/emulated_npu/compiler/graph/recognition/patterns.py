@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from device_agents.emulated_npu.compiler.graph.constants import scalar_of, value_of
-from device_agents.emulated_npu.compiler.graph.expressions import (
+from device_agents.emulated_npu.compiler.graph.operators.normalisation import RECOGNISED
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, ParsedModel
+from device_agents.emulated_npu.compiler.graph.recognition.expressions import (
     Apply,
     Either,
     Expressions,
@@ -21,8 +23,6 @@ from device_agents.emulated_npu.compiler.graph.expressions import (
     SumOf,
     Variable,
 )
-from device_agents.emulated_npu.compiler.graph.operators.normalisation import RECOGNISED
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, ParsedModel
 
 _X = Variable()
 _CUBE = Either(

@@ -8,8 +8,8 @@ from heapq import heappush
 
 from device_agents.emulated_npu.emulator_errors import Deadlock
 from device_agents.emulated_npu.timing.failures import locked
-from device_agents.emulated_npu.timing.many_core_code import RECEIVE, SEND, TRANSFERS, CoreCode, MessageTransfer
-from device_agents.emulated_npu.timing.many_core_stream import StreamState
+from device_agents.emulated_npu.timing.many_cores.core_code import RECEIVE, SEND, TRANSFERS, CoreCode, MessageTransfer
+from device_agents.emulated_npu.timing.many_cores.stream import StreamState
 from device_agents.emulated_npu.timing.resources import TICKET_BITS
 from device_agents.emulated_npu.unit_commands import Queue
 

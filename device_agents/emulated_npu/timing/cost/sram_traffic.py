@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.machine import Mfu
-from device_agents.emulated_npu.timing.transfer_cost import dims_of
+from device_agents.emulated_npu.timing.cost.transfer_cost import dims_of
 from device_agents.emulated_npu.unit_commands import Command, Descriptor, Function, Operand, Space
 
 _NB = (Space.NB, Space.HALO)

@@ -16,9 +16,9 @@ import numpy as np
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import derived, known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
-from device_agents.emulated_npu.compiler.graph.operators.interpolation import cubic_taps
 from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.compiler.graph.operators.spatial.interpolation import cubic_taps
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Binary, DataType, Function, Reduction, Settings
 

@@ -20,8 +20,8 @@ from onnx import (
     inliner,
 )
 
-from device_agents.emulated_npu.compiler.graph.parsed_model import ValueType
-from device_agents.emulated_npu.compiler.graph.type_inference import schema_of, type_proto
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import ValueType
+from device_agents.emulated_npu.compiler.graph.reading.type_inference import schema_of, type_proto
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 
 _DOMAIN = "onnx.function"

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.many_core_code import CoreSteps, Translation
-from device_agents.emulated_npu.timing.many_core_engine import run_engine
-from device_agents.emulated_npu.timing.many_core_stream import InputRun, StreamState
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps, Translation
+from device_agents.emulated_npu.timing.many_cores.engine import run_engine
+from device_agents.emulated_npu.timing.many_cores.stream import InputRun, StreamState
 from device_agents.emulated_npu.timing.resources import Resource
 from device_agents.emulated_npu.unit_commands import Command, Function
 

@@ -10,9 +10,9 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import addition_step
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.compiler.graph.operators.padding import pad_by_zeros
-from device_agents.emulated_npu.compiler.graph.operators.window_attributes import Window, read_window
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.compiler.graph.operators.spatial.padding import pad_by_zeros
+from device_agents.emulated_npu.compiler.graph.operators.spatial.window_attributes import Window, read_window
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Binary, Function
 
 

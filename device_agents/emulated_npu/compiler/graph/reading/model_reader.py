@@ -13,10 +13,16 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from device_agents.emulated_npu.compiler.graph import constants, quantised
-from device_agents.emulated_npu.compiler.graph.functions import Functions
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, ParsedModel, ValueType, shown, untyped
-from device_agents.emulated_npu.compiler.graph.type_inference import (
+from device_agents.emulated_npu.compiler.graph.reading.functions import Functions
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import (
+    OnnxNode,
+    ParsedModel,
+    ValueType,
+    shown,
+    untyped,
+)
+from device_agents.emulated_npu.compiler.graph.reading.type_inference import (
     DATA_TYPES,
     SMALL_ELEMENTS,
     add_node_types,

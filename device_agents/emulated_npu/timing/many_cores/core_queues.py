@@ -1,6 +1,6 @@
 """One core of many with any number of queues, as a coroutine: by the rules of single_core.py.
 
-It is what many_core_process.py is for two queues, and slower: it has an object for each queue.
+It is what core_process.py is for two queues, and slower: it has an object for each queue.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from heapq import heappush
 
 from device_agents.emulated_npu.timing.failures import over_budget
 from device_agents.emulated_npu.timing.latency_hiding import TransferWindow
-from device_agents.emulated_npu.timing.many_core_code import FENCE, POST, TRANSFERS, WAIT, CoreCode
-from device_agents.emulated_npu.timing.many_core_exchange import CoreWaits, exchange, joining, locked_core
-from device_agents.emulated_npu.timing.many_core_stream import EntryTimes, InputRun, StreamState, end_run
+from device_agents.emulated_npu.timing.many_cores.core_code import FENCE, POST, TRANSFERS, WAIT, CoreCode
+from device_agents.emulated_npu.timing.many_cores.exchange import CoreWaits, exchange, joining, locked_core
+from device_agents.emulated_npu.timing.many_cores.stream import EntryTimes, InputRun, StreamState, end_run
 from device_agents.emulated_npu.timing.resources import NEVER
 from device_agents.emulated_npu.unit_commands import Queue
 

@@ -31,7 +31,7 @@ import math
 from collections.abc import Mapping
 
 from device_agents.emulated_npu.arithmetic import ceil_div
-from device_agents.emulated_npu.timing.transfer_cost import dims_of, present
+from device_agents.emulated_npu.timing.cost.transfer_cost import dims_of, present
 from device_agents.emulated_npu.unit_commands import Activation, Binary, Command, Function, Reduction
 
 _SPECIALS: Mapping[Activation, int] = {
