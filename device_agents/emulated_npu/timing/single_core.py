@@ -18,7 +18,7 @@ Only queue entries are events. The control unit reads no semaphore, so it runs a
 that is not served yet. The earliest head is served first, so semaphores change in order of time even
 if a program posts after, in program order, it waits.
 
-The engine for many cores (many_cores/core_process.py) follows the same rules, without the causes, and is slower for one core.
+The engine for many cores (many_cores/core_process.py) follows the same rules, without the causes; it is slower for one.
 """
 
 from __future__ import annotations
