@@ -13,11 +13,11 @@ from timed_programs import compute, load, machine, steps_of
 
 from device_agents.emulated_npu.compiler.prediction.split_choice import choose_splits
 from device_agents.emulated_npu.machine import Machine, find_machine, load_preset, parse_machine, preset_text
-from device_agents.emulated_npu.timing.many_core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_cores.stream_timing import StreamTiming, simulate_cores
 from device_agents.emulated_npu.timing.resources import Resource
-from device_agents.emulated_npu.timing.stream_timing import StreamTiming, simulate_cores
 from device_agents.emulated_npu.unit_commands import Item, Post, Queue, Wait
-from harness.npu.split_study import layer_ps
+from harness.npu.split.split_study import layer_ps
 
 _PLAIN = machine(cores=ONE_CHIP)
 _MULTICAST = replace(_PLAIN, cores=replace(ONE_CHIP, multicast=True))

@@ -30,11 +30,12 @@ from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.machine.description import CoreKind
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Space
-from harness.npu.split_study import layer_ps
+from harness.npu.split.split_study import layer_ps
 
 
 def _drawn_splits(draw: Callable[..., Any], graph: Graph, sizes: Mapping[int, int]) -> dict[int, LayerSplit]:
     """Draw a kind of split for each layer, or none; `sizes` has the number of cores of the layer's group."""
+
     def shares(cores: int) -> st.SearchStrategy[list[int]]:
         return st.lists(st.integers(1, 4), min_size=2, max_size=cores)
 

@@ -89,7 +89,9 @@ class ChainPlan:
     def keeps_weights(self) -> bool:
         """Whether all weights stay in SB, so that the plan is the same for every SB that holds them."""
         plans = self.weights
-        return all(layer.weights is not None and plans[layer.index].resident for layer in self.layers if layer.index in plans)
+        return all(
+            layer.weights is not None and plans[layer.index].resident for layer in self.layers if layer.index in plans
+        )
 
     @property
     def loads_ahead(self) -> bool:
