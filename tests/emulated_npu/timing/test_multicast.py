@@ -61,13 +61,15 @@ def test_cores_of_other_groups_and_other_bytes_have_their_own_reads() -> None:
     assert _ends_ns(_run([load(100)], [load(100)], described=_PLAIN)) == [200, 200]
 
 
-@given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=5), st.integers(0, 9))
-@settings(max_examples=150, deadline=None)
-def test_loads_end_no_later_for_multicast(sizes: list[list[int]], latency_ns: int) -> None:
-    """The last of cores that only load ends no later with multicast; the bytes lie between once and once for each."""
-    late = replace(_PLAIN.ddr, latency_ns=float(latency_ns))
+@given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=5))
+@settings(max_examples=200, deadline=None)
+def test_loads_end_no_later_for_multicast(sizes: list[list[int]]) -> None:
+    """The last of cores that only load ends no later with multicast; the bytes lie between once and once for each.
+
+    The memory has no latency: cores that wait for it together could end up with more to do at the end.
+    """
     programs: list[list[Item]] = [[load(size, address=100 * size) for size in each] for each in sizes]
-    own, shared = (_run(*programs, described=replace(each, ddr=late)) for each in (_PLAIN, _MULTICAST))
+    own, shared = (_run(*programs, described=each) for each in (_PLAIN, _MULTICAST))
     rounding_ns = len(sizes) * max(map(len, sizes)) / 1000
     assert max(_ends_ns(shared)) <= max(_ends_ns(own)) + rounding_ns
     assert max(map(sum, sizes)) - 1 <= _moved_bytes(shared) <= _moved_bytes(own) == sum(map(sum, sizes))

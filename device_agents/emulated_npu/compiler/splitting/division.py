@@ -39,9 +39,10 @@ class Crossing:
 class GroupGraph:
     """What one core group runs: one graph for each core, and one graph of all that the memory of the group holds.
 
-    `machines` are those of the cores, with the group's share of the memories. `stage` is the position in the pipeline. `depth` is
-    the number of inputs for which the group holds what it receives: one more than the most stages that a value passes
-    on its way here. `slots` has this number for each value that other groups send. `graph` has the setup of the group.
+    `machines` are those of the cores, with the group's share of the memories. `stage` is the position in the pipeline.
+    `depth` is the number of inputs for which the group holds what it receives: one more than the most stages that a
+    value passes on its way here. `slots` has this number for each value that other groups send. `graph` has the setup
+    of the group.
     """
 
     name: str

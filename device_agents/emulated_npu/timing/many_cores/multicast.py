@@ -37,7 +37,7 @@ class Multicast:
         self._joined: dict[int, list[tuple[int, int]]] = {}  # by ticket: later ones, and the work that they have missed
 
     def joins(self, ticket: int, resource: SharedResource, now_ps: int) -> bool:
-        """Note that a transfer begins; return whether its bytes are on their way, so that it takes no part of its own."""
+        """Note that a transfer begins; return whether its bytes are on their way, and it needs no read of its own."""
         read = self._reads.get(ticket)
         if read is None:
             return False
@@ -53,7 +53,7 @@ class Multicast:
         return True
 
     def ended(self, ticket: int, resource: SharedResource, now_ps: int) -> list[int]:
-        """Return the transfers that end with one, itself first; the others that it reached read what they have missed."""
+        """Return the transfers that end with one, itself first; others that it reached read what they have missed."""
         found = [ticket]
         read = self._reads.get(ticket)
         flight = None if read is None else self._flights.get(read.key)

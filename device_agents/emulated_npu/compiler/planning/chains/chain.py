@@ -88,10 +88,8 @@ class ChainPlan:
     @property
     def keeps_weights(self) -> bool:
         """Whether all weights stay in SB, so that the plan is the same for every SB that holds them."""
-        plans = self.weights
-        return all(
-            layer.weights is not None and plans[layer.index].resident for layer in self.layers if layer.index in plans
-        )
+        constant = {layer.index for layer in self.layers if layer.weights is not None}
+        return all(plan.resident and index in constant for index, plan in self.weights.items())
 
     @property
     def loads_ahead(self) -> bool:

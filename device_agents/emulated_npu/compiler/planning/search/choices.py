@@ -93,7 +93,5 @@ def estimate_of(chains: Sequence[TimedPlan], room: Room, assumption: Assumption)
     times = [each.times for each in chains]
     if all(one.sb_bytes + other.sb_bytes <= room.sb_bytes for one, other in itertools.pairwise(plans)):
         times = [in_sequence(times)]
-    nb_bytes, halo_bytes = (
-        max(sizes) for sizes in zip(*((plan.nb_bytes, plan.halo_bytes) for plan in plans), strict=True)
-    )
+    nb_bytes, halo_bytes = max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)
     return ChainEstimate(assumption.predicted_ps(times), nb_bytes, halo_bytes, room.nb_bytes)
