@@ -18,7 +18,7 @@ from device_agents.emulated_npu.compiler.planning.chains.sampled_reads import wi
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, NotTileable
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import ChainKeys
 from device_agents.emulated_npu.compiler.planning.search.chain_search import ChainSearch
-from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS, ChainEstimate, Choice, Way
+from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS, Assumption, ChainEstimate, Choice, Way
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
@@ -129,7 +129,7 @@ class Planner:
         """Return the best way to run layers [start, end) as one chain; raises DoesNotFit if there is none."""
         if (start, end) not in self._ways:
             self._ways[start, end] = self._all_ways(self._chain(start, end))
-        assumption = ASSUMPTIONS[self._assumed]
+        assumption = self._assumptions(start, end)[self._assumed]
         ways = [way for way in self._ways[start, end] if assumption.trusting or not way.doubtful]
         choices = sorted((way.chosen(assumption) for way in ways), key=lambda choice: choice.predicted_ps)
         chosen = _with_fewest_passes(choices) if self._machine.vfu_queue_depth and choices[0].overlaps else choices[0]
@@ -195,7 +195,7 @@ class Planner:
 
     def _estimated(self, start: int, end: int) -> ChainEstimate | None:
         """Return the estimate of layers [start, end) as one chain, None if they do not fit; equal chains share it."""
-        key = self._keys.key(start, end)
+        key = self._keys.key(start, end), start == 0, end == len(self._graph.layers)
         if key not in self._known:
             self._known[key] = self._estimates(key, start, end)
         found = self._known[key]
@@ -211,7 +211,7 @@ class Planner:
         found = []
         for room in self._rooms:
             with contextlib.suppress(DoesNotFit, NotTileable):
-                found.append(self._search.estimates(chain, room))
+                found.append(self._search.estimates(chain, room, self._assumptions(start, end)))
         if not found and end - start == 1:
             chosen = self.decide(start, end).chosen
             nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
@@ -219,6 +219,10 @@ class Planner:
             room_bytes = min(room.nb_bytes for room in self._rooms)
             return (ChainEstimate(chosen.predicted_ps, nb_bytes, halo_bytes, room_bytes),) * len(ASSUMPTIONS)
         return tuple(min(each, key=lambda estimate: estimate.predicted_ps) for each in zip(*found, strict=True))
+
+    def _assumptions(self, start: int, end: int) -> tuple[Assumption, ...]:
+        """Return ASSUMPTIONS for the chain of layers [start, end)."""
+        return tuple(one.between(start == 0, end == len(self._graph.layers)) for one in ASSUMPTIONS)
 
     def starts(self, end: int) -> Sequence[int]:
         """Return where a chain up to `end` may begin, by the options."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
@@ -37,7 +37,13 @@ from device_agents.emulated_npu.compiler.planning.chains.weights import (
     uses_weight_buffer,
 )
 from device_agents.emulated_npu.compiler.planning.search.chain_times import ChainTimes, QueueTimes, TimedPlan
-from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS, ChainEstimate, Way, estimate_of
+from device_agents.emulated_npu.compiler.planning.search.choices import (
+    ASSUMPTIONS,
+    Assumption,
+    ChainEstimate,
+    Way,
+    estimate_of,
+)
 from device_agents.emulated_npu.compiler.planning.search.cuts import (
     CutCandidates,
     Cuts,
@@ -92,32 +98,34 @@ class ChainSearch:
         self._plans: dict[object, dict[int, ChainPlan]] = {}
         self._candidates = CutCandidates(options.tile, values)
 
-    def estimates(self, chain: Chain, room: Room) -> tuple[ChainEstimate, ...]:
-        """Return quick estimates of good choices, one for each of ASSUMPTIONS; raises as `choices`."""
+    def estimates(self, chain: Chain, room: Room, assumptions: Sequence[Assumption]) -> tuple[ChainEstimate, ...]:
+        """Return quick estimates of good choices, one for each assumption; raises as `choices`."""
         sweeps = self._sweeps(chain, room)
         found: list[tuple[ChainEstimate, ...]] = []
         problem: DoesNotFit | NotTileable | None = None
         for parts in sweeps:
             try:
-                found.append(self._swept(parts, chain, room))
+                found.append(self._swept(parts, chain, room, assumptions))
             except (DoesNotFit, NotTileable) as error:
                 problem = error
         if not sweeps or self._residency(chain.layers[0]) != "weights":
             try:
                 plans = self._coarsest(chain, room, _effort(chain))
-                found.append(tuple(estimate_of([one.fastest(plans)], room, one) for one in ASSUMPTIONS))
+                found.append(tuple(estimate_of([one.fastest(plans)], room, one) for one in assumptions))
             except (DoesNotFit, NotTileable) as error:
                 problem = error
         if problem is not None and not found:
             raise problem
         return tuple(min(each, key=lambda estimate: estimate.predicted_ps) for each in zip(*found, strict=True))
 
-    def _swept(self, parts: tuple[HardwareLayer, ...], chain: Chain, room: Room) -> tuple[ChainEstimate, ...]:
+    def _swept(
+        self, parts: tuple[HardwareLayer, ...], chain: Chain, room: Room, assumptions: Sequence[Assumption]
+    ) -> tuple[ChainEstimate, ...]:
         """Return the estimates of a layer in parts, one after the other; parts of equal size take the same time."""
         alike = {part.output.shape: part for part in parts}
         each = {shape: self._plans_of(part, chain, room) for shape, part in alike.items()}
         return tuple(
-            estimate_of([one.fastest(each[part.output.shape]) for part in parts], room, one) for one in ASSUMPTIONS
+            estimate_of([one.fastest(each[part.output.shape]) for part in parts], room, one) for one in assumptions
         )
 
     def ways(self, chain: Chain, room: Room) -> Iterator[Way]:
@@ -212,15 +220,18 @@ class ChainSearch:
             return []
         if max(times.io_ps, times.unit_ps) >= times.together_ps:
             return []
-        efforts = [effort, _overlapping(effort)] if times.unit_ps < times.cp_ps else [effort]
-        _, *stages = itertools.islice(self._candidates.stages(chain.layers), 2)
-        found = [
-            each
-            for rows, *_ in filter(None, stages)
-            for tried in efforts
-            for each in self._finer(rows, math.inf, chain, room, replace(tried, finer=max(1, tried.finer)))
-        ]
-        return [replace(each, doubtful=not _is_faster(each.times, times)) for each in found]
+        tried, wanted = replace(effort, finer=max(1, effort.finer)), 2 * whole.plan.nb_bytes / max(1, room.nb_bytes)
+        found: list[ChainPlan] = []
+        stages = itertools.islice(self._candidates.stages(chain.layers), 1, effort.stages)
+        for group in itertools.chain.from_iterable(stages):
+            candidates = [cuts for cuts in group if _is_searched(chain.layers[-1], cuts, effort.tiles)]
+            # Two passes at a time may need more room than one pass, and the first axis may not be one that chains cut.
+            with contextlib.suppress(DoesNotFit, NotTileable):
+                found += self._coarsest_whole(candidates, wanted, chain, room, tried) if candidates else []
+            if found:
+                break
+        timed = map(self._times.timed, found)
+        return [replace(each, doubtful=not _is_faster(each.times, times)) for each in timed]
 
     def _finer(
         self, candidates: Iterable[Cuts], fastest_ps: float, chain: Chain, room: Room, effort: _Effort

@@ -14,24 +14,32 @@ from device_agents.emulated_npu.compiler.planning.search.chain_times import Queu
 class Assumption:
     """What the choice of chains assumes of their neighbours, which are not chosen yet.
 
-    `hidden` is the share of a chain's first loads and last stores that neighbours hide. `trusting` choices divide a
-    chain that fits in one pass wherever that is predicted to be faster; others only where it is beyond doubt.
+    `before` and `after` are the shares of a chain's first loads and last stores that neighbours hide. `trusting`
+    choices divide a chain that fits in one pass wherever that is predicted to be faster; others only where it is beyond
+    doubt.
     """
 
-    hidden: float
+    before: float
+    after: float
     trusting: bool
+
+    def between(self, is_first: bool, is_last: bool) -> Assumption:
+        """Return the assumption for a chain by its place: before the first and after the last one there is nothing."""
+        if not is_first and not is_last:
+            return self
+        return Assumption(0.0 if is_first else self.before, 0.0 if is_last else self.after, self.trusting)
 
     def predicted_ps(self, times: Sequence[QueueTimes]) -> int:
         """Return the time of chains in sequence."""
-        return sum(each.beside_ps(self.hidden) for each in times)
+        return sum(each.beside_ps(self.before, self.after) for each in times)
 
     def fastest(self, timed: Sequence[TimedPlan]) -> TimedPlan:
         """Return the fastest plan."""
         trusted = [each for each in timed if self.trusting or not each.doubtful]
-        return min(trusted, key=lambda each: each.times.beside_ps(self.hidden))
+        return min(trusted, key=lambda each: each.times.beside_ps(self.before, self.after))
 
 
-ASSUMPTIONS = (Assumption(0.0, False), Assumption(0.0, True), Assumption(0.5, True))
+ASSUMPTIONS = (Assumption(0.0, 0.0, False), Assumption(0.0, 0.0, True), Assumption(0.5, 0.5, True))
 """The assumptions that are tried; the formula then says which fits the network."""
 
 
