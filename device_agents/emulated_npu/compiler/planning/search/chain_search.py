@@ -198,7 +198,9 @@ class ChainSearch:
                     problems.append(error)
                 except NotTileable:
                     continue
-                if len(chain.layers) > 1 and found and found[0].passes < _MANY_PASSES and not products:
+                # Groups of other layers differ in the order in which they read memory: the first that fits may be slow.
+                enough = is_windowed(last) and not products and len(chain.layers) > 1
+                if enough and found and found[0].passes < _MANY_PASSES:
                     break
             if found:
                 timed = list(map(self._times.timed, found))
