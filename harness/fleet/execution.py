@@ -41,7 +41,7 @@ from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.forecast import ClosingForecast
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING
-from harness.measure.noise.campaign_noise import judge_campaign
+from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign
 from harness.measure.noise.steadiness import check_steady
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
 from harness.measure.progress import Observer, followed_by, ignore, notes_of
@@ -191,7 +191,8 @@ def _judged(
         measure_further_processes(
             device, journal, campaign, variant, gate=gate, stop=stop, observe=observe, time_limit=time_limit
         )
-    return replace(outcome, result=replace(result, machine=judge_campaign(journal, campaign)))
+    machine = judge_campaign(journal, campaign, phases_of_campaign(journal, campaign).slow_share)
+    return replace(outcome, result=replace(result, machine=machine))
 
 
 def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> ProfileOutcome:

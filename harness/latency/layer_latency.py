@@ -40,7 +40,7 @@ class CampaignData:
 
     `batches` are the summaries of each batch in which a probe was visited, by probe and number of the batch, for probes
     whose latency depends on what else is in the batch. Others are not in it. `slowdown` is what slow phases of the
-    machine added to all runs on average, as a fraction.
+    machine added to all runs on average, as a fraction; `slow_share` is the share of runs in these phases.
     """
 
     layers: Sequence[LayerProbes]
@@ -51,6 +51,7 @@ class CampaignData:
     summaries: Mapping[str, Measurement]
     batches: Mapping[str, Mapping[int, Measurement]] = field(default_factory=dict)
     slowdown: float = 0.0
+    slow_share: float = 0.0
 
 
 @dataclass(frozen=True)

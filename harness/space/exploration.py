@@ -11,7 +11,7 @@ from harness.errors import CampaignIncomplete, UnsupportedNetwork
 from harness.latency.estimators import LEAST_LATENCY_S, estimate_layers
 from harness.latency.layer_latency import Latency
 from harness.latency.method_names import DEFAULT_METHOD
-from harness.lut.build import read_campaign
+from harness.lut.campaign_source import read_campaign
 from harness.measure.campaign import CampaignRun
 from harness.measure.core_caches import core_cache_bytes
 from harness.measure.device_requests import device_s
