@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date, time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -74,12 +74,8 @@ def run(
 
     from harness.nightly.night import current_night, engine_of, run_night
 
-    found = _plan(workspace, plan)
+    found = _plan(workspace, plan, engine)
     check_results([path for path in (markdown, junit, html) if path is not None], [found.path])
-    if engine is not None:
-        from harness.fleet.cluster.access import engine_address
-
-        found = replace(found, scheduler=engine_address(engine))
     which = _night(night, current_night(found))
     if dry_run:
         show_forecast(found, workspace, which, json)
@@ -100,19 +96,20 @@ def run(
         show_night(report)
     for path in written:
         note(f"Report: {path}")
+    _end_with_verdict(report, written[0])
+
+
+def _end_with_verdict(report: NightReport, written: Path) -> None:
+    """End the command as the night ended: interrupted, or with the exit code of its verdict."""
+    from harness.report.nights.nightly_markdown import verdict
+
     if report.stopped:
         step = "Run the same command again: it continues and replaces the report"
         raise Interrupted("The night was stopped", why="All measurements are kept and reported", next_step=step)
     if report.exit_code:
-        _end_with_verdict(report, written[0])
-
-
-def _end_with_verdict(report: NightReport, written: Path) -> NoReturn:
-    from harness.report.nights.nightly_markdown import verdict
-
-    plain = verdict(report).replace("*", "").replace("\\", "")
-    print_error(HarnessError(printable(plain), next_step=f"See {written}"))
-    raise typer.Exit(report.exit_code)
+        plain = verdict(report).replace("*", "").replace("\\", "")
+        print_error(HarnessError(printable(plain), next_step=f"See {written}"))
+        raise typer.Exit(report.exit_code)
 
 
 @contextlib.contextmanager
@@ -245,10 +242,13 @@ def install(
         note(_LINGER)
 
 
-def _plan(workspace: Workspace, path: Path | None) -> NightPlan:
+def _plan(workspace: Workspace, path: Path | None, engine: str | None = None) -> NightPlan:
+    """Return the plan, whose jobs run with this engine if one is given."""
+    from harness.fleet.cluster.access import engine_address
     from harness.nightly.night_plan import PLAN_NAME, load_plan
 
-    return load_plan(path or workspace.root / PLAN_NAME)
+    found = load_plan(path or workspace.root / PLAN_NAME)
+    return found if engine is None else replace(found, scheduler=engine_address(engine))
 
 
 def _night(text: str | None, tonight: date) -> date:
