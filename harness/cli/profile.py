@@ -51,7 +51,7 @@ DryRun = Annotated[
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new campaign instead of resuming.")]
 
 
-# Each parameter is an option of the command.
+# Each parameter is an option of the command; its length is theirs.
 @spread
 def profile(
     models: arguments.OptionalModels = None,

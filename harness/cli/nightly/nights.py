@@ -30,22 +30,24 @@ if TYPE_CHECKING:
     from harness.nightly.night_report import NightReport
 
 PlanPath = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Plan file (default: nightly.toml).")]
+Night = Annotated[
+    str | None,
+    typer.Option("--night", metavar="DATE", help="Date of the night, such as 2026-11-20 (default: tonight)."),
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine", metavar="ENGINE", help="Run jobs with this engine instead of the plan's: local or dask=ADDRESS."
+    ),
+]
 _DAY_S = 86400.0
 _LINGER = "It runs while you are logged in; after `loginctl enable-linger` it always runs"
 
 
 def run(
     plan: PlanPath = None,
-    night: Annotated[
-        str | None,
-        typer.Option("--night", metavar="DATE", help="Date of the night, such as 2026-11-20 (default: tonight)."),
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            "--engine", metavar="ENGINE", help="Run jobs with this engine instead of the plan's: local or dask=ADDRESS."
-        ),
-    ] = None,
+    night: Night = None,
+    engine: Engine = None,
     markdown: Annotated[
         Path | None,
         typer.Option("--markdown", metavar="FILE", help="Also write the report to this file.", callback=result_file),
