@@ -92,12 +92,6 @@ def subtraction(layer: LayerProbes, method: Subtraction, data: CampaignData) -> 
     return Combination({layer.layer: 1.0, baseline: -1.0}, row)
 
 
-def slope_over_copies(layer: LayerProbes, measured: Mapping[str, Measurement]) -> Latency | None:
-    """Return the weighted slope of totals over copies, or None where the stacks were not all measured."""
-    found = slope(layer, measured)
-    return None if found is None else found.latency(measured)
-
-
 def slope(layer: LayerProbes, measured: Mapping[str, Measurement]) -> Combination | None:
     """Return the weights of the totals in their slope over copies, or None where not all were measured."""
     if not layer.stacks or any(stack not in measured for stack in layer.stacks):
