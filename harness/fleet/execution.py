@@ -49,7 +49,7 @@ from harness.measure.request import ProfileRequest
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
 from harness.space.exploration import explore_space
-from harness.space.space import SearchSpace, load_space
+from harness.space.space import LayerSpace, load_space
 from harness.workspace import Workspace
 
 _STALE_LEASE_S = Deadlines.lease_ttl_s + Deadlines.margin_s
@@ -146,7 +146,7 @@ def _attempt(
             run = _foreseeing(run, opened_s - started_s, time.monotonic() - opened_s)
             reached = replace(bare, golden_s=golden.latency_s, fingerprint=run.fingerprint)
             outcome = (
-                _explore(reached, run, subject) if isinstance(subject, SearchSpace) else _measure(reached, run, subject)
+                _explore(reached, run, subject) if isinstance(subject, LayerSpace) else _measure(reached, run, subject)
             )
             try:
                 check_golden_again(run, golden)
@@ -211,7 +211,7 @@ def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> Profil
         return replace(reached, notes=(str(error),))
 
 
-def _explore(bare: ProfileOutcome, run: DeviceRun, space: SearchSpace) -> ProfileOutcome:
+def _explore(bare: ProfileOutcome, run: DeviceRun, space: LayerSpace) -> ProfileOutcome:
     journal = run.journal
     found = explore_space(run, space, bare.request, excluded=PENDING)
     if not found.campaigns:

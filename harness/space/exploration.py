@@ -29,7 +29,7 @@ from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.space.configuration import Configuration
 from harness.space.planner import Round, RoundResult, SpaceResult, explore
 from harness.space.sampling import SpaceLayers
-from harness.space.space import SearchSpace
+from harness.space.space import LayerSpace
 
 MAX_PART_LAYERS = 64
 MAX_PART_BYTES = 1 << 29
@@ -56,7 +56,7 @@ class SpaceProfile:
 
 def explore_space(
     run: DeviceRun,
-    space: SearchSpace,
+    space: LayerSpace,
     request: ProfileRequest,
     *,
     excluded: str | None = None,
