@@ -93,7 +93,7 @@ def profile(
 
     from harness.cli.profile_output import show_dry_run, show_profiles
     from harness.device.inventory import load_inventory
-    from harness.fleet.selection import select
+    from harness.fleet.device_selection import select
     from harness.measure.request import ProfileRequest
 
     names = arguments.parse_names(found.default_device if device is None and not group and not everything else device)

@@ -11,9 +11,9 @@ from typing import NoReturn
 from harness.errors import ConfigurationError
 from harness.imports.cells import BadRow, Row
 from harness.imports.latencies import NotMeasured, RowLatency, combined, latency_of, without_overhead
-from harness.imports.layer_network import PlacedLayer, keyed_layer
 from harness.imports.layer_spec import spec_of
 from harness.imports.mapping import NetworkRows, NodeRows, OperatorRows
+from harness.imports.one_layer_network import PlacedLayer, keyed_layer
 from harness.imports.source_file import SourceFile
 from harness.lut.entry_rows import MAX_ENTRIES
 from harness.network.network import ITEM_BYTES

@@ -12,8 +12,8 @@ from harness.errors import NetworkError
 from harness.imports.cells import BadRow, Column, Row, read_as, word
 from harness.imports.imported_layers import ImportedLayer, RowCounts, lines_of, moved_bytes
 from harness.imports.latencies import NotMeasured, RowLatency, combined, latency_of, without_overhead
-from harness.imports.layer_network import PlacedLayer
 from harness.imports.mapping import NetworkRows, NodeRows
+from harness.imports.one_layer_network import PlacedLayer
 from harness.imports.source_file import SourceFile
 from harness.network.fusion.fusion_rules import FusionRule, ReportedGroups, structure_of
 from harness.network.layers import context_of, cut

@@ -27,8 +27,8 @@ from harness.network.layers import context_of
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.space.configuration import Configuration
+from harness.space.drawn_layers import SpaceLayers
 from harness.space.planner import Round, RoundResult, SpaceResult, explore
-from harness.space.sampling import SpaceLayers
 from harness.space.space import LayerSpace
 
 MAX_PART_LAYERS = 64

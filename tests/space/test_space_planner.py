@@ -11,8 +11,8 @@ from stepping_machine import SPACE, measure
 from harness.errors import ConfigurationError
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.space.configuration import Configuration
+from harness.space.drawn_layers import SpaceLayers
 from harness.space.planner import Round, RoundResult, SpaceResult, explore
-from harness.space.sampling import SpaceLayers
 from harness.space.space import LayerSpace
 
 LAYERS = SpaceLayers(SPACE)

@@ -133,7 +133,7 @@ def status(plan: PlanPath = None, directory: arguments.WorkspaceFolder = None, j
     workspace = find_workspace(directory)
 
     from harness.device.inventory import load_inventory
-    from harness.fleet.selection import select
+    from harness.fleet.device_selection import select
     from harness.nightly.night_plan import PLAN_NAME
     from harness.nightly.night_report import json_data
     from harness.nightly.status import night_status
