@@ -1,15 +1,17 @@
 """Latencies of chains of layers from windows of a network, and each layer's share of its chain.
 
-A network takes the sum of its chains and of their meetings. A meeting, the time of two chains together minus those of
-each, is charged to both chains in proportion to their own times, with an error for the choice of proportion. Chains
-share errors through common windows, the layers in front of these, and the overhead; the covariance includes them.
+A network takes the sum of its chains, of their meetings, and of the reaches of long windows. A meeting is the time of
+two chains together minus those of each. A saving is charged to the chain whose work it hides, other meetings to both
+chains in proportion to their own times, with an error for the choice. Chains share errors through common windows, the
+layers in front of these, and the overhead; the covariance includes them.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,24 +92,24 @@ def chain_equations(
         meetings = (_meeting(one, other) for one, other in itertools.pairwise(window))
         contents = (*front, *map(_chain, window), *meetings)
         add((chain.meeting, chain.alone, behind.alone), chain.meeting, *contents)
-    met = {name for _, amounts in equations.values() for name in amounts}
-    for held in _long_windows(chains):
-        probes = (held[0].check, *filter(None, (held[0].check_null,)))
-        if not all(name in measured for name in probes) or not all(_known(one, measured) for one in held):
+    found = {name for _, amounts in equations.values() for name in amounts}
+    for window in _long_windows(chains):
+        if not window.is_known(measured) or not found.issuperset(window.inside):
             continue
-        front = _front(held[0].check_null)
+        front = _front(window.null)
         if front:
-            add((held[0].check_null,), held[0].check_null, *front)
-        meetings = (_meeting(one, other) for one, other in itertools.pairwise(held))
-        contents = (*front, *map(_chain, held), *(name for name in meetings if name in met), _reach(held[0]))
-        add((held[0].check, held[0].alone), held[0].check, *contents)
+            add((window.null,), window.null, *front)
+        meetings = (_meeting(one, other) for one, other in itertools.pairwise(window.held))
+        parts = (*map(_chain, window.held), *(name for name in meetings if name in found), *window.inside)
+        add((window.probe, window.held[0].alone), window.probe, *front, *parts, window.reach)
+        found.add(window.reach)
     return equations
 
 
 def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainLatencies:
     """Return the chains in the solution, each with its part of its meetings with the previous and the next one.
 
-    What a long window takes beyond its chains and meetings is charged to all of its chains in proportion. A chain left
+    What a long window takes beyond everything else in it is charged to all of its chains in proportion. A chain left
     with less than LEAST_SHARE of its own time keeps that much, and its neighbours are charged the rest: sums over
     networks do not change.
     """
@@ -115,6 +117,8 @@ def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainL
     known = [(chain, behind) for chain, behind in _with_next(chains) if _chain(chain) in names]
     alone = [solution.index(_chain(chain)) for chain, _ in known]
     alone_s = np.maximum(solution.values[alone], _LEAST_S)
+    weights = [sum(chain.weight_bytes) for chain, _ in known]
+    byte_s = min((time_s / size for time_s, size in zip(alone_s, weights, strict=True) if size), default=0.0)
     charged = np.zeros((len(known), len(solution.names)))
     charged[range(len(known)), alone] = 1.0
     charging = np.zeros((len(known), len(known)))
@@ -124,15 +128,16 @@ def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainL
         meeting = solution.index(_meeting(chain, behind))
         both = [at, at + 1]
         parts = alone_s[both] / alone_s[both].sum()
-        charged[both, meeting] += parts
+        hidden = _hidden(-float(solution.values[meeting]), weights[at + 1] * byte_s)
+        charged[both, meeting] += parts if hidden is None else [1 - hidden, hidden]
         # The meeting's own error is already in the covariance.
         beyond = max(0.0, float(solution.values[meeting] ** 2 - solution.variances[meeting]))
         charging[np.ix_(both, both)] += beyond * parts.prod() * np.array([[1.0, -1.0], [-1.0, 1.0]])
     places = {id(chain): at for at, (chain, _) in enumerate(known)}
-    for held in _long_windows([chain for chain, _ in known]):
-        if _reach(held[0]) not in names:
+    for window in _long_windows([chain for chain, _ in known]):
+        if window.reach not in names:
             continue
-        reach, within = solution.index(_reach(held[0])), [places[id(one)] for one in held]
+        reach, within = solution.index(window.reach), [places[id(one)] for one in window.held]
         parts = alone_s[within] / alone_s[within].sum()
         charged[within, reach] += parts
         beyond = max(0.0, float(solution.values[reach] ** 2 - solution.variances[reach]))
@@ -180,27 +185,46 @@ def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency])
     return LayerShares(tuple(owners), places, charged @ latencies.values, covariance)
 
 
+def reach_errors(chains: Sequence[ChainProbes], solution: Solution) -> dict[str, float]:
+    """Return the relative error of sums of chains and meetings by network, as the longest windows show it.
+
+    It is what windows across two others take beyond these, or, where a network has none, what windows take beyond
+    chains and meetings: it stands for what still longer windows would show.
+    """
+    names = frozenset(solution.names)
+
+    def seconds(contents: Iterable[str]) -> float:
+        return sum(float(solution.values[solution.index(name)]) for name in contents if name in names)
+
+    beyond: dict[tuple[str, bool], list[tuple[float, float]]] = defaultdict(list)
+    for window in _long_windows(chains):
+        if window.reach in names:
+            meetings = (_meeting(one, other) for one, other in itertools.pairwise(window.held))
+            whole_s = seconds((*map(_chain, window.held), *meetings, *window.inside, window.reach))
+            reach_s = seconds([window.reach])
+            # Windows across others hold each chain twice.
+            share = 2 if window.inside else 1
+            beyond[window.held[0].network, bool(window.inside)].append((reach_s, whole_s / share))
+    longest = dict(sorted(beyond.items()))
+    return {network: _error_of_sum(found) for (network, _), found in longest.items()}
+
+
 def check_residuals(
     chains: Sequence[ChainProbes],
     solution: Solution,
     terms: Mapping[str, OverheadTerms],
     measured: Mapping[str, Measurement],
 ) -> dict[str, float]:
-    """Return the relative error of chains and meetings on windows of several chains, by network.
-
-    Errors of one sign add up over a network, others partly cancel: the larger of their sum and the root of their
-    squares counts. It also stands for what still longer windows would show if these windows are part of the fit.
-    """
+    """Return the relative error of sums of windows of neighbours on windows of several of them, by network."""
     names = frozenset(solution.names)
     overhead = {name: float(solution.values[solution.index(name)]) for name in COLUMNS if name in names}
-    differences: dict[str, list[float]] = defaultdict(list)
-    whole: dict[str, float] = defaultdict(float)
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for at, first in enumerate(chains):
         held = chains[at : at + first.checked]
-        meetings = (_meeting(one, other) for one, other in itertools.pairwise(held))
-        parts = [*map(_chain, held), *(name for name in meetings if name in names or not first.ordered)]
+        parts = [*map(_chain, held), *(_meeting(one, other) for one, other in itertools.pairwise(held))]
         nulls = {first.check_null} - {""}
-        if not first.check or not {first.check, *nulls} <= measured.keys() or not names.issuperset(parts):
+        is_measured = {first.check, *nulls} <= measured.keys() and names.issuperset(parts)
+        if first.ordered or not first.check or not is_measured:
             continue
         left_s = measured[first.check].latency_s - sum(measured[null].latency_s for null in nulls)
         amounts = dict(zip(COLUMNS, row_of(terms[first.check]), strict=True))
@@ -208,12 +232,9 @@ def check_residuals(
             amounts = {name: amounts[name] - one for name, one in zip(COLUMNS, row_of(terms[null]), strict=True)}
         left_s -= sum(overhead.get(name, 0.0) * amount for name, amount in amounts.items())
         taken_s = sum(float(solution.values[solution.index(part)]) for part in parts)
-        differences[first.network].append(taken_s - left_s)
-        whole[first.network] += left_s
+        found[first.network].append((taken_s - left_s, left_s))
     return {
-        network: max(abs(sum(found)), sum(one**2 for one in found) ** 0.5) / whole[network]
-        for network, found in differences.items()
-        if whole[network] > 0
+        network: _error_of_sum(windows) for network, windows in found.items() if sum(left for _, left in windows) > 0
     }
 
 
@@ -244,15 +265,42 @@ def _with_next(chains: Sequence[ChainProbes]) -> Iterator[tuple[ChainProbes, Cha
         yield chain, behind if follows else None
 
 
-def _long_windows(chains: Sequence[ChainProbes]) -> Iterator[Sequence[ChainProbes]]:
-    """Yield the chains of each check window of a device that chains layers.
+@dataclass(frozen=True)
+class _LongWindow:
+    """A window of several chains; `inside` are the unknown reaches of the long windows in it."""
+
+    held: Sequence[ChainProbes]
+    probe: str
+    null: str
+    inside: tuple[str, ...] = ()
+
+    @property
+    def reach(self) -> str:
+        """The unknown that stands for what the window takes beyond everything else in it."""
+        # Two networks may divide one window into chains in two ways.
+        return f"reach {self.probe} {self.held[0].alone}"
+
+    def is_known(self, measured: Collection[str]) -> bool:
+        """Return whether the window and the chains in it were measured."""
+        windows = (name for name in (self.probe, self.null) if name)
+        return all(name in measured for name in windows) and all(_known(one, measured) for one in self.held)
+
+
+def _long_windows(chains: Sequence[ChainProbes]) -> Iterator[_LongWindow]:
+    """Yield the check windows of a device that chains layers, then the windows across two of them.
 
     Windows of neighbours have none: on a processor, the differences of long windows are mostly noise.
     """
+    checks = {}
     for at, first in enumerate(chains):
         held = chains[at : at + first.checked]
         if first.check and first.ordered and all(one.network == first.network for one in held):
-            yield held
+            checks[at] = _LongWindow(held, first.check, first.check_null)
+    yield from checks.values()
+    for (at, one), (last, other) in itertools.pairwise(checks.items()):
+        if chains[at].across and chains[at].network == chains[last].network:
+            held = chains[at : last + len(other.held)]
+            yield _LongWindow(held, chains[at].across, chains[at].across_null, (one.reach, other.reach))
 
 
 def _known(chain: ChainProbes, measured: Collection[str]) -> bool:
@@ -267,6 +315,17 @@ def _meets(chain: ChainProbes, window: Sequence[ChainProbes], measured: Collecti
     return planned and all(name in measured for name in windows) and all(_known(one, measured) for one in window)
 
 
+def _hidden(saved_s: float, loading_s: float) -> float | None:
+    """Return the part of a saving that belongs to the chain behind; None without a saving, or without weights behind.
+
+    The device loads the weights of the chain behind while the chain in front computes. If all of `loading_s` is saved,
+    the loads are hidden; if less is, the loads took longer, and the computation in front is hidden behind them.
+    """
+    if saved_s <= 0 or loading_s <= 0:
+        return None
+    return min(1.0, saved_s / loading_s) ** 2
+
+
 def _front(null: str) -> tuple[str, ...]:
     return (f"in front {null}",) if null else ()
 
@@ -275,14 +334,19 @@ def _chain(chain: ChainProbes) -> str:
     return f"chain {chain.alone}"
 
 
-def _reach(first: ChainProbes) -> str:
-    # Two networks may divide one window into chains in two ways.
-    return f"reach {first.check} {first.alone}"
-
-
 def _meeting(chain: ChainProbes, behind: ChainProbes) -> str:
     # Two networks may divide one window into two chains in two ways.
     return f"meeting {chain.meeting} {chain.alone} {behind.alone}"
+
+
+def _error_of_sum(windows: Sequence[tuple[float, float]]) -> float:
+    """Return the relative error of a sum, from the differences and times of its windows in seconds.
+
+    Errors of one sign add up over a network, others partly cancel: the larger of their sum and the root of their
+    squares counts.
+    """
+    differences, times_s = zip(*windows, strict=True)
+    return max(abs(sum(differences)), math.hypot(*differences)) / sum(times_s)
 
 
 def _charged(values: Floats, floors: Floats) -> Floats:

@@ -23,6 +23,7 @@ from harness.latency.chain_latencies import (
     chain_latencies,
     check_residuals,
     disagreements,
+    reach_errors,
     shares,
 )
 from harness.latency.layer_latency import CampaignData, Latency, positive
@@ -84,6 +85,7 @@ def fit_joint(data: CampaignData, overhead: Overhead) -> JointFit:
     at = [solution.index(_in_context(layer)) for layer in layers]
     in_context = _by_chain_place(chains, dict(zip(places, latencies, strict=True)))
     errors = disagreements(chains, solution, in_context) | check_residuals(chains, solution, data.terms, measured)
+    errors |= reach_errors(chains, solution)
     return JointFit(
         places=places,
         latencies=latencies,
