@@ -83,14 +83,14 @@ def chain_equations(
         if front:
             add((chain.alone_null,), chain.alone_null, *front)
         add((chain.alone,), chain.alone, *front, _chain(chain))
-        window = chains[at - chain.wider[0] : at + 2 + chain.wider[1]]
-        if behind is None or not _meets(chain, window, measured):
+        held = chains[at - chain.wider[0] : at + 2 + chain.wider[1]]
+        if behind is None or not _meets(chain, held, measured):
             continue
         front = _front(chain.meeting_null)
         if front:
             add((chain.meeting_null,), chain.meeting_null, *front)
-        meetings = (_meeting(one, other) for one, other in itertools.pairwise(window))
-        contents = (*front, *map(_chain, window), *meetings)
+        meetings = (_meeting(one, other) for one, other in itertools.pairwise(held))
+        contents = (*front, *map(_chain, held), *meetings)
         add((chain.meeting, chain.alone, behind.alone), chain.meeting, *contents)
     found = {name for _, amounts in equations.values() for name in amounts}
     for window in _long_windows(chains):
@@ -346,7 +346,8 @@ def _error_of_sum(windows: Sequence[tuple[float, float]]) -> float:
     squares counts.
     """
     differences, times_s = zip(*windows, strict=True)
-    return max(abs(sum(differences)), math.hypot(*differences)) / sum(times_s)
+    error: float = max(abs(sum(differences)), math.hypot(*differences)) / sum(times_s)
+    return error
 
 
 def _charged(values: Floats, floors: Floats) -> Floats:
