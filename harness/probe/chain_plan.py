@@ -21,11 +21,9 @@ from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.chain_windows import window_probes
 from harness.probe.probe import Probe
 
-CHECKED = 3
-"""The least number of groups in a window that checks whether chains and meetings add up."""
-MOST_CHECKED, CHECKED_PART = 8, 3
-"""Long networks are checked in windows of up to eight groups and a third of the network: a compiler also moves weights
-and results over more than one chain, which shorter windows do not show."""
+CHECKED, USUAL_CHECKED, MOST_CHECKED = 3, 4, 8
+"""The least, usual and greatest number of groups in a window that checks whether chains and meetings add up: a compiler
+also moves weights and results over more than one chain. Journals of earlier versions hold windows of more than four."""
 WIDER = ((0, 1), (1, 0), (1, 1))
 """Numbers of further chains in front of a pair and behind it, in the order in which such windows are tried."""
 Ask = Callable[[Probe], RuntimeGraph | None]
@@ -56,8 +54,9 @@ class ChainProbes:
     come from outside. `meeting` is "" for the last group, and if `agrees` is false: the device runs the two groups
     together otherwise than in the network, although it runs each of them as there. `wider` is the number of further
     groups in the window `meeting`, in front of this group and behind the next one. `check` is a window of `checked`
-    groups from this one on; such windows tile the network. What they take beyond chains and meetings is charged to all
-    of their chains, and shows how well sums hold.
+    groups from this one on; such windows tile the network. `across` reaches from this group to the end of the next such
+    window. What these windows take beyond everything else in them is charged to all of their chains, and shows how well
+    sums hold.
     `views` are the layers that take no time on the device; the first group has those of the whole network. `borders`
     are the sizes in bytes of the tensors that each layer exchanges with other groups, `weight_bytes` the sizes of its
     weights. `ordered` describes each layer and its place in a chain; windows of neighbours do not have it.
@@ -78,6 +77,8 @@ class ChainProbes:
     ordered: tuple[ChainedLayer, ...] = ()
     wider: tuple[int, int] = (0, 0)
     checked: int = CHECKED
+    across: str = ""
+    across_null: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,43 @@ class _Window:
     @property
     def ids(self) -> tuple[str, str]:
         return self.probe.id, self.null.id if self.null else ""
+
+
+@dataclass(frozen=True)
+class _ChainedNetwork:
+    """A network, the chains in which the device runs its layers, by their places, and how to ask about windows."""
+
+    network: Network
+    layers: Sequence[Layer]
+    owner: Mapping[int, int]
+    views: frozenset[int]
+    chains: Chains
+    ask: Ask
+    prepare: Prepare
+
+    @classmethod
+    def of(
+        cls, network: Network, layers: Sequence[Layer], graph: RuntimeGraph, ask: Ask, prepare: Prepare
+    ) -> _ChainedNetwork:
+        views = frozenset(
+            place for place, layer in enumerate(layers) if all(node.index in graph.views for node in layer.graph.nodes)
+        )
+        owner = {node.index: place for place, layer in enumerate(layers) for node in layer.graph.nodes}
+        return cls(network, layers, owner, views, _in_places(graph.chains, owner, views), ask, prepare)
+
+    def windows(self, *joined: Sequence[_Group]) -> list[_Window]:
+        """Return a window for each list of groups that are joined in it."""
+        members = [sorted(itertools.chain(*groups)) for groups in joined]
+        made = [window_probes(self.network, self.layers, each, self.views) for each in members]
+        self.prepare([probe for pair in made for probe in pair if probe])
+        return [
+            _Window(probe, null, self._agrees(self.ask(probe), each))
+            for each, (probe, null) in zip(members, made, strict=True)
+        ]
+
+    def _agrees(self, answer: RuntimeGraph | None, members: Sequence[int]) -> bool:
+        expected = frozenset(chain & set(members) for chain in self.chains) - {frozenset()}
+        return answer is not None and _in_places(answer.chains, self.owner, self.views) == expected
 
 
 def plan_chains(
@@ -107,59 +145,42 @@ def plan_chains(
     """
     if not graph.chains:
         return (), ()
-    views = frozenset(
-        place for place, layer in enumerate(layers) if all(node.index in graph.views for node in layer.graph.nodes)
-    )
-    owner = {node.index: place for place, layer in enumerate(layers) for node in layer.graph.nodes}
-    chains = _in_places(graph.chains, owner, views)
-    groups = _groups(layers, chains, views)
-    chained = Chained(layer_flows(network, layers), views)
-    described = _ordered(chained, groups)
-
-    def windows(*joined: Sequence[_Group]) -> list[_Window]:
-        """Return a window for each list of groups that are joined in it."""
-        members = [sorted(itertools.chain(*groups)) for groups in joined]
-        made = [window_probes(network, layers, each, views) for each in members]
-        prepare([probe for pair in made for probe in pair if probe])
-        return [
-            _Window(probe, null, agrees(ask(probe), each)) for each, (probe, null) in zip(members, made, strict=True)
-        ]
-
-    def agrees(answer: RuntimeGraph | None, members: Sequence[int]) -> bool:
-        expected = frozenset(chain & set(members) for chain in chains) - {frozenset()}
-        return answer is not None and _in_places(answer.chains, owner, views) == expected
+    on_device = _ChainedNetwork.of(network, layers, graph, ask, prepare)
+    groups = _groups(layers, on_device.chains, on_device.views)
+    first = on_device.windows(*([group] for group in groups), *itertools.pairwise(groups))
+    alone, pairs = first[: len(groups)], first[len(groups) :]
+    meetings = _meetings(alone, pairs)
+    checks, across = _checks(len(groups), lambda places: on_device.windows(*(groups[one] for one in places)))
+    wider = _wider(groups, meetings, lambda joined: on_device.windows(joined)[0])
+    meetings |= {at: found for at, (_, found) in wider.items()}
+    chained = Chained(layer_flows(network, layers), on_device.views)
 
     def places(members: Iterable[int]) -> tuple[tuple[str, str], ...]:
         return tuple((layers[place].key.digest, label(place)) for place in members)
 
-    first = windows(*([group] for group in groups), *itertools.pairwise(groups))
-    alone, pairs = first[: len(groups)], first[len(groups) :]
-    meetings = _meetings(alone, pairs)
-    checks = _checks(len(groups), lambda places: windows(*(groups[one] for one in places)))
-    wider = _wider(groups, meetings, lambda joined: windows(joined)[0])
-    meetings |= {at: found for at, (_, found) in wider.items()}
     found = []
-    for at, group in enumerate(groups):
-        meeting = meetings[at].ids if at in meetings else ("", "")
+    for at, (group, described) in enumerate(zip(groups, _ordered(chained, groups), strict=True)):
         checked, check = (checks[at][0], checks[at][1].ids) if at in checks else (CHECKED, ("", ""))
         found.append(
             ChainProbes(
                 places(group),
                 network.sha256[:16],
                 *alone[at].ids,
-                *meeting,
+                *(meetings[at].ids if at in meetings else ("", "")),
                 at == len(groups) - 1 or at in meetings,
                 *check,
-                views=places(sorted(views)) if at == 0 else (),
+                views=places(sorted(on_device.views)) if at == 0 else (),
                 borders=tuple((*one.read, *one.written) for one in chained.borders(group)),
                 weight_bytes=tuple(map(chained.weight_bytes, group)),
-                ordered=described[at],
+                ordered=described,
                 wider=wider[at][0] if at in wider else (0, 0),
                 checked=checked,
+                across=across[at].ids[0] if at in across else "",
+                across_null=across[at].ids[1] if at in across else "",
             )
         )
-    checking = (window for _, window in checks.values())
-    probes = (probe for one in (*alone, *meetings.values(), *checking) for probe in (one.probe, one.null))
+    long = (*(window for _, window in checks.values()), *across.values())
+    probes = (probe for one in (*alone, *meetings.values(), *long) for probe in (one.probe, one.null))
     return tuple(found), tuple({probe.id: probe for probe in probes if probe}.values())
 
 
@@ -175,19 +196,27 @@ def _meetings(alone: Sequence[_Window], pairs: Sequence[_Window]) -> dict[int, _
     }
 
 
-def _checks(count: int, windows: Callable[[Sequence[slice]], Sequence[_Window]]) -> dict[int, tuple[int, _Window]]:
-    """Return the windows that agree, with their lengths, by their first group.
+def _checks(
+    count: int, windows: Callable[[Sequence[slice]], Sequence[_Window]]
+) -> tuple[dict[int, tuple[int, _Window]], dict[int, _Window]]:
+    """Return the windows that agree, with their lengths, and those across two of them, all by their first group.
 
-    Where a long window does not agree, short ones in its place may.
+    The windows have about equal lengths; where a long one does not agree, a short one in its place may. None is the
+    whole network.
     """
+    parts = max(1, min(-(-count // USUAL_CHECKED), count // CHECKED))
+    bounds = [round(at * count / parts) for at in range(parts + 1)]
     found: dict[int, tuple[int, _Window]] = {}
-    longest = min(MOST_CHECKED, max(CHECKED, count // CHECKED_PART))
-    for length in sorted({longest, CHECKED}, reverse=True):
-        covered = {place for at, (held, _) in found.items() for place in range(at, at + held)}
-        starts = [at for at in range(0, count - length + 1, length) if covered.isdisjoint(range(at, at + length))]
-        tried = zip(starts, windows([slice(at, at + length) for at in starts]), strict=True)
-        found |= {at: (length, window) for at, window in tried if window.agrees}
-    return found
+    whole = [slice(first, last) for first, last in itertools.pairwise(bounds)]
+    short = [slice(one.start, one.start + CHECKED) for one in whole]
+    for lengths in (whole, [one for one in short if one not in whole]):
+        tried = [one for one in lengths if one.start not in found and CHECKED <= one.stop - one.start < count]
+        for one, window in zip(tried, windows(tried), strict=True):
+            if window.agrees:
+                found[one.start] = (one.stop - one.start, window)
+    pairs = [slice(first, last + found[last][0]) for first, last in itertools.pairwise(sorted(found))]
+    pairs = [one for one in pairs if one.stop - one.start <= min(MOST_CHECKED, count - 1)]
+    return found, {one.start: window for one, window in zip(pairs, windows(pairs), strict=True) if window.agrees}
 
 
 def _wider(
