@@ -73,13 +73,6 @@ class SharedResource:
         # The next transfer to end now ends later. A call of `ended` at the old time returns none.
         return NEVER
 
-    def done_ps(self, now_ps: int) -> int:
-        """Return the work that each user of all the time has had, in whole picoseconds."""
-        if not self._users:
-            return 0
-        virtual = self._virtual + ((now_ps - self._at_ps) << FRACTION_BITS) // len(self._users)
-        return virtual >> FRACTION_BITS
-
     def ended(self, now_ps: int) -> list[int]:
         """Return the tickets of the transfers that have ended by now; update `due_ps`."""
         users = self._users

@@ -47,11 +47,14 @@ def test_equal_loads_at_the_same_time_pass_once(count: int) -> None:
     assert ddr.work_ps == ddr.busy_ps == 108_000
 
 
-def test_a_late_core_takes_the_rest_along_and_reads_what_it_missed() -> None:
-    """Of 100 bytes from 0 on, a core that asks at 40 gets 60 with the first; the other 40 pass from 100 to 140."""
+def test_a_late_core_ends_with_the_read_that_is_on_its_way() -> None:
+    """A core that asks at 40 for bytes that pass from 0 to 100 has them at 100; at 100 it needs a read of its own."""
     timing = _run([load(100)], [compute(40), Post(Queue.CP, 1), Wait(Queue.IO, 1), load(100)])
-    assert _ends_ns(timing) == [100, 140]
-    assert _moved_bytes(timing) == 140
+    assert _ends_ns(timing) == [100, 100]
+    assert _moved_bytes(timing) == 100
+    timing = _run([load(100)], [compute(100), Post(Queue.CP, 1), Wait(Queue.IO, 1), load(100)])
+    assert _ends_ns(timing) == [100, 200]
+    assert _moved_bytes(timing) == 200
 
 
 def test_cores_of_other_groups_and_other_bytes_have_their_own_reads() -> None:

@@ -19,7 +19,7 @@ from device_agents.emulated_npu.compiler.planning.search.decisions import decide
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
-from device_agents.emulated_npu.unit_commands import Function, Item, Space
+from device_agents.emulated_npu.unit_commands import Descriptor, Function, Item, Space
 
 _APART_BYTES = 1 << 40
 _CONSTANTS, _STORED = -1, -2
@@ -33,11 +33,12 @@ class _Slice:
     """The items of a slice, and the time that they occupy each shared memory, in picoseconds.
 
     `work_ps` has the memory, and what is loaded from it: the place of the first view of a value among the reads of the
-    layer, or `_CONSTANTS`. What is not loaded has `_STORED`.
+    layer, or `_CONSTANTS`. What is not loaded has `_STORED`. `loads` has the descriptors of what is loaded.
     """
 
     items: tuple[Item, ...]
     work_ps: Mapping[tuple[int, int], int]
+    loads: Mapping[int, tuple[Descriptor, ...]]
 
 
 class SplitPredictor:
@@ -89,17 +90,18 @@ class SplitPredictor:
                 for (space, what), work_ps in self._slices[key].work_ps.items():
                     if space == memory:
                         of_cores[core] += work_ps
-                        works[self._loaded(key[0], layer, what) or (core, turn, what)] = work_ps
+                        works[self._loaded(key, layer, what) or (core, turn, what)] = work_ps
         return sum(works.values()) / max(of_cores) if any(of_cores) else 1.0
 
-    def _loaded(self, kind: int, layer: HardwareLayer, what: int) -> object:
-        """Return what several cores of a kind load together if they do, else None."""
-        if what == _STORED or not self._kinds[kind].cores.multicast:
+    def _loaded(self, key: _SliceKey, layer: HardwareLayer, what: int) -> object:
+        """Return a key of what a slice loads, by which cores that load the same share it; None if none does."""
+        if what == _STORED or not self._kinds[key[0]].cores.multicast:
             return None
+        loads = self._slices[key].loads[what]
         if what == _CONSTANTS:
-            return kind, id(layer.weights), id(layer.scale_shift)
+            return loads, id(layer.weights), id(layer.scale_shift)
         name = layer.reads[what].value
-        return kind, tuple(view for view in layer.reads if view.value == name)
+        return loads, tuple(view for view in layer.reads if view.value == name)
 
     def _known(self, kind: int, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> _SliceKey:
         key = kind, slice_key(layer, graph.values, spaces)
@@ -124,14 +126,17 @@ class SplitPredictor:
         names = list(externals.values)
         places = {view.value: place for place, view in reversed(list(enumerate(layer.reads)))}
         work: dict[tuple[int, int], int] = defaultdict(int)
+        loads: dict[int, list[Descriptor]] = defaultdict(list)
         for command in commands:
             what = _STORED
             if command.function is Function.LOAD and command.first is not None:
                 number = command.first.address // _APART_BYTES
                 what = places[names[number - 1]] if number else _CONSTANTS
+                loads[what].append(command.first.descriptor)
             for demand in self._costs[kind].demands(command):
                 work[demand.resource, what] += demand.work_ps
-        return _Slice(tuple(order(commands, machine, self._options).items), work)
+        loaded = {what: tuple(found) for what, found in loads.items()}
+        return _Slice(tuple(order(commands, machine, self._options).items), work, loaded)
 
     def _slice_ps(self, key: _SliceKey, ddr_share: float, llc_share: float) -> int:
         times, place, machine = self._times, (key, ddr_share, llc_share), self._kinds[key[0]]

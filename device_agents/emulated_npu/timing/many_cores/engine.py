@@ -47,7 +47,7 @@ def run_engine(translation: Translation, stream: StreamState) -> list[SharedReso
         now_ps, ticket = event >> TICKET_BITS, event & _TICKETS
         resource = used[ticket]
         if ticket >= len(resources):
-            if ticket in translation.reads and multicast.joins(ticket, resource, now_ps):
+            if ticket in translation.reads and multicast.joins(ticket, resource):
                 continue
             due_ps = resource.begin(now_ps, keys[ticket])
             if due_ps != NEVER:
@@ -55,7 +55,7 @@ def run_engine(translation: Translation, stream: StreamState) -> list[SharedReso
         elif resource.due_ps == now_ps:  # else an earlier event has replaced this one
             tickets = resource.ended(now_ps)
             if translation.reads:
-                tickets = [each for ended in tickets for each in multicast.ended(ended, resource, now_ps)]
+                tickets = [each for ended in tickets for each in multicast.ended(ended)]
             for ended in tickets:
                 index = owners[ended]
                 if pending[index] > 1:

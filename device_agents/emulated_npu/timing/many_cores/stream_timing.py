@@ -4,7 +4,7 @@
   semaphores start afresh with every input.
 - DDR, LLC, link and chip link of a chip serve all current transfers at the same rate (resources.py). The latency of a
   transfer comes first and takes no bandwidth. A command ends with the last of its transfers. On chips that multicast,
-  a LOAD of bytes that are on their way to another core of its group takes their rest along.
+  a LOAD of bytes that are on their way to another core of its group ends with that read.
 - SEND occupies its IO queue until its payload has passed the link and the memories it is read from and written to;
   between chips, the links of both chips and the sender's chip link. Its message arrives after the latency of the links.
   A SEND without payload takes no time.
