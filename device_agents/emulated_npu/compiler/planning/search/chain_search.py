@@ -61,6 +61,8 @@ _MANY_PASSES = 32
 _HARDLY_MORE = 1.03
 _DOUBT = 1.15
 """How much faster a chain in several passes is beyond doubt, where one pass would do."""
+_FEW_PASSES = 2
+"""Where these do not fit, more passes than one must be faster beyond doubt."""
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
 _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
 
@@ -232,7 +234,9 @@ class ChainSearch:
                 found += self._coarsest_whole(candidates, wanted, chain, room, tried) if candidates else []
             if found:
                 break
-        timed = map(self._times.timed, found)
+        timed = [self._times.timed(each) for each in found]
+        if timed and timed[0].plan.passes > _FEW_PASSES:
+            timed = [each for each in timed if _DOUBT * each.times.together_ps < times.together_ps]
         return [replace(each, doubtful=not _is_faster(each.times, times)) for each in timed]
 
     def _finer(
