@@ -16,7 +16,7 @@ from harness.probe.chain_plan import ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 
 USUAL_REACH = 0.02
-"""Relative error of sums if no window of several chains was measured: such windows correct other networks by so much."""
+"""Relative error of sums if no window of several chains was measured: such windows correct others by so much."""
 LONGEST_PAIR = 2
 """Networks of so many chains hold no window that is longer than a pair."""
 
