@@ -34,6 +34,7 @@ from harness.fleet.further_processes import (
 )
 from harness.fleet.health import check_golden, check_golden_again, check_in_service, configured_band, note_failure
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
+from harness.fleet.shared_reading import SharedReading
 from harness.fleet.store import FleetStore, now
 from harness.fleet.watch_campaign import measure_watch
 from harness.measure.busy_device import Announcement
@@ -79,12 +80,14 @@ def run_request(
     gate: ConnectGate | None = None,
     wait: WaitPolicy = NO_WAIT,
     observe: Observer = ignore,
+    reading: SharedReading | None = None,
 ) -> ProfileOutcome:
     """Run a request to its end; the outcome holds the failure if there is one, the journal the samples.
 
     Failures of the link or the worker are retried, and a busy device is waited for; each attempt continues the one
-    before.
+    before. Requests with the same `reading` share the networks that it read.
     """
+    reading = reading or SharedReading()
     gate, started, waited_from_s = gate or ConnectGate(), now(), time.monotonic()
     bare = ProfileOutcome(request, started, started, 0)
     announce, time_limit = Announcement(observe), TimeLimit(request.policy.wall_s)
@@ -94,7 +97,7 @@ def run_request(
         begun = request.fresh and attempts > 1 and _newest_campaign(workspace, request.device) != newest
         trying = replace(bare, request=replace(request, fresh=False)) if begun else bare
         try:
-            outcome = _attempt(trying, workspace, stop, gate, observe, time_limit)
+            outcome = _attempt(trying, workspace, stop, gate, observe, time_limit, reading)
             return replace(outcome, request=request, ended=now(), attempts=attempts)
         except DeviceBusy as error:
             allowed_s = max(wait.busy_s, _STALE_LEASE_S if attempts > 1 else 0.0)
@@ -130,10 +133,12 @@ def _attempt(
     gate: ConnectGate,
     observe: Observer,
     time_limit: TimeLimit,
+    reading: SharedReading,
 ) -> ProfileOutcome:
     request = bare.request
     device = request.variant.device(find_device(load_inventory(workspace.devices), request.device))
-    subject = load_space(request.space.reference) if request.space else request.read_networks(notes_of(observe))
+    space = request.space
+    subject = load_space(space.reference) if space else reading.networks(request, notes_of(observe))
     with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:
         check_in_service(store, device.name)
         started_s = time.monotonic()
