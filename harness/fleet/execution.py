@@ -10,7 +10,9 @@ import random
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import Deadlines, open_session
@@ -49,14 +51,17 @@ from harness.measure.request import ProfileRequest
 from harness.measure.steadiness import check_steady
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
-from harness.space.exploration import explore_space
-from harness.space.space import SearchSpace, load_space
 from harness.workspace import Workspace
+
+if TYPE_CHECKING:
+    from harness.space.space import SearchSpace
 
 _STALE_LEASE_S = Deadlines.lease_ttl_s + Deadlines.margin_s
 """How long our own lease still holds the device after a lost link."""
 _WATCH_SHARE = 0.4
 """The part of a request's budget that is reserved for its watch campaign."""
+_Measurement = Callable[[ProfileOutcome, DeviceRun], ProfileOutcome]
+"""Measures on a leased device, and adds the result to an outcome."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +142,7 @@ def _attempt(
 ) -> ProfileOutcome:
     request = bare.request
     device = request.variant.device(find_device(load_inventory(workspace.devices), request.device))
-    space = request.space
-    subject = load_space(space.reference) if space else reading.networks(request, notes_of(observe))
+    measure = _measurement(request, reading, observe)
     with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:
         check_in_service(store, device.name)
         started_s = time.monotonic()
@@ -150,9 +154,7 @@ def _attempt(
             golden = check_golden(run, store, configured_band(device) if request.threads is None else None)
             run = _foreseeing(run, opened_s - started_s, time.monotonic() - opened_s)
             reached = replace(bare, golden_s=golden.latency_s, fingerprint=run.fingerprint)
-            outcome = (
-                _explore(reached, run, subject) if isinstance(subject, SearchSpace) else _measure(reached, run, subject)
-            )
+            outcome = measure(reached, run)
             try:
                 check_golden_again(run, golden)
             except DeviceQuarantined as error:  # the device changed during the campaign
@@ -167,6 +169,17 @@ def _attempt(
             _exclude(run, outcome, None)
             outcome = replace(outcome, health=store.health(device.name))
         return _judged(outcome, device, journal, gate=gate, stop=stop, observe=observe, time_limit=time_limit)
+
+
+def _measurement(request: ProfileRequest, reading: SharedReading, observe: Observer) -> _Measurement:
+    """Read the networks or the space of a request, and return what measures them."""
+    if request.space is None:
+        found = reading.networks(request, notes_of(observe))
+        return lambda bare, run: _measure(bare, run, found)
+    from harness.space.space import load_space  # spaces and their predictor take a while to load
+
+    space = load_space(request.space.reference)
+    return lambda bare, run: _explore(bare, run, space)
 
 
 def _foreseeing(run: DeviceRun, opening_s: float, golden_s: float) -> DeviceRun:
@@ -216,6 +229,8 @@ def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> Profil
 
 
 def _explore(bare: ProfileOutcome, run: DeviceRun, space: SearchSpace) -> ProfileOutcome:
+    from harness.space.exploration import explore_space
+
     journal = run.journal
     found = explore_space(run, space, bare.request, excluded=PENDING)
     if not found.campaigns:

@@ -11,7 +11,8 @@ from stepping_machine import SPACE, measure
 from harness.errors import ConfigurationError
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.space.configuration import Configuration
-from harness.space.planner import Round, RoundResult, SpaceResult, explore
+from harness.space.planner import Round, explore
+from harness.space.results import RoundResult, SpaceResult
 from harness.space.sampling import SpaceLayers
 from harness.space.space import SearchSpace
 
