@@ -110,6 +110,7 @@ class Worker:
             facts = {**fingerprint.hardware(), **self._backend.fingerprint()}
             further = ((PREPARE, PreparesProbes), (ORACLE, HasOracle))
             reveals = [*self._backend.reveals, *(word for word, kind in further if isinstance(self._backend, kind))]
+            gc.freeze()  # what was loaded until now stays: no search for cycles passes over it again
             self._writer.write("ready", frame.id, fingerprint=facts, clock=self._backend.clock, reveals=reveals)
         elif frame.type == "drop":
             for probe in frame.fields["probes"]:
