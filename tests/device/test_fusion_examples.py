@@ -13,9 +13,9 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper, save
 from harness import cache
 from harness.device.inventory import BUILT_IN
 from harness.device.session import AgentSession, LoadRequest, Revealed, open_session
-from harness.measure import cutting
-from harness.measure.cutting import cut_as_reported
-from harness.network.fusion_rules import FusionRule, learn_rules
+from harness.measure.fusion import cutting
+from harness.measure.fusion.cutting import cut_as_reported
+from harness.network.fusion.fusion_rules import FusionRule, learn_rules
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.network.network import Network
