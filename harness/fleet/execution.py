@@ -44,7 +44,7 @@ from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.forecast import ClosingForecast
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING
-from harness.measure.noise.campaign_noise import judge_campaign
+from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign
 from harness.measure.noise.steadiness import check_steady
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
 from harness.measure.progress import Observer, followed_by, ignore, notes_of
@@ -54,7 +54,7 @@ from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
 from harness.workspace import Workspace
 
 if TYPE_CHECKING:
-    from harness.space.space import SearchSpace
+    from harness.space.space import LayerSpace
 
 _STALE_LEASE_S = Deadlines.lease_ttl_s + Deadlines.margin_s
 """How long our own lease still holds the device after a lost link."""
@@ -209,7 +209,8 @@ def _judged(
         measure_further_processes(
             device, journal, campaign, variant, gate=gate, stop=stop, observe=observe, time_limit=time_limit
         )
-    return replace(outcome, result=replace(result, machine=judge_campaign(journal, campaign)))
+    machine = judge_campaign(journal, campaign, phases_of_campaign(journal, campaign).slow_share)
+    return replace(outcome, result=replace(result, machine=machine))
 
 
 def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> ProfileOutcome:
@@ -228,7 +229,7 @@ def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> Profil
         return replace(reached, notes=(str(error),))
 
 
-def _explore(bare: ProfileOutcome, run: DeviceRun, space: SearchSpace) -> ProfileOutcome:
+def _explore(bare: ProfileOutcome, run: DeviceRun, space: LayerSpace) -> ProfileOutcome:
     from harness.space.exploration import explore_space
 
     journal = run.journal

@@ -12,7 +12,7 @@ from harness.predictor.features.layer_features import LayerFeatures, TrainingExa
 from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
 from harness.predictor.predictor import Predictor
 from harness.settings import SPACE_COUNT, SPACE_TARGET
-from harness.space.results import RoundResult, SpaceResult
+from harness.space.space_profile import RoundResult, SpaceResult
 
 _FIRST_SHARE = 0.2
 _LEAST_FIRST = 40

@@ -20,8 +20,8 @@ from harness.measure.progress import Observer, ignore
 from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.space.exploration import explore_space
-from harness.space.results import SpaceProfile
 from harness.space.space import load_space
+from harness.space.space_profile import SpaceProfile
 
 SPACE = """
 [[layers]]
