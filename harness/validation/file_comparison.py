@@ -111,8 +111,9 @@ def _key(reference: ModelReference, network: Network, sent: AssembledModel) -> s
 
 def _has_other_files(reference: ModelReference, network: Network) -> bool:
     """Return whether a network keeps weights outside its file."""
-    is_file = isinstance(reference, str) and not is_builtin(reference)
-    return is_file and network.stored_bytes > os.stat(reference).st_size
+    if not isinstance(reference, str) or is_builtin(reference):
+        return False
+    return network.stored_bytes > os.stat(reference).st_size
 
 
 def _kept(content: bytes | None) -> FileComparison | None:
