@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.benchmarking.figures import LatencyFigures, State, latencies_s, mean_power_w, reported_clock
+from harness.benchmarking.figures import LatencyFigures, latencies_s, mean_power_w, reported_clock
 from harness.benchmarking.results import Benchmark, BenchmarkedNetwork
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.overrides import Variant
@@ -16,9 +16,11 @@ from harness.device.session import LoadReport
 from harness.errors import UsageError
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
+from harness.measure.campaign_noise import ProcessNoise, judge_processes
 from harness.measure.cutting import refused_by_device
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal.journal import Journal
+from harness.measure.machine_noise import between_processes
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore, notes_of
 from harness.network.model_references import Models, model_references
@@ -44,8 +46,13 @@ class _Process:
     samples: tuple[Sample, ...]
     clock: str
     report: LoadReport
-    states: Sequence[State]
-    cores: int
+    noise: ProcessNoise
+
+    @property
+    def power_w(self) -> float | None:
+        """The mean power of the device meanwhile."""
+        cores = self.noise.fingerprint.get("cores", "")
+        return mean_power_w(self.noise.states, int(cores) if cores.isdigit() else 0)
 
 
 @dataclass(frozen=True)
@@ -85,13 +92,11 @@ class _Bench:
         refused = run.journal.probes(campaign.id)[probe.id].refused
         if refused:
             return refused
-        samples, cores = run.journal.samples_of(campaign.id, probe.id), run.fingerprint.get("cores", "")
         return _Process(
-            tuple(samples[: self.runs]),
+            tuple(run.journal.samples_of(campaign.id, probe.id)[: self.runs]),
             campaign.clock,
             run.session.load_reports.get(probe.id, LoadReport()),
-            run.journal.states(campaign.id),
-            int(cores) if cores.isdigit() else 0,
+            ProcessNoise.of(run.journal, campaign),
         )
 
 
@@ -177,7 +182,8 @@ def _plan(probe: Probe, runs: int) -> tuple[ProbePlan, RepeatPolicy]:
 def _summary(name: str, variant: Variant, processes: Sequence[_Process]) -> BenchmarkedNetwork:
     clock, reports = processes[0].clock, [one.report for one in processes]
     latency = LatencyFigures.of([value for one in processes for value in latencies_s(one.samples, clock)])
-    powers = [mean_power_w(one.states, one.cores) for one in processes]
+    powers = [one.power_w for one in processes]
+    medians_s = [LatencyFigures.of(latencies_s(one.samples, clock)).p50_s for one in processes]
     power_w = None if None in powers else statistics.fmean(one for one in powers if one is not None)
     return BenchmarkedNetwork(
         network=name,
@@ -194,6 +200,7 @@ def _summary(name: str, variant: Variant, processes: Sequence[_Process]) -> Benc
         peak_bytes=_largest([one.peak_bytes for one in reports]),
         power_w=power_w,
         energy_j=None if power_w is None else power_w * latency.mean_s,
+        machine=judge_processes([one.noise for one in processes], clock, between_processes(medians_s)),
         processes=tuple(one.samples for one in processes),
     )
 

@@ -13,17 +13,14 @@ from harness.errors import CoverageError, UsageError
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
+from harness.measure.campaign_noise import judge_processes
 from harness.measure.cutting import refused_by_device
-from harness.measure.machine_noise import MachineNoise, Spreads, judge, load_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore, notes_of, steps_of
-from harness.measure.steadiness import scatter_of
-from harness.measure.summary import undisturbed
 from harness.network.layers import cut
 from harness.network.model_references import ModelReference, Models, model_references, shown
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
-from harness.samples import Sample
 from harness.settings import VALIDATION_PROCESSES
 from harness.validation.file_comparison import compare_with_file, openings, runs_s
 from harness.validation.last_validation import keep_validation
@@ -41,7 +38,6 @@ from harness.validation.results import NetworkValidation, Validation
 from harness.validation.whole_networks import (
     MeasuredProcesses,
     ProcessPlan,
-    ProcessSamples,
     measure_processes,
     whole_latency,
 )
@@ -120,7 +116,8 @@ def validate(
         results.append(_with_file(_compare(case, measured, table.clock), by_file, case))
     oracle = _report_oracle(table, left, [process.truths for process in measured.processes if process.truths])
     found = _summary(table, results, first.fingerprint, oracle)
-    machine = judge_processes(measured.processes, table, found.floor)
+    noises = [process.noise for process in measured.processes]
+    machine = judge_processes(noises, table.clock, found.floor, table.reference_s)
     found = replace(found, refused_networks=refused, machine=machine)
     keep_validation(workspace, references, found)
     return found
@@ -191,28 +188,6 @@ def _summary(
         oracle=oracle,
         method=table.method,
     )
-
-
-def judge_processes(processes: Sequence[ProcessSamples], table: Lut, floor: float | None) -> MachineNoise:
-    """Return the verdict on the machine that measured whole networks with this floor, compared with the table's."""
-    states = [state for process in processes for state in process.states]
-    alone = [process.reference for process in processes if process.reference]
-    spreads = Spreads(
-        between_processes=floor,
-        drift=max((one.reference_drift for one in processes if one.reference_drift is not None), default=None),
-        scatter=scatter_of(alone, table.clock),
-        since_table=_since_table(alone, table),
-        slow_phases=statistics.fmean(one.slow_phases for one in processes),
-    )
-    facts = processes[0].fingerprint
-    return judge(load_of(states, facts), facts, table.clock, spreads, of_networks=True)
-
-
-def _since_table(alone: Sequence[Sequence[Sample]], table: Lut) -> float | None:
-    """Return how much longer the reference probe takes than when the table was measured, as a fraction."""
-    if table.reference_s is None or not alone:
-        return None
-    return statistics.median(undisturbed(taken, table.clock).latency_s for taken in alone) / table.reference_s - 1
 
 
 def _uncovered(network: Network, estimated: NetworkEstimate, table: str) -> RefusedNetwork:

@@ -20,16 +20,16 @@ from harness.errors import BackendError, LutMismatch
 from harness.lut.table import Lut
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
+from harness.measure.campaign_noise import ProcessNoise
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.forecast import ProcessForecast
 from harness.measure.journal.journal import Journal
-from harness.measure.machine_noise import State, between_processes
+from harness.measure.machine_noise import between_processes
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, Progress
 from harness.measure.quiet_phases import by_probe, phases_of
 from harness.measure.reference import measure_reference
-from harness.measure.steadiness import drift_of
 from harness.measure.summary import STUDENT_95, summarise
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
@@ -44,19 +44,15 @@ VALIDATE = "validate"
 class ProcessSamples:
     """All samples of one process by probe, the device's fingerprint, and the truth by probe if it reports one.
 
-    `load_reports` has how each probe was loaded, `states` what the machine reported beside the samples.
-    `reference` has the reference probe alone, before the networks, and `reference_drift` its drift among them, None for
-    few samples. `samples` lacks the runs in slow phases of the machine; `slow_phases` is their share.
+    `load_reports` has how each probe was loaded, `noise` what the machine reported beside the samples, with the
+    reference probe alone before the networks. `samples` lacks the runs in slow phases of the machine.
     """
 
     samples: Mapping[str, Sequence[Sample]]
     fingerprint: Mapping[str, str]
     truths: Mapping[str, Truth]
     load_reports: Mapping[str, LoadReport] = field(default_factory=dict)
-    reference: Sequence[Sample] = ()
-    reference_drift: float | None = None
-    states: Sequence[State] = ()
-    slow_phases: float = 0.0
+    noise: ProcessNoise = field(default_factory=ProcessNoise)
 
 
 @dataclass(frozen=True)
@@ -183,13 +179,9 @@ def _measure_process(
     refused = {one.id: one.refused for one in records if one.refused and one.role == "network"}
     truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
     reports = dict(session.load_reports)
-    phases, states = phases_of(journal.taken_samples(campaign.id), campaign.clock), journal.states(campaign.id)
-    drift = drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock).judged
-    samples = by_probe(phases.quiet)
-    process = ProcessSamples(
-        samples, run.fingerprint, truths, reports, reference, drift, states, slow_phases=phases.slow_share
-    )
-    return process, refused
+    samples = by_probe(phases_of(journal.taken_samples(campaign.id), campaign.clock).quiet)
+    noise = ProcessNoise.of(journal, campaign, reference)
+    return ProcessSamples(samples, run.fingerprint, truths, reports, noise), refused
 
 
 def _stops(

@@ -170,6 +170,7 @@ def test_a_device_with_a_known_latency(bench: Bench) -> None:
     assert len(rows) == 90 and {row["process"] for row in rows} == {0, 1}
     assert found.to_pandas()["p99_s"].tolist() == pytest.approx([truth_s], rel=1e-4)
     assert found.plot().to_svg().count("<rect") == 2 and "net" in found._repr_html_()
+    assert found.machine == ("quiet",)
 
 
 def test_onnx_runtime_reports_load_time_and_memory(bench: Bench) -> None:
@@ -201,6 +202,19 @@ def test_the_command_sweeps_and_writes_files(bench: Bench, tmp_path: Path) -> No
     assert [one["batch"] for one in found["networks"]] == [1, 2, 4]
     times = [one["p50_s"] for one in found["networks"]]
     assert times == sorted(times) and all(map(math.isfinite, times))
+
+
+def test_the_verdict_on_the_machine_is_in_text_json_and_page(bench: Bench, tmp_path: Path) -> None:
+    """A device whose runs scatter is noisy, with the same reason in text, JSON and page."""
+    bench.set_device(replace(bench.truth, noise=0.3))
+    command = replace(Harness.in_folder(tmp_path / "command"), workspace=bench.root)
+    words = ("benchmark", bench.model, "--device", DEVICE, "--runs", "40", "--html", tmp_path / "plot.html")
+    shown = command(*words).assert_ok().stdout
+    (line,) = [line for line in shown.splitlines() if line.startswith("machine: ")]
+    assert line.startswith("machine: noisy: ") and "scatter of the reference probe" in line
+    (found,) = json.loads(command(*words, "--json").assert_ok().stdout)["networks"]
+    assert found["machine"]["verdict"] == "noisy"
+    assert found["machine"]["text"] in (tmp_path / "plot.html").read_text()
 
 
 def test_wrong_lists_and_networks_are_named(bench: Bench, tmp_path: Path) -> None:
