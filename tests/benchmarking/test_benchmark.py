@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bokeh_figures import Figure
 from command_line import Harness
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ import harness
 from device_agents import power
 from harness.benchmarking.figures import LatencyFigures, mean_power_w
 from harness.errors import InvalidNetwork, UsageError
+from harness.report.sweep_plot import sweep_plot
 
 TIMES = st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=300)
 
@@ -215,6 +217,20 @@ def test_the_verdict_on_the_machine_is_in_text_json_and_page(bench: Bench, tmp_p
     (found,) = json.loads(command(*words, "--json").assert_ok().stdout)["networks"]
     assert found["machine"]["verdict"] == "noisy"
     assert found["machine"]["text"] in (tmp_path / "plot.html").read_text()
+
+
+def test_the_page_has_units_and_says_what_varies(bench: Bench) -> None:
+    """The axis is what varies, without a line from one network to another; times over decades are logarithmic."""
+    wide = build_network(bench.root / "wide.onnx", widths=(8, 512, 512))
+    drawn = {}
+    for models, batches in (([bench.model], (1, 2, 16)), ([bench.model, wide], (None,))):
+        found = harness.benchmark(models, device=DEVICE, batches=batches, runs=3, workspace=bench.workspace)
+        title, figure = sweep_plot(found)
+        drawn[title.rpartition("by ")[2]] = Figure(figure)
+    assert drawn["batch"].axis_labels[0] == "batch (logarithmic)" and drawn["batch"].x_ticks == ["1", "2", "16"]
+    assert len(drawn["batch"].lines) == 2
+    assert drawn["network"].axis_labels == ["network", "latency, ms (logarithmic)"]
+    assert drawn["network"].x_ticks == [bench.model.stem, "wide"] and not drawn["network"].lines
 
 
 def test_wrong_lists_and_networks_are_named(bench: Bench, tmp_path: Path) -> None:
