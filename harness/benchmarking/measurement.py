@@ -22,7 +22,7 @@ from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal.journal import Journal
 from harness.measure.machine_noise import between_processes
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Observer, ignore, notes_of
+from harness.measure.progress import DONE, Observer, begin, ignore, notes_of, part_of
 from harness.network.model_references import Models, model_references
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
@@ -65,18 +65,25 @@ class _Bench:
     processes: int
     wait_s: float
     observe: Observer
+    count: int
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def measure(self, network: Network, variant: Variant) -> list[_Process] | RefusedNetwork:
-        """Measure a network in each process; the first refusal of the device ends it."""
+    def measure(self, network: Network, variant: Variant, done: int) -> list[_Process] | RefusedNetwork:
+        """Measure a network in each process, after `done` others; the first refusal of the device ends it."""
         probe = network_probe(network)
         found: list[_Process] = []
         with Journal(self.workspace.journal) as journal:
             for number in range(self.processes):
-                patience = Patience(self.wait_s, self.observe, self.stop)
+                observe = part_of(
+                    self.observe,
+                    "measuring",
+                    min(self.count, done) * self.processes + number,
+                    self.count * self.processes,
+                )
+                patience = Patience(self.wait_s, observe, self.stop)
                 with (
                     lease_when_free(variant.device(self.device), patience, "validation") as session,
-                    leased_run(session, self.device, journal, self.observe, self.stop, variant) as run,
+                    leased_run(session, self.device, journal, observe, self.stop, variant) as run,
                 ):
                     one = self._in_process(run, probe, number)
                 if isinstance(one, str):
@@ -134,14 +141,17 @@ def benchmark(
     variants = [Variant(batch, count) for batch in batches for count in threads]
     for variant in variants:
         variant.device(chosen)  # raises before anything is measured
-    bench = _Bench(chosen, workspace, runs, processes, wait_s, observe, stop or threading.Event())
+    count = len(references) * len(variants)
+    bench = _Bench(chosen, workspace, runs, processes, wait_s, observe, count, stop or threading.Event())
     found: list[BenchmarkedNetwork] = []
     refused: list[RefusedNetwork] = []
     for batch in batches:
+        begin(observe, "reading networks", len(references))
         read = read_networks(references, dims, batch=batch, strict=strict, note=note)
         refused += read.refused
         _measure_all(bench, read.networks, [one for one in variants if one.batch == batch], found, refused, note)
     check_refused(refused, len(found), strict=strict)
+    observe(DONE)
     return Benchmark(chosen.name, tuple(found), tuple(dict.fromkeys(refused)))
 
 
@@ -156,7 +166,7 @@ def _measure_all(
     """Measure networks with each variant, and add each to those found or refused."""
     for network in networks:
         for variant in variants:
-            measured = bench.measure(network, variant)
+            measured = bench.measure(network, variant, len(found) + len(refused))
             if isinstance(measured, RefusedNetwork):
                 refused.append(measured)
                 note_refused([measured], note)

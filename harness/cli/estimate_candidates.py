@@ -131,13 +131,14 @@ def _spans(options: SpaceOptions, space: SearchSpace) -> tuple[int, Iterator[Spa
 
 def _watched(rankings: Iterable[Ranking], candidates: int, observe: Observer) -> Iterator[Ranking]:
     """Yield rankings of spans, and report how many of the candidates are ranked."""
-    from harness.measure.progress import steps_of
+    from harness.measure.progress import DONE, steps_of
     from harness.search.candidates import SPAN
 
     show = steps_of(observe, "ranking spans of candidates")
     for done, ranking in enumerate(rankings, start=1):
         yield ranking
         show(done, -(-candidates // SPAN))
+    observe(DONE)
 
 
 def _rankings(engine: str, estimator: SpaceEstimator, spans: Iterator[Span], wanted: Wanted) -> Iterator[Ranking]:

@@ -26,12 +26,7 @@ from harness.errors import (
     Interrupted,
 )
 from harness.fleet.connections import ConnectGate, pause
-from harness.fleet.further_processes import (
-    FURTHER_PROCESSES,
-    LEAST_CAMPAIGN_S,
-    measure_further_processes,
-    note_busy_machine,
-)
+from harness.fleet.further_processes import LEAST_CAMPAIGN_S, measure_further_processes, note_busy_machine
 from harness.fleet.health import check_golden, check_golden_again, check_in_service, configured_band, note_failure
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import FleetStore, now
@@ -39,11 +34,10 @@ from harness.fleet.watch_campaign import measure_watch
 from harness.measure.busy_device import Announcement
 from harness.measure.campaign_noise import judge_campaign
 from harness.measure.device_run import DeviceRun, leased_run
-from harness.measure.forecast import ClosingForecast
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
-from harness.measure.progress import Observer, followed_by, ignore, notes_of
+from harness.measure.progress import DONE, Observer, begin, ignore, notes_of
 from harness.measure.request import ProfileRequest
 from harness.measure.steadiness import check_steady
 from harness.network.network_list import NetworkList
@@ -95,6 +89,7 @@ def run_request(
         trying = replace(bare, request=replace(request, fresh=False)) if begun else bare
         try:
             outcome = _attempt(trying, workspace, stop, gate, observe, time_limit)
+            observe(DONE)
             return replace(outcome, request=request, ended=now(), attempts=attempts)
         except DeviceBusy as error:
             allowed_s = max(wait.busy_s, _STALE_LEASE_S if attempts > 1 else 0.0)
@@ -133,21 +128,21 @@ def _attempt(
 ) -> ProfileOutcome:
     request = bare.request
     device = request.variant.device(find_device(load_inventory(workspace.devices), request.device))
+    begin(observe, "reading networks", len(request.models))
     subject = load_space(request.space.reference) if request.space else request.read_networks(notes_of(observe))
+    begin(observe, "opening the device")
     with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:
         check_in_service(store, device.name)
-        started_s = time.monotonic()
         with gate.connecting(device, stop):
             session = open_session(device)
-        opened_s = time.monotonic()
         with session, leased_run(session, device, journal, observe, stop, request.variant, time_limit) as run:
             note_busy_machine(run)
             golden = check_golden(run, store, configured_band(device) if request.threads is None else None)
-            run = _foreseeing(run, opened_s - started_s, time.monotonic() - opened_s)
             reached = replace(bare, golden_s=golden.latency_s, fingerprint=run.fingerprint)
             outcome = (
                 _explore(reached, run, subject) if isinstance(subject, SearchSpace) else _measure(reached, run, subject)
             )
+            begin(observe, "measuring the golden probe again")
             try:
                 check_golden_again(run, golden)
             except DeviceQuarantined as error:  # the device changed during the campaign
@@ -162,13 +157,6 @@ def _attempt(
             _exclude(run, outcome, None)
             outcome = replace(outcome, health=store.health(device.name))
         return _judged(outcome, device, journal, gate=gate, stop=stop, observe=observe, time_limit=time_limit)
-
-
-def _foreseeing(run: DeviceRun, opening_s: float, golden_s: float) -> DeviceRun:
-    """Return the run with an observer that counts the golden probe behind a campaign, and its further processes."""
-    further_s = 0.0 if run.session.hello.clock == "device" else FURTHER_PROCESSES * (opening_s + golden_s)
-    closing = ClosingForecast(golden_s, further_s, LEAST_CAMPAIGN_S)
-    return replace(run, observe=followed_by(run.observe, closing.later_s))
 
 
 def _judged(

@@ -30,7 +30,7 @@ from harness.lut.table_files import publish
 from harness.measure.campaign_noise import judge_campaign, reference_s, repeatability_of
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
-from harness.measure.progress import Observer, Progress, ignore, steps_of
+from harness.measure.progress import DONE, Observer, Progress, begin, ignore, steps_of
 from harness.measure.quiet_phases import phases_of
 from harness.measure.summary import Measurement, summarise
 from harness.network.fusion_rules import FusionRule
@@ -71,10 +71,11 @@ def build_lut(
         campaigns = _comparable(measured_here, device, note)
         used = _not_superseded(journal, campaigns)
         journal.require_unaltered([*(one.id for one in used), *journal.lost()])
-        sources = []
+        sources, probes = [], sum(len(journal.probes(one.id)) for one in used)
         for number, campaign in enumerate(used):
-            observe(Progress("fitting layers", number, len(used), unit="campaign"))
+            observe(Progress("fitting layers", number, len(used), unit="campaign", work=probes))
             sources.append(_Source.read(journal, campaign, method))
+        begin(observe, "joining layers", probes)
         machine = judge_campaign(journal, campaigns[-1])
         between_processes = repeatability_of(journal, campaigns[-1])
         reference = reference_s(journal, campaigns[-1])
@@ -103,7 +104,9 @@ def build_lut(
         machine=machine.text,
         reference_s=reference,
     )
-    return publish(draft, workspace.lut)
+    published = publish(draft, workspace.lut)
+    observe(DONE)
+    return published
 
 
 def read_campaign(journal: Journal, campaign: Campaign) -> tuple[CampaignData, Overhead]:

@@ -16,7 +16,7 @@ from harness.lut.table_choice import TableReference, open_lut
 from harness.measure.campaign_noise import judge_processes
 from harness.measure.cutting import refused_by_device
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Observer, ignore, notes_of, steps_of
+from harness.measure.progress import DONE, Observer, begin, ignore, notes_of, steps_of
 from harness.network.layers import cut
 from harness.network.model_references import ModelReference, Models, model_references, shown
 from harness.network.network import Network
@@ -84,7 +84,9 @@ def validate(
     variant = Variant(batch, threads)
     table = open_lut(device, lut=lut, workspace=workspace, batch=batch, threads=threads)
     note = notes_of(observe)
+    begin(observe, "reading networks", len(references))
     read = read_networks(references, dims, batch=batch, strict=strict, note=note)
+    begin(observe, "estimating", len(references))
     estimates = [(network, estimate_network(network, table)) for network in read.networks]
     uncovered = [_uncovered(network, estimated, table.name) for network, estimated in estimates if estimated.unknown]
     cases = [
@@ -94,13 +96,8 @@ def validate(
     ]
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
-    compared_cases = cases if table.clock != "device" else []
-    after = (
-        sum(runs_s(case.covered[0]) for case in compared_cases),
-        sum(openings(one.network) for one in compared_cases),
-    )
     rules = {case.whole.id: case.stopping_rule(policy.target, processes) for case in cases}
-    wanted = ProcessPlan(validation_plan(cases), rules, policy, layers, strict, wait_s, *after, variant)
+    wanted = ProcessPlan(validation_plan(cases), rules, policy, layers, strict, wait_s, variant)
     measured = measure_processes(table, workspace, wanted, observe, stop or threading.Event())
     by_device = _refused_by_device(cases, measured.refused)
     refused = (*read.refused, *uncovered, *by_device)
@@ -120,6 +117,7 @@ def validate(
     machine = judge_processes(noises, table.clock, found.floor, table.reference_s)
     found = replace(found, refused_networks=refused, machine=machine)
     keep_validation(workspace, references, found)
+    observe(DONE)
     return found
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 import threading
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,11 +22,10 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.campaign_noise import ProcessNoise
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun, leased_run
-from harness.measure.forecast import ProcessForecast
 from harness.measure.journal.journal import Journal
 from harness.measure.machine_noise import between_processes
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Observer, Progress
+from harness.measure.progress import Observer, Progress, part_of
 from harness.measure.quiet_phases import by_probe, phases_of
 from harness.measure.reference import measure_reference
 from harness.measure.summary import STUDENT_95, summarise
@@ -99,34 +97,16 @@ class ProcessPlan:
     layers: bool = False
     strict: bool = False
     busy_s: float = 0.0
-    after_s: float = 0.0
-    after_openings: float = 0.0
     variant: Variant = NO_VARIANT
 
 
-@dataclass
-class _ProcessObserver:
-    """Adds to the progress of a campaign which process it is, and the time of those that follow."""
+def _in_process(observe: Observer, number: int, count: int, networks: int) -> Observer:
+    """Return the observer of a process, one of about `count`, which measures so many networks."""
 
-    observe: Observer
-    forecast: ProcessForecast
-    fewest: int
-    _number: int = 0
+    def show(progress: Progress) -> None:
+        observe(replace(progress, unit="network", process=number, processes=count, work=networks * count))
 
-    def begin(self, number: int, plan: ProbePlan) -> None:
-        """Note that a process begins; those of the fewest that follow measure the networks of its plan."""
-        self._number = number
-        own, later = (sum(len(batch.loads) for batch in one.batches) for one in (plan, _networks_only(plan)))
-        self.forecast.loads = [*self.forecast.loads[:number], own, *(later for _ in range(number + 1, self.fewest))]
-        self.forecast.begin(number, time.monotonic())
-        self(Progress("starting", 0, 0))
-
-    def __call__(self, progress: Progress) -> None:
-        if progress.batches:
-            self.forecast.opened(time.monotonic())
-        left_s = self.forecast.remaining_s(progress.remaining_s, time.monotonic())
-        count = len(self.forecast.loads)
-        self.observe(replace(progress, remaining_s=left_s, unit="network", process=self._number, processes=count))
+    return part_of(show, "measuring", number, count)
 
 
 def measure_processes(
@@ -142,14 +122,14 @@ def measure_processes(
     stops: dict[str, Stop] = {}
     patience = Patience(wanted.busy_s, observe, stop)
     most = max(rule.most_processes for rule in wanted.rules.values())
-    forecast = ProcessForecast([], wanted.after_s, wanted.after_openings)
-    watched = _ProcessObserver(observe, forecast, min(most, FEWEST_PROCESSES))
+    fewest = min(most, FEWEST_PROCESSES)
     with Journal(workspace.journal) as journal:
         for number in range(most):
             plan = _without(wanted.plan if number == 0 else _networks_only(wanted.plan), {*refused, *stops})
             if not _wholes(plan):
                 break
-            watched.begin(number, plan)
+            watched = _in_process(observe, number, max(fewest, number + 1), len(_wholes(plan)))
+            watched(Progress("starting", 0, 0))
             with (
                 lease_when_free(device, patience, "validation") as session,
                 leased_run(session, device, journal, watched, stop, wanted.variant) as run,

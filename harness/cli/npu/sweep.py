@@ -87,7 +87,7 @@ def sweep_command(
     if plot is not None:
         machines.check_drawable()
     dims, budget = arguments.parse_dims(dim), limits.cycle_budget
-    with show_count("sweep", "machine") as progress:
+    with show_count("sweep", "machine", f"npu sweep {model}") as progress:
         sweep = points.run_sweep(
             lambda: load_model(model, dims, note), machines, compiler, budget, progress, jobs, cost
         )
