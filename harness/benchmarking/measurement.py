@@ -16,11 +16,11 @@ from harness.device.session import LoadReport
 from harness.errors import UsageError
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
-from harness.measure.campaign_noise import ProcessNoise, judge_processes
-from harness.measure.cutting import refused_by_device
 from harness.measure.device_run import DeviceRun, leased_run
+from harness.measure.fusion.cutting import refused_by_device
 from harness.measure.journal.journal import Journal
-from harness.measure.machine_noise import between_processes
+from harness.measure.noise.campaign_noise import ProcessNoise, judge_processes
+from harness.measure.noise.machine_noise import between_processes
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import DONE, Observer, begin, ignore, notes_of, part_of
 from harness.network.model_references import Models, model_references

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness.benchmarking.figures import LatencyFigures
-from harness.measure.machine_noise import MachineNoise
+from harness.measure.noise.machine_noise import MachineNoise
 from harness.network.network_list import RefusedNetwork
 from harness.notebook import BarPlot, LatencyBar, frame, html_table
 from harness.samples import Sample

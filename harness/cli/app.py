@@ -16,9 +16,9 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from harness.cli.invocation import remember
-from harness.cli.output import note, print_error
-from harness.cli.result_files import ResultCommand
+from harness.cli.options.invocation import remember
+from harness.cli.options.result_files import ResultCommand
+from harness.cli.terminal.output import note, print_error
 from harness.errors import ConfigurationError, DamagedTableWarning, HarnessError, InputError, Interrupted
 from harness.version import VERSION
 

@@ -13,8 +13,8 @@ from harness.errors import CoverageError, UsageError
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
-from harness.measure.campaign_noise import judge_processes
-from harness.measure.cutting import refused_by_device
+from harness.measure.fusion.cutting import refused_by_device
+from harness.measure.noise.campaign_noise import judge_processes
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import DONE, Observer, begin, ignore, notes_of, steps_of
 from harness.network.layers import cut

@@ -19,14 +19,14 @@ from harness.errors import BackendError, LutMismatch
 from harness.lut.table import Lut
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
-from harness.measure.campaign_noise import ProcessNoise
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal.journal import Journal
-from harness.measure.machine_noise import between_processes
+from harness.measure.noise.campaign_noise import ProcessNoise
+from harness.measure.noise.machine_noise import between_processes
+from harness.measure.noise.quiet_phases import by_probe, phases_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, Progress, part_of
-from harness.measure.quiet_phases import by_probe, phases_of
 from harness.measure.reference import measure_reference
 from harness.measure.summary import STUDENT_95, summarise
 from harness.probe.probe_plan import ProbePlan

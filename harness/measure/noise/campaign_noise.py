@@ -1,0 +1,121 @@
+"""The noise of campaigns in the journal: how quiet the machine was, and how far latencies repeat between processes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.measure.journal.reader import JournalReader
+from harness.measure.journal.records import Campaign
+from harness.measure.noise.machine_noise import MachineNoise, Spreads, State, between_most_processes, judge, load_of
+from harness.measure.noise.quiet_phases import phases_of
+from harness.measure.noise.steadiness import drift_of, scatter_of
+from harness.measure.summary import undisturbed
+from harness.samples import Sample
+
+GOLDEN, PROCESS = "golden", "process"
+"""The purposes of campaigns of the reference probe alone: before and after each campaign, and in further processes."""
+_MOST_PROCESSES = 20
+"""Processes of one device that its repeatability is taken from, the newest."""
+
+
+def judge_campaign(journal: JournalReader, campaign: Campaign) -> MachineNoise:
+    """Return the verdict on the machine of a campaign, by what the journal holds of it and of processes about it."""
+    alone = [journal.samples_of(one.id, one.reference) for one in _about(journal, campaign)]
+    spreads = Spreads(
+        between_processes=between_most_processes(_latencies_s(alone, campaign.clock)),
+        drift=drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock).judged,
+        scatter=scatter_of(alone, campaign.clock),
+        slow_phases=phases_of(journal.taken_samples(campaign.id), campaign.clock).slow_share,
+    )
+    load = load_of(journal.states(campaign.id), campaign.fingerprint)
+    return judge(load, campaign.fingerprint, campaign.clock, spreads)
+
+
+@dataclass(frozen=True)
+class ProcessNoise:
+    """What a process that measured whole networks shows of its machine: facts about it, and what it reported meanwhile.
+
+    `reference` has samples of the reference probe, and `drift` is its drift among the networks, None for few samples;
+    `slow_phases` is the share of the runs in slow phases.
+    """
+
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    states: Sequence[State] = ()
+    reference: Sequence[Sample] = ()
+    drift: float | None = None
+    slow_phases: float = 0.0
+
+    @classmethod
+    def of(cls, journal: JournalReader, campaign: Campaign, reference: Sequence[Sample] = ()) -> ProcessNoise:
+        """Return what the journal holds of a process's campaign; `reference` replaces its samples of that probe."""
+        own = journal.samples_of(campaign.id, campaign.reference)
+        slow_share = phases_of(journal.taken_samples(campaign.id), campaign.clock).slow_share
+        drift = drift_of(own, campaign.clock).judged
+        return cls(campaign.fingerprint, journal.states(campaign.id), reference or own, drift, slow_share)
+
+
+def judge_processes(
+    processes: Sequence[ProcessNoise], clock: str, floor: float | None, table_reference_s: float | None = None
+) -> MachineNoise:
+    """Return the verdict on the machine that measured whole networks, which differ by `floor` between processes.
+
+    `table_reference_s` is the latency of the reference probe when the table was measured.
+    """
+    alone = [one.reference for one in processes if one.reference]
+    since = None
+    if table_reference_s is not None and alone:
+        since = statistics.median(_latencies_s(alone, clock)) / table_reference_s - 1
+    spreads = Spreads(
+        between_processes=floor,
+        drift=max((one.drift for one in processes if one.drift is not None), default=None),
+        scatter=scatter_of(alone, clock),
+        since_table=since,
+        slow_phases=statistics.fmean(one.slow_phases for one in processes),
+    )
+    facts = processes[0].fingerprint
+    states = [state for one in processes for state in one.states]
+    return judge(load_of(states, facts), facts, clock, spreads, of_networks=True)
+
+
+def reference_s(journal: JournalReader, campaign: Campaign) -> float | None:
+    """Return the latency of the reference probe alone before and after a campaign, None if it was not measured."""
+    alone = [journal.samples_of(one.id, one.reference) for one in _about(journal, campaign)]
+    return statistics.median(found) if (found := _latencies_s(alone, campaign.clock)) else None
+
+
+def repeatability_of(journal: JournalReader, campaign: Campaign) -> float:
+    """Return the relative standard deviation of a latency between processes of the device in a campaign's state.
+
+    All its processes in the journal that measured the reference probe count; 0 if there is only one, and on devices
+    with a clock of their own, which no process of the host changes.
+    """
+    if campaign.clock == "device":
+        return 0.0
+    alike = [one for one in _of_reference(journal, campaign) if one.fingerprint == campaign.fingerprint]
+    by_session = {one.token: one for one in reversed(alike)}  # the first of each: the state in which a process begins
+    newest = list(by_session.values())[:_MOST_PROCESSES]
+    taken = [journal.samples_of(one.id, one.reference) for one in newest]
+    return between_most_processes(_latencies_s(taken, campaign.clock)) or 0.0
+
+
+def _about(journal: JournalReader, campaign: Campaign) -> list[Campaign]:
+    """Return the campaign of the reference probe before a campaign, and those in further processes after it."""
+    known = _of_reference(journal, campaign)
+    before = [one for one in known if one.id < campaign.id and one.purpose == GOLDEN][-1:]
+    return [*before, *(one for one in known if one.settings.get("job") == process_job(campaign.id, one.seed))]
+
+
+def _of_reference(journal: JournalReader, campaign: Campaign) -> list[Campaign]:
+    purposes = (GOLDEN, PROCESS)
+    return [one for one in journal.campaigns(campaign.device) if one.complete and one.purpose in purposes]
+
+
+def process_job(campaign: int, number: int) -> str:
+    """Return the name of the job that measures the reference probe in a further process for a campaign."""
+    return f"campaign {campaign} process {number}"
+
+
+def _latencies_s(alone: Sequence[Sequence[Sample]], clock: str) -> list[float]:
+    return [undisturbed(taken, clock).latency_s for taken in alone if taken]
