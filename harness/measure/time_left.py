@@ -8,6 +8,7 @@ the times of the newest runs by the name of a command; without any, only phases 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections import Counter
@@ -128,9 +129,16 @@ def earlier_runs(command: str) -> tuple[Run, ...]:
     content = cache.get(_key(command))
     try:
         runs = json.loads(content) if content else []
-        return tuple(tuple(PhaseTime(str(name), float(s), work) for name, s, work in run) for run in runs)
+        return tuple(tuple(_phase(*one) for one in run) for run in runs)
     except (ValueError, TypeError, RecursionError):
         return ()
+
+
+def _phase(name: str, seconds: float, work: float | None) -> PhaseTime:
+    found = PhaseTime(str(name), float(seconds), None if work is None else float(work))
+    if not all(0 <= one < math.inf for one in (found.seconds, found.work or 0.0)):
+        raise ValueError("a phase takes no such time")
+    return found
 
 
 def keep_run(command: str, run: Run) -> None:

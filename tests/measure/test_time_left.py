@@ -109,7 +109,7 @@ def test_the_newest_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [run[1].seconds for run in earlier_runs("profile x")] == [2.0, 3.0, 4.0, 5.0, 6.0]
     assert earlier_runs("profile y") == ()
     (kept,) = (tmp_path / "cache" / "results").iterdir()
-    for content in (b"[", b"[[1]]", b'[[["a", "b", null]]]', b"3"):
+    for content in (b"[", b"[[1]]", b'[[["a", "b", null]]]', b'[[["a", 1, "b"]]]', b'[[["a", Infinity, 1]]]', b"3"):
         cache.put(kept.name, content)
         assert earlier_runs("profile x") == ()
 
