@@ -75,6 +75,7 @@ def steps_of(observe: Observer, stage: str, sizes: Sequence[float] = ()) -> Call
         share = sum(own[:done]) / whole if done and whole > 0 else None
         observe(Progress(stage, min(done, count - 1), count, unit="step", work=whole, share=share))
 
+    begin(observe, stage)
     return show
 
 

@@ -102,6 +102,7 @@ def show_count(label: str, unit: str = "", command: str = "") -> Iterator[Callab
                 share = done / count if done else None
                 observe(Progress("", min(done, count - 1), count, unit=unit, phase="steps", work=count, share=share))
 
+        observe(Progress("", 0, 0, phase="steps"))
         yield show
         observe(DONE)
 
