@@ -116,7 +116,7 @@ def validate(
     noises = [process.noise for process in measured.processes]
     machine = judge_processes(noises, table.clock, found.floor, table.reference_s)
     found = replace(found, refused_networks=refused, machine=machine)
-    keep_validation(workspace, references, found)
+    keep_validation(workspace, references, dims or {}, found)
     observe(DONE)
     return found
 
