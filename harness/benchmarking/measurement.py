@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.benchmarking.figures import LatencyFigures, latencies_s, mean_power_w, reported_clock
-from harness.benchmarking.results import Benchmark, BenchmarkedNetwork
+from harness.benchmarking.benchmark_results import Benchmark, BenchmarkedNetwork
+from harness.benchmarking.latency_figures import LatencyFigures, latencies_s, mean_power_w, reported_clock
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.overrides import Variant
 from harness.device.session import LoadReport
@@ -19,7 +19,7 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.fusion.cutting import refused_by_device
 from harness.measure.journal.journal import Journal
-from harness.measure.noise.campaign_noise import ProcessNoise, judge_processes
+from harness.measure.noise.campaign_noise import ProcessNoise, judge_processes, phases_of_campaign
 from harness.measure.noise.machine_noise import between_processes
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import DONE, Observer, begin, ignore, notes_of, part_of
@@ -103,7 +103,7 @@ class _Bench:
             tuple(run.journal.samples_of(campaign.id, probe.id)[: self.runs]),
             campaign.clock,
             run.session.load_reports.get(probe.id, LoadReport()),
-            ProcessNoise.of(run.journal, campaign),
+            ProcessNoise.of(run.journal, campaign, phases_of_campaign(run.journal, campaign).slow_share),
         )
 
 

@@ -17,7 +17,7 @@ from harness.text import printable
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
-    from harness.benchmarking.results import Benchmark
+    from harness.benchmarking.benchmark_results import Benchmark
 
 _RUNS_OF_P99 = 100
 
@@ -115,7 +115,7 @@ def benchmark(
 
 
 def _show(found: Benchmark) -> None:
-    from harness.benchmarking.results import HEADER, cells
+    from harness.benchmarking.benchmark_results import HEADER, cells
 
     print_table(HEADER, [cells(one) for one in found.networks])
     print(f"device: {found.device}  clock: {', '.join(sorted({one.clock for one in found.networks}))}")

@@ -35,7 +35,7 @@ from harness.measure.busy_device import Announcement
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING
-from harness.measure.noise.campaign_noise import judge_campaign
+from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign
 from harness.measure.noise.steadiness import check_steady
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
 from harness.measure.progress import DONE, Observer, begin, ignore, notes_of
@@ -43,7 +43,7 @@ from harness.measure.request import ProfileRequest
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
 from harness.space.exploration import explore_space
-from harness.space.space import SearchSpace, load_space
+from harness.space.space import LayerSpace, load_space
 from harness.workspace import Workspace
 
 _STALE_LEASE_S = Deadlines.lease_ttl_s + Deadlines.margin_s
@@ -140,7 +140,7 @@ def _attempt(
             golden = check_golden(run, store, configured_band(device) if request.threads is None else None)
             reached = replace(bare, golden_s=golden.latency_s, fingerprint=run.fingerprint)
             outcome = (
-                _explore(reached, run, subject) if isinstance(subject, SearchSpace) else _measure(reached, run, subject)
+                _explore(reached, run, subject) if isinstance(subject, LayerSpace) else _measure(reached, run, subject)
             )
             begin(observe, "measuring the golden probe again")
             try:
@@ -179,7 +179,8 @@ def _judged(
         measure_further_processes(
             device, journal, campaign, variant, gate=gate, stop=stop, observe=observe, time_limit=time_limit
         )
-    return replace(outcome, result=replace(result, machine=judge_campaign(journal, campaign)))
+    machine = judge_campaign(journal, campaign, phases_of_campaign(journal, campaign).slow_share)
+    return replace(outcome, result=replace(result, machine=machine))
 
 
 def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> ProfileOutcome:
@@ -198,7 +199,7 @@ def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> Profil
         return replace(reached, notes=(str(error),))
 
 
-def _explore(bare: ProfileOutcome, run: DeviceRun, space: SearchSpace) -> ProfileOutcome:
+def _explore(bare: ProfileOutcome, run: DeviceRun, space: LayerSpace) -> ProfileOutcome:
     journal = run.journal
     found = explore_space(run, space, bare.request, excluded=PENDING)
     if not found.campaigns:

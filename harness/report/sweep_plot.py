@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from harness.benchmarking.results import Benchmark, BenchmarkedNetwork
+from harness.benchmarking.benchmark_results import Benchmark, BenchmarkedNetwork
 from harness.report.line_plot import PlotAxis, PlotSeries, line_plot, scale_of_range
 from harness.report.units import Unit, unit_for
 

@@ -87,13 +87,7 @@ def validate(
     begin(observe, "reading networks", len(references))
     read = read_networks(references, dims, batch=batch, strict=strict, note=note)
     begin(observe, "estimating", len(references))
-    estimates = [(network, estimate_network(network, table)) for network in read.networks]
-    uncovered = [_uncovered(network, estimated, table.name) for network, estimated in estimates if estimated.unknown]
-    cases = [
-        network_case(network, estimated, layers_alone(network, table.rules) if naive else ())
-        for network, estimated in estimates
-        if not estimated.unknown
-    ]
+    cases, uncovered = _cases(read.networks, table, naive)
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
     rules = {case.whole.id: case.stopping_rule(policy.target, processes) for case in cases}
@@ -104,21 +98,43 @@ def validate(
     left = [case for case in cases if case.whole.id not in measured.refused]
     check_refused(refused, len(left), strict=strict)
     note_refused(by_device, note)
-    first = measured.processes[0]
-    by_file = {shown(reference): reference for reference in references} if table.clock != "device" else {}
-    sizes = [runs_s(case.covered[0]) + openings(case.network) for case in left]
-    compared, results = steps_of(observe, "comparing with the files", sizes), []
-    for number, case in enumerate(left):
-        compared(number, len(left))
-        results.append(_with_file(_compare(case, measured, table.clock), by_file, case))
+    results = _compared(left, references, measured, table, observe)
     oracle = _report_oracle(table, left, [process.truths for process in measured.processes if process.truths])
-    found = _summary(table, results, first.fingerprint, oracle)
+    found = _summary(table, results, measured.processes[0].fingerprint, oracle)
     noises = [process.noise for process in measured.processes]
     machine = judge_processes(noises, table.clock, found.floor, table.reference_s)
     found = replace(found, refused_networks=refused, machine=machine)
     keep_validation(workspace, references, dims or {}, found)
     observe(DONE)
     return found
+
+
+def _cases(networks: Sequence[Network], table: Lut, naive: bool) -> tuple[list[NetworkCase], list[RefusedNetwork]]:
+    """Return the networks that the table covers as cases, and a refusal for each of the others."""
+    estimates = [(network, estimate_network(network, table)) for network in networks]
+    cases = [
+        network_case(network, estimated, layers_alone(network, table.rules) if naive else ())
+        for network, estimated in estimates
+        if not estimated.unknown
+    ]
+    return cases, [_uncovered(network, estimated, table.name) for network, estimated in estimates if estimated.unknown]
+
+
+def _compared(
+    cases: Sequence[NetworkCase],
+    references: Sequence[ModelReference],
+    measured: MeasuredProcesses,
+    table: Lut,
+    observe: Observer,
+) -> list[NetworkValidation]:
+    """Compare each network with its estimate and, unless the device has a clock of its own, with its file."""
+    by_file = {shown(reference): reference for reference in references} if table.clock != "device" else {}
+    sizes = [runs_s(case.covered[0]) + openings(case.network) for case in cases]
+    step, results = steps_of(observe, "comparing with the files", sizes), []
+    for number, case in enumerate(cases):
+        step(number, len(cases))
+        results.append(_with_file(_compare(case, measured, table.clock), by_file, case))
+    return results
 
 
 def _with_file(

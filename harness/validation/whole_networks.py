@@ -22,9 +22,9 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal.journal import Journal
-from harness.measure.noise.campaign_noise import ProcessNoise
+from harness.measure.noise.campaign_noise import ProcessNoise, phases_of_campaign
 from harness.measure.noise.machine_noise import between_processes
-from harness.measure.noise.quiet_phases import by_probe, phases_of
+from harness.measure.noise.quiet_phases import by_probe
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, Progress, part_of
 from harness.measure.reference import measure_reference
@@ -159,9 +159,9 @@ def _measure_process(
     refused = {one.id: one.refused for one in records if one.refused and one.role == "network"}
     truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
     reports = dict(session.load_reports)
-    samples = by_probe(phases_of(journal.taken_samples(campaign.id), campaign.clock).quiet)
-    noise = ProcessNoise.of(journal, campaign, reference)
-    return ProcessSamples(samples, run.fingerprint, truths, reports, noise), refused
+    phases = phases_of_campaign(journal, campaign)
+    noise = ProcessNoise.of(journal, campaign, phases.slow_share, reference)
+    return ProcessSamples(by_probe(phases.quiet), run.fingerprint, truths, reports, noise), refused
 
 
 def _stops(
