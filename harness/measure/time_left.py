@@ -2,7 +2,8 @@
 
 A command reports phases. The one that it is in takes as long as its own steps foretell, and until they do, as long as
 it took in earlier runs for each unit of its work; the phases behind it take as long as in earlier runs. The cache keeps
-the times of the newest runs by the name of a command; without any, only phases that report shares have a time left.
+the times of the newest runs by the name of a command. Without any, only phases that report shares have a time left, and
+further processes take as long as the present one.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class TimeLeft:
     _work: float | None = None
     _share: float | None = None
     _share_s: float = 0.0
+    _processes: int = 0
     _factors: list[float] = field(init=False)
     _met: Counter[str] = field(default_factory=Counter)
 
@@ -67,6 +69,7 @@ class TimeLeft:
             number = self._met[phase]
             self._phase, self._name, self._began_s = phase, f"{phase} {number}" if number > 1 else phase, now_s
             self._work = self._share = None
+        self._processes = progress.processes - progress.process - 1
         if progress.work is not None:
             self._work = progress.work
         if progress.share is not None:
@@ -78,9 +81,13 @@ class TimeLeft:
         now_s = self.clock()
         gone_s = now_s - self._began_s
         known = [run for run in map(self._of_earlier, range(len(self.earlier))) if run is not None]
+        if not known and self._share:
+            left_s = max(0.0, self._by_own_steps(now_s))
+            return left_s + self._processes * (gone_s + left_s)
         if not known:
-            return None if not self._share else max(0.0, self._by_own_steps(now_s))
-        whole_s, later_s = (statistics.median(one) for one in zip(*known, strict=True))
+            return None
+        whole_s = statistics.median(whole for whole, _ in known)
+        later_s = statistics.median(later for _, later in known)
         left_s = max(whole_s - gone_s, _OVERDUE * gone_s)
         if self._share:
             weight = min(1.0, self._share) ** 0.5

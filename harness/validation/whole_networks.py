@@ -26,7 +26,7 @@ from harness.measure.noise.campaign_noise import ProcessNoise, phases_of_campaig
 from harness.measure.noise.machine_noise import between_processes
 from harness.measure.noise.quiet_phases import by_probe
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Observer, Progress, part_of
+from harness.measure.progress import Observer, Progress
 from harness.measure.reference import measure_reference
 from harness.measure.summary import STUDENT_95, summarise
 from harness.probe.probe_plan import ProbePlan
@@ -100,13 +100,15 @@ class ProcessPlan:
     variant: Variant = NO_VARIANT
 
 
-def _in_process(observe: Observer, number: int, count: int, networks: int) -> Observer:
-    """Return the observer of a process, one of about `count`, which measures so many networks."""
+def _in_process(observe: Observer, number: int, count: int, plan: ProbePlan) -> Observer:
+    """Return the observer of a process, one of about `count`, whose work are the models of the whole networks."""
+    work = sum(len(plan.probes[whole].model.content) for whole in _wholes(plan))
 
     def show(progress: Progress) -> None:
-        observe(replace(progress, unit="network", process=number, processes=count, work=networks * count))
+        phase = f"process {number + 1}"
+        observe(replace(progress, unit="network", process=number, processes=count, phase=phase, work=work))
 
-    return part_of(show, "measuring", number, count)
+    return show
 
 
 def measure_processes(
@@ -128,7 +130,7 @@ def measure_processes(
             plan = _without(wanted.plan if number == 0 else _networks_only(wanted.plan), {*refused, *stops})
             if not _wholes(plan):
                 break
-            watched = _in_process(observe, number, max(fewest, number + 1), len(_wholes(plan)))
+            watched = _in_process(observe, number, max(fewest, number + 1), plan)
             watched(Progress("starting", 0, 0))
             with (
                 lease_when_free(device, patience, "validation") as session,

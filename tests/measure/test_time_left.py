@@ -80,6 +80,15 @@ def test_without_an_earlier_run_only_steps_foretell(command: Command) -> None:
     assert command.left.remaining_s == pytest.approx(150.0)
 
 
+def test_without_an_earlier_run_processes_take_equally_long(command: Command) -> None:
+    """The processes that follow are expected to take as long as the present one."""
+    command.start([])
+    for share in (None, 0.25):
+        command.left.see(Progress("measuring", 0, 0, phase="process 1", share=share, process=0, processes=3))
+        command.now_s += 5.0 if share is None else 0.0
+    assert command.left.remaining_s == pytest.approx(15.0 + 2 * 20.0)
+
+
 def test_a_phase_that_comes_again_is_another_one(command: Command) -> None:
     """Two phases of one name, such as golden probes, are kept apart."""
     command.start([])
