@@ -68,12 +68,12 @@ class Benchmark:
     refused_networks: tuple[RefusedNetwork, ...] = ()
 
     @property
-    def machine(self) -> tuple[str, ...]:
-        """The verdicts on the machine, each once; with several, each names what it was measured with."""
-        found: dict[str, list[str]] = {}
-        for one in self.networks:
-            found.setdefault(one.machine.text, []).append(one.label)
-        return tuple(found) if len(found) == 1 else tuple(f"{text} ({', '.join(who)})" for text, who in found.items())
+    def machine(self) -> str:
+        """The verdict on the machine: of the network that it disturbed most where they differ."""
+        found = {one.machine.text for one in self.networks}
+        worst = max(self.networks, key=lambda one: (len(one.machine.reasons) > 0, one.machine.resolution or 0.0))
+        which = f" ({worst.label}, the worst of {len(self.networks)})" if len(found) > 1 else ""
+        return f"{worst.machine.text}{which}"
 
     def samples(self) -> Iterator[dict[str, Any]]:
         """Yield each timed run as one row, in order; `process` counts the processes from 0."""
@@ -96,9 +96,8 @@ class Benchmark:
         return BarPlot(f"{self.device}: median latency, whiskers to the 99th percentile", tuple(bars))
 
     def _repr_html_(self) -> str:
-        rows = [cells(one) for one in self.networks]
-        notes = [(f"machine: {text}", *[""] * (len(HEADER) - 1)) for text in self.machine]
-        return html_table(f"Benchmark on {self.device}", HEADER, [*rows, *notes])
+        rows = [*(cells(one) for one in self.networks), (f"machine: {self.machine}", *[""] * (len(HEADER) - 1))]
+        return html_table(f"Benchmark on {self.device}", HEADER, rows)
 
 
 HEADER = (

@@ -19,8 +19,10 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.fusion.cutting import refused_by_device
 from harness.measure.journal.journal import Journal
-from harness.measure.noise.campaign_noise import ProcessNoise, judge_processes, phases_of_campaign
+from harness.measure.journal.records import Campaign
+from harness.measure.noise.campaign_noise import ProcessNoise, judge_processes
 from harness.measure.noise.machine_noise import between_processes
+from harness.measure.noise.quiet_phases import phases_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import DONE, Observer, begin, ignore, notes_of, part_of
 from harness.network.model_references import Models, model_references
@@ -103,8 +105,15 @@ class _Bench:
             tuple(run.journal.samples_of(campaign.id, probe.id)[: self.runs]),
             campaign.clock,
             run.session.load_reports.get(probe.id, LoadReport()),
-            ProcessNoise.of(run.journal, campaign, phases_of_campaign(run.journal, campaign).slow_share),
+            _noise(run, campaign),
         )
+
+
+def _noise(run: DeviceRun, campaign: Campaign) -> ProcessNoise:
+    """Return the noise of a process on the clock of its percentiles."""
+    clock = reported_clock(campaign.clock)
+    slow_share = phases_of(run.journal.taken_samples(campaign.id), clock).slow_share
+    return ProcessNoise.of(run.journal, campaign, clock, slow_share)
 
 
 # One keyword for each option of `harness benchmark`, and two for the call itself, as in `harness.profile`.
@@ -210,7 +219,7 @@ def _summary(name: str, variant: Variant, processes: Sequence[_Process]) -> Benc
         peak_bytes=_largest([one.peak_bytes for one in reports]),
         power_w=power_w,
         energy_j=None if power_w is None else power_w * latency.mean_s,
-        machine=judge_processes([one.noise for one in processes], clock, between_processes(medians_s)),
+        machine=judge_processes([one.noise for one in processes], reported_clock(clock), between_processes(medians_s)),
         processes=tuple(one.samples for one in processes),
     )
 

@@ -101,9 +101,7 @@ def benchmark(
         from harness.report.html import write_figure
         from harness.report.sweep_plot import sweep_plot
 
-        write_figure(
-            files.html, *sweep_plot(found), notes=[f"The machine meanwhile: {text}." for text in found.machine]
-        )
+        write_figure(files.html, *sweep_plot(found), notes=[f"The machine meanwhile: {found.machine}."])
     if json:
         refused = [asdict(one) for one in found.refused_networks]
         networks = [{**one.figures, "machine": asdict(one.machine)} for one in found.networks]
@@ -119,8 +117,7 @@ def _show(found: Benchmark) -> None:
 
     print_table(HEADER, [cells(one) for one in found.networks])
     print(f"device: {found.device}  clock: {', '.join(sorted({one.clock for one in found.networks}))}")
-    for text in found.machine:
-        print(printable(f"machine: {text}", 400))
+    print(printable(f"machine: {found.machine}", 500))
     if any(one.latency.runs < _RUNS_OF_P99 for one in found.networks):
         note(f"With fewer than {_RUNS_OF_P99} runs, p99 is the longest one")
     if all(one.peak_bytes is None for one in found.networks):

@@ -162,7 +162,7 @@ def _measure_process(
     truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
     reports = dict(session.load_reports)
     phases = phases_of_campaign(journal, campaign)
-    noise = ProcessNoise.of(journal, campaign, phases.slow_share, reference)
+    noise = ProcessNoise.of(journal, campaign, campaign.clock, phases.slow_share, reference)
     return ProcessSamples(by_probe(phases.quiet), run.fingerprint, truths, reports, noise), refused
 
 

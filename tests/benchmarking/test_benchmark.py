@@ -172,7 +172,7 @@ def test_a_device_with_a_known_latency(bench: Bench) -> None:
     assert len(rows) == 90 and {row["process"] for row in rows} == {0, 1}
     assert found.to_pandas()["p99_s"].tolist() == pytest.approx([truth_s], rel=1e-4)
     assert found.plot().to_svg().count("<rect") == 2 and "net" in found._repr_html_()
-    assert found.machine == ("quiet",)
+    assert found.machine == "quiet"
 
 
 def test_onnx_runtime_reports_load_time_and_memory(bench: Bench) -> None:

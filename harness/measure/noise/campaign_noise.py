@@ -57,11 +57,16 @@ class ProcessNoise:
 
     @classmethod
     def of(
-        cls, journal: JournalReader, campaign: Campaign, slow_share: float, reference: Sequence[Sample] = ()
+        cls,
+        journal: JournalReader,
+        campaign: Campaign,
+        clock: str,
+        slow_share: float,
+        reference: Sequence[Sample] = (),
     ) -> ProcessNoise:
         """Return what the journal holds of a process's campaign; `reference` replaces its samples of that probe."""
         own = journal.samples_of(campaign.id, campaign.reference)
-        drift = drift_of(own, campaign.clock).judged
+        drift = drift_of(own, clock).judged
         return cls(campaign.fingerprint, journal.states(campaign.id), reference or own, drift, slow_share)
 
 
