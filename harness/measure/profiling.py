@@ -153,7 +153,7 @@ def _plan(run: DeviceRun, accepted: _Accepted, request: ProfileRequest) -> Probe
     observe = in_phase(run.observe, "cutting networks", nodes)
     if {"fusion", "unfused"} & set(hello.reveals):
         cuts, rules = cut_as_reported(run.session, accepted.networks, observe, run.stop, accepted.refuse)
-        cuts = with_chains(run.session, cuts, observe, run.stop)
+        cuts = with_chains(run.session, cuts, in_phase(run.observe, "cutting chains", nodes), run.stop)
     else:
         refuse_unplaced(replace(run, observe=observe), accepted.networks, accepted.refuse)
         cuts, rules = cut_as_probed(FusionSearch(run, kind, request.seed, request.fresh), accepted.left)

@@ -24,6 +24,8 @@ _NEWEST = 5
 """Runs that are kept: devices and hosts change."""
 _OVERDUE = 0.1
 """What is left of a phase that takes longer than before, as a fraction of the time that it has taken."""
+_LEAST_S = 1.0
+"""Shorter times are mostly starts of processes."""
 _START = "start"
 
 
@@ -53,12 +55,12 @@ class TimeLeft:
     _share: float | None = None
     _share_s: float = 0.0
     _processes: int = 0
-    _factors: list[float] = field(init=False)
+    _ratios: list[float] = field(init=False)
     _met: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
-        self._factors = [1.0] * len(self.earlier)
+        self._ratios = [1.0] * len(self.earlier)
 
     def see(self, progress: Progress) -> None:
         """Take over the newest progress."""
@@ -79,21 +81,13 @@ class TimeLeft:
     def remaining_s(self) -> float | None:
         """The seconds that are left, None while nothing is known of them."""
         now_s = self.clock()
-        gone_s = now_s - self._began_s
-        known = [run for run in map(self._of_earlier, range(len(self.earlier))) if run is not None]
-        if not known and self._share:
-            left_s = max(0.0, self._by_own_steps(now_s))
-            return left_s + self._processes * (gone_s + left_s)
-        if not known:
+        known = [left_s for number in range(len(self.earlier)) if (left_s := self._after(number, now_s)) is not None]
+        if known:
+            return statistics.median(known)
+        if not self._share:
             return None
-        whole_s = statistics.median(whole for whole, _ in known)
-        later_s = statistics.median(later for _, later in known)
-        left_s = max(whole_s - gone_s, _OVERDUE * gone_s)
-        if self._share:
-            weight = min(1.0, self._share) ** 0.5
-            by_earlier_s = whole_s * (1 - self._share) - (now_s - self._share_s)
-            left_s = weight * self._by_own_steps(now_s) + (1 - weight) * by_earlier_s
-        return max(0.0, left_s) + later_s
+        left_s = self._by_own_steps(now_s)
+        return left_s + self._processes * (now_s - self._began_s + left_s)
 
     @property
     def run(self) -> Run:
@@ -104,27 +98,52 @@ class TimeLeft:
         for number, run in enumerate(self.earlier):
             at = _place(run, self._name)
             if at is not None:
-                self._factors[number] = self._factor(number, run[at])
+                self._ratios[number] = self._ratio(number, run[at])
         self.done.append(PhaseTime(self._name, now_s - self._began_s, self._work))
 
     def _by_own_steps(self, now_s: float) -> float:
         share = self._share or 1.0
-        return (self._share_s - self._began_s) * (1 - share) / share - (now_s - self._share_s)
+        return max(0.0, (self._share_s - self._began_s) * (1 - share) / share - (now_s - self._share_s))
 
-    def _of_earlier(self, number: int) -> tuple[float, float] | None:
-        """Return how long this phase and those behind it take after one earlier run; None if that lacks the phase."""
+    def _after(self, number: int, now_s: float) -> float | None:
+        """Return the seconds that are left after one earlier run; None if that lacks the present phase.
+
+        Phases take longer for more work, and in a run whose phases so far took longer: both count alike.
+        """
         run = self.earlier[number]
         at = _place(run, self._name)
         if at is None:
             return None
-        factor = self._factor(number, run[at])
-        own = factor if run[at].work is not None else 1.0
-        later_s = sum(one.seconds * (factor if one.work is not None else 1.0) for one in run[at + 1 :])
-        return run[at].seconds * own, later_s
+        ratio = self._ratio(number, run[at])
+        pairs = [
+            (one.seconds, run[place].seconds)
+            for one in self.done
+            if (place := _place(run, one.name)) is not None and one.work
+        ]
+        now_then_s = [sum(one) for one in zip(*pairs, strict=True)] or [0.0, 0.0]
+        own = _both(ratio, *now_then_s) if run[at].work is not None else 1.0
+        left_s = self._left_of_phase(run[at].seconds * own, now_s)
+        if run[at].work is not None:
+            now_then_s = [now_then_s[0] + now_s - self._began_s + left_s, now_then_s[1] + run[at].seconds]
+        later = _both(ratio, *now_then_s)
+        return left_s + sum(one.seconds * (later if one.work is not None else 1.0) for one in run[at + 1 :])
 
-    def _factor(self, number: int, then: PhaseTime) -> float:
+    def _left_of_phase(self, expected_s: float, now_s: float) -> float:
+        gone_s = now_s - self._began_s
+        if not self._share:
+            return max(expected_s - gone_s, _OVERDUE * gone_s)
+        weight = min(1.0, self._share) ** 0.5
+        by_earlier_s = max(0.0, expected_s * (1 - self._share) - (now_s - self._share_s))
+        return weight * self._by_own_steps(now_s) + (1 - weight) * by_earlier_s
+
+    def _ratio(self, number: int, then: PhaseTime) -> float:
         """Return how much more work there is than in an earlier run, by this phase or the last one that shows it."""
-        return self._work / then.work if self._work and then.work else self._factors[number]
+        return self._work / then.work if self._work and then.work else self._ratios[number]
+
+
+def _both(ratio: float, now_s: float, then_s: float) -> float:
+    """Return the geometric mean of a ratio of work and one of times, the first alone where the times are short."""
+    return (ratio * now_s / then_s) ** 0.5 if min(now_s, then_s) >= _LEAST_S else ratio
 
 
 def _place(run: Run, name: str) -> int | None:
