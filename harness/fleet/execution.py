@@ -38,7 +38,7 @@ from harness.measure.journal.records import PENDING
 from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign
 from harness.measure.noise.steadiness import check_steady
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
-from harness.measure.progress import DONE, Observer, begin, ignore, notes_of
+from harness.measure.progress import DONE, Observer, begin, ignore, named, notes_of
 from harness.measure.request import ProfileRequest
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
@@ -193,8 +193,9 @@ def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> Profil
     if request.watch_level is None:
         return reached
     left_s = max(0.0, whole_s - profiled.result.device_seconds) if whole_s else DEFAULT_BUDGET_S
+    watched = replace(run, observe=named(run.observe, "watching"))
     try:
-        return replace(reached, watch=measure_watch(run, request, profiled, budget_s=left_s))
+        return replace(reached, watch=measure_watch(watched, request, profiled, budget_s=left_s))
     except CampaignIncomplete as error:  # the campaign itself is complete
         return replace(reached, notes=(str(error),))
 

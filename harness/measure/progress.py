@@ -54,6 +54,11 @@ def in_phase(observe: Observer, phase: str, work: float | None = None) -> Observ
     return lambda progress: observe(replace(progress, phase=phase, work=work, share=None))
 
 
+def named(observe: Observer, phase: str) -> Observer:
+    """Return an observer for a campaign that is another phase."""
+    return lambda progress: observe(replace(progress, phase=phase))
+
+
 def part_of(observe: Observer, phase: str, number: int, count: int) -> Observer:
     """Return an observer for one of `count` equal parts of a phase; the stages report their share of the part."""
     return lambda progress: observe(

@@ -31,8 +31,8 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Clock:
 def test_time_left_comes_first_and_the_place_follows(clock: _Clock) -> None:
     """The line begins with the time left and the share done, then names process and network."""
     line = ProgressLine("validate cpu01", clock=clock)
-    place = "validate cpu01: measuring, process 2 of 3, network 5 of 28, round 3"
-    here = Progress("measuring", 4, 28, 3, unit="network", process=1, processes=3)
+    place = "validate cpu01: measuring, process 3 of 3, network 5 of 28, round 3"
+    here = Progress("measuring", 4, 28, 3, unit="network", process=2, processes=3)
     line.see(here)
     assert line.text == place
     clock.now_s = 41.0
