@@ -84,8 +84,13 @@ def main() -> None:
         at_s, phase = round(time.monotonic() - start_s, 3), progress.phase or progress.stage
         if not events:
             began_s = round(self.run[0].seconds and at_s - sum(one.seconds for one in self.run), 3)
-        if not events or events[-1][1] != phase or at_s - events[-1][0] >= _APART_S:
-            share = None if progress.share is None else round(progress.share, 4)
+        share = None if progress.share is None else round(progress.share, 4)
+        known = phase, progress.work is None, share is None
+        if (
+            not events
+            or known != (events[-1][1], *(one is None for one in events[-1][2:]))
+            or (at_s - events[-1][0] >= _APART_S)
+        ):
             events.append((at_s, phase, progress.work, share))
 
     TimeLeft.see = see  # type: ignore[method-assign]

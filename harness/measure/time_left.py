@@ -24,7 +24,7 @@ _NEWEST = 5
 """Runs that are kept: devices and hosts change."""
 _OVERDUE = 0.1
 """What is left of a phase that takes longer than before, as a fraction of the time that it has taken."""
-_LEAST_S = 1.0
+_LEAST_S = 5.0
 """Shorter times are mostly starts of processes."""
 _START = "start"
 

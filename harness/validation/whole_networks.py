@@ -100,13 +100,12 @@ class ProcessPlan:
     variant: Variant = NO_VARIANT
 
 
-def _in_process(observe: Observer, number: int, count: int, plan: ProbePlan) -> Observer:
-    """Return the observer of a process, one of about `count`, whose work are the models of the whole networks."""
-    work = sum(len(plan.probes[whole].model.content) for whole in _wholes(plan))
+def _in_process(observe: Observer, number: int, count: int, networks: int) -> Observer:
+    """Return the observer of a process, one of about `count`, which measures so many networks."""
 
     def show(progress: Progress) -> None:
         phase = f"process {number + 1}"
-        observe(replace(progress, unit="network", process=number, processes=count, phase=phase, work=work))
+        observe(replace(progress, unit="network", process=number, processes=count, phase=phase, work=networks))
 
     return show
 
@@ -130,7 +129,7 @@ def measure_processes(
             plan = _without(wanted.plan if number == 0 else _networks_only(wanted.plan), {*refused, *stops})
             if not _wholes(plan):
                 break
-            watched = _in_process(observe, number, max(fewest, number + 1), plan)
+            watched = _in_process(observe, number, max(fewest, number + 1), len(_wholes(plan)))
             watched(Progress("starting", 0, 0))
             with (
                 lease_when_free(device, patience, "validation") as session,
