@@ -143,7 +143,7 @@ class TimeLeft:
 
 def _both(ratio: float, now_s: float, then_s: float) -> float:
     """Return the geometric mean of a ratio of work and one of times, the first alone where the times are short."""
-    return (ratio * now_s / then_s) ** 0.5 if min(now_s, then_s) >= _LEAST_S else ratio
+    return math.sqrt(ratio * now_s / then_s) if min(now_s, then_s) >= _LEAST_S else ratio
 
 
 def _place(run: Run, name: str) -> int | None:
