@@ -24,8 +24,6 @@ _NEWEST = 5
 """Runs that are kept: devices and hosts change."""
 _OVERDUE = 0.1
 """What is left of a phase that takes longer than before, as a fraction of the time that it has taken."""
-_LEAST_S = 5.0
-"""Shorter times are mostly starts of processes."""
 _START = "start"
 
 
@@ -106,27 +104,14 @@ class TimeLeft:
         return max(0.0, (self._share_s - self._began_s) * (1 - share) / share - (now_s - self._share_s))
 
     def _after(self, number: int, now_s: float) -> float | None:
-        """Return the seconds that are left after one earlier run; None if that lacks the present phase.
-
-        Phases take longer for more work, and in a run whose phases so far took longer: both count alike.
-        """
+        """Return the seconds that are left after one earlier run; None if that lacks the present phase."""
         run = self.earlier[number]
         at = _place(run, self._name)
         if at is None:
             return None
         ratio = self._ratio(number, run[at])
-        pairs = [
-            (one.seconds, run[place].seconds)
-            for one in self.done
-            if (place := _place(run, one.name)) is not None and one.work
-        ]
-        now_then_s = [sum(one) for one in zip(*pairs, strict=True)] or [0.0, 0.0]
-        own = _both(ratio, *now_then_s) if run[at].work is not None else 1.0
-        left_s = self._left_of_phase(run[at].seconds * own, now_s)
-        if run[at].work is not None:
-            now_then_s = [now_then_s[0] + now_s - self._began_s + left_s, now_then_s[1] + run[at].seconds]
-        later = _both(ratio, *now_then_s)
-        return left_s + sum(one.seconds * (later if one.work is not None else 1.0) for one in run[at + 1 :])
+        expected_s = [one.seconds * (ratio if one.work is not None else 1.0) for one in run[at:]]
+        return self._left_of_phase(expected_s[0], now_s) + sum(expected_s[1:])
 
     def _left_of_phase(self, expected_s: float, now_s: float) -> float:
         gone_s = now_s - self._began_s
@@ -137,13 +122,11 @@ class TimeLeft:
         return weight * self._by_own_steps(now_s) + (1 - weight) * by_earlier_s
 
     def _ratio(self, number: int, then: PhaseTime) -> float:
-        """Return how much more work there is than in an earlier run, by this phase or the last one that shows it."""
-        return self._work / then.work if self._work and then.work else self._ratios[number]
+        """Return how much longer phases take than in an earlier run, by this one's work or the last that was known.
 
-
-def _both(ratio: float, now_s: float, then_s: float) -> float:
-    """Return the geometric mean of a ratio of work and one of times, the first alone where the times are short."""
-    return math.sqrt(ratio * now_s / then_s) if min(now_s, then_s) >= _LEAST_S else ratio
+        A part of each phase does not depend on its work, so the time grows with the root of it.
+        """
+        return math.sqrt(self._work / then.work) if self._work and then.work else self._ratios[number]
 
 
 def _place(run: Run, name: str) -> int | None:
