@@ -124,6 +124,6 @@ def test_the_newest_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_recorded_commands_are_foretold(path: Path) -> None:
-    """After the first tenth of the last run, its time left is within a factor of two for 90 % of the rest."""
+    """After the first tenth of the last run, its time left is within a factor of two for 80 % of the rest."""
     *before, last = read_runs(path)
-    assert last.within_a_factor_of_two([one.run for one in before]) >= 0.9
+    assert last.within_a_factor_of_two([one.run for one in before]) >= 0.8
