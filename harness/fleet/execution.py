@@ -28,12 +28,7 @@ from harness.errors import (
     Interrupted,
 )
 from harness.fleet.connections import ConnectGate, pause
-from harness.fleet.further_processes import (
-    FURTHER_PROCESSES,
-    LEAST_CAMPAIGN_S,
-    measure_further_processes,
-    note_busy_machine,
-)
+from harness.fleet.further_processes import LEAST_CAMPAIGN_S, measure_further_processes, note_busy_machine
 from harness.fleet.health import check_golden, check_golden_again, check_in_service, configured_band, note_failure
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.shared_reading import SharedReading
@@ -41,13 +36,12 @@ from harness.fleet.store import FleetStore, now
 from harness.fleet.watch_campaign import measure_watch
 from harness.measure.busy_device import Announcement
 from harness.measure.device_run import DeviceRun, leased_run
-from harness.measure.forecast import ClosingForecast
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING
 from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign
 from harness.measure.noise.steadiness import check_steady
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
-from harness.measure.progress import Observer, followed_by, ignore, notes_of
+from harness.measure.progress import DONE, Observer, begin, ignore, named, notes_of
 from harness.measure.request import ProfileRequest
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
@@ -103,6 +97,7 @@ def run_request(
         trying = replace(bare, request=replace(request, fresh=False)) if begun else bare
         try:
             outcome = _attempt(trying, workspace, stop, gate, observe, time_limit, reading)
+            observe(DONE)
             return replace(outcome, request=request, ended=now(), attempts=attempts)
         except DeviceBusy as error:
             allowed_s = max(wait.busy_s, _STALE_LEASE_S if attempts > 1 else 0.0)
@@ -143,18 +138,17 @@ def _attempt(
     request = bare.request
     device = request.variant.device(find_device(load_inventory(workspace.devices), request.device))
     measure = _measurement(request, reading, observe)
+    begin(observe, "opening the device")
     with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:
         check_in_service(store, device.name)
-        started_s = time.monotonic()
         with gate.connecting(device, stop):
             session = open_session(device)
-        opened_s = time.monotonic()
         with session, leased_run(session, device, journal, observe, stop, request.variant, time_limit) as run:
             note_busy_machine(run)
             golden = check_golden(run, store, configured_band(device) if request.threads is None else None)
-            run = _foreseeing(run, opened_s - started_s, time.monotonic() - opened_s)
             reached = replace(bare, golden_s=golden.latency_s, fingerprint=run.fingerprint)
             outcome = measure(reached, run)
+            begin(observe, "measuring the golden probe again")
             try:
                 check_golden_again(run, golden)
             except DeviceQuarantined as error:  # the device changed during the campaign
@@ -173,6 +167,7 @@ def _attempt(
 
 def _measurement(request: ProfileRequest, reading: SharedReading, observe: Observer) -> _Measurement:
     """Read the networks or the space of a request, and return what measures them."""
+    begin(observe, "reading networks", len(request.models))
     if request.space is None:
         found = reading.networks(request, notes_of(observe))
         return lambda bare, run: _measure(bare, run, found)
@@ -180,13 +175,6 @@ def _measurement(request: ProfileRequest, reading: SharedReading, observe: Obser
 
     space = load_space(request.space.reference)
     return lambda bare, run: _explore(bare, run, space)
-
-
-def _foreseeing(run: DeviceRun, opening_s: float, golden_s: float) -> DeviceRun:
-    """Return the run with an observer that counts the golden probe behind a campaign, and its further processes."""
-    further_s = 0.0 if run.session.hello.clock == "device" else FURTHER_PROCESSES * (opening_s + golden_s)
-    closing = ClosingForecast(golden_s, further_s, LEAST_CAMPAIGN_S)
-    return replace(run, observe=followed_by(run.observe, closing.later_s))
 
 
 def _judged(
@@ -223,8 +211,9 @@ def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> Profil
     if request.watch_level is None:
         return reached
     left_s = max(0.0, whole_s - profiled.result.device_seconds) if whole_s else DEFAULT_BUDGET_S
+    watched = replace(run, observe=named(run.observe, "watching"))
     try:
-        return replace(reached, watch=measure_watch(run, request, profiled, budget_s=left_s))
+        return replace(reached, watch=measure_watch(watched, request, profiled, budget_s=left_s))
     except CampaignIncomplete as error:  # the campaign itself is complete
         return replace(reached, notes=(str(error),))
 

@@ -20,7 +20,7 @@ from harness.measure.fusion.cutting import cut_as_reported
 from harness.measure.journal.records import Campaign
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import PURPOSE
-from harness.measure.progress import without_forecast
+from harness.measure.progress import among_several
 from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.layers import context_of
@@ -160,7 +160,7 @@ class DeviceRounds:
         campaign = None if request.fresh else self.on.newest(self.on.key(plan, settings))
         self.resumed += campaign is not None
         campaign = campaign or self.on.begin(plan, settings)
-        on = replace(self.on, observe=without_forecast(self.on.observe, "measuring a round of layers"))
+        on = replace(self.on, observe=among_several(self.on.observe, "measuring a round of layers"))
         CampaignRun(on, campaign, plan, policy, self.excluded).run()
         self.campaigns.append(campaign.id)
         self.device_s += sum(map(device_s, journal.samples(campaign.id).values()))
