@@ -19,7 +19,7 @@ from harness.predictor.uncertainty.intervals import Calibration
 from harness.strict_model import StrictModel
 
 METADATA_KEY = "harness.predictor"
-_VERSION = 4
+_VERSION = 5
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Size = Annotated[int, Field(gt=0, lt=2**31)]
@@ -35,6 +35,7 @@ class _Steps(StrictModel):
     depth: _Size
     channels: _Size
     tiles: Annotated[tuple[tuple[_Size, _Size, _Size], ...], Field(min_length=1)]
+    skips_padding: bool
 
 
 class _Roofline(StrictModel):

@@ -32,7 +32,7 @@ from harness.predictor.features.key_parser import (
 )
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
 from harness.predictor.features.memory_runs import is_general, run_of
-from harness.predictor.features.mover_classes import COPY, class_of_mover
+from harness.predictor.features.mover_classes import COPY, NORM, class_of_mover
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
 _FOLDED = frozenset({"BatchNormalization", "Affine"})
@@ -209,13 +209,15 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         # Joined inputs and split outputs count together; of a larger tensor, only the part that is picked is read.
         in_shape = out_shape = max(_joined(layer), out_shape, key=math.prod)
     elif math.prod(in_shape) > math.prod(out_shape):
-        kernel = _plane((math.prod(in_shape) // max(1, math.prod(out_shape)),))
+        combined, plane = math.prod(in_shape) // max(1, math.prod(out_shape)), _image(in_shape)[2]
+        kernel = plane if math.prod(plane) == combined else (combined, 1)
     else:
         in_shape = out_shape
         constants = [tensor for operator in layer.operators for tensor in operator.tensors if tensor.constant]
         operands = [math.prod(tensor.shape or ()) for tensor in [*layer.inputs, *constants]]
         extra = sum(elements >= math.prod(out_shape) for elements in operands) - 1
-    (batch, channels, in_size), (_, out_channels, out_size) = _image(in_shape), _image(out_shape)
+    image = _rows if path.startswith(NORM) else _image
+    (batch, channels, in_size), (_, out_channels, out_size) = image(in_shape), image(out_shape)
     if out_channels != channels:
         channels, in_size = out_channels, (max(1, math.prod(in_shape) // (batch * out_channels)), 1)
     found = channelwise(
@@ -257,10 +259,13 @@ def _names(operators: Sequence[KeyOperator]) -> list[str]:
 
 def _image(shape: Shape) -> tuple[int, int, Pair]:
     """Return batch, channels and plane of a tensor; without spatial axes, the last axis is the channels."""
-    if len(shape) < 4:
-        *rest, channels = shape or (1,)
-        return 1, channels, (math.prod(rest), 1)
-    return shape[0], shape[1], _plane(shape[2:])
+    return _rows(shape) if len(shape) < 4 else (shape[0], shape[1], _plane(shape[2:]))
+
+
+def _rows(shape: Shape) -> tuple[int, int, Pair]:
+    """Return a tensor as rows of its last axis."""
+    *rest, channels = shape or (1,)
+    return 1, channels, (math.prod(rest), 1)
 
 
 def _plane(sizes: Sequence[int]) -> Pair:
