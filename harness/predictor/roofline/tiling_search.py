@@ -22,7 +22,7 @@ _PER_OCTAVE = 4
 _REFINEMENTS = (0.08, 0.04, 0.02, 0.01, 0.0)
 _ITERATIONS, _STRICT_ITERATIONS = 25, 60
 _LEAST_SHARE = 0.005
-_STREAMED_DEPTHS, _STREAMED_CHANNELS, _STREAMED_COLUMNS = (1, 16, 32), (1, 8, 16), (1, 8, 16, 32, 64)
+_STREAMED_DEPTHS, _STREAMED_COLUMNS = (1, 16, 32), (1, 8, 16, 32, 64)
 _SEARCHED_TILES = tuple(tile for tile in ALL_TILES if tile[2] == 1)
 _MOST_FOLDS = 2
 _HALF_LOSS = 0.1
@@ -34,12 +34,12 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     Searches units on a grid of quarter octaves, then finer and with better fits about the best; then depth and channel
     padding in turn; then drops tiles that are rarely the fastest. Layers that compute each channel alone have no part
     in it: their work has no tiles. A device of n units with two tiles each may be found as 2 n units, which predicts
-    the same. Tilings that process one pixel at a time are judged in addition.
+    the same. Tilings that process one pixel at a time are judged in addition, and at last whether padding is skipped.
     """
     products = np.flatnonzero(~arrays.channelwise)
     order = np.random.default_rng(seed).permutation(products)[:_MOST_SAMPLES]
     if order.size < _FEWEST_SAMPLES:
-        return DeviceTiling(1, 32, 1, ((1, 64, 1),))
+        return _streamed()[-1]
     judge, strict = (_Judge(arrays, latency_s, order, count, noise) for count in (_ITERATIONS, _STRICT_ITERATIONS))
     exponents = range(int(_PER_OCTAVE * np.log2(_MOST_UNITS)) + 1)
     coarse = sorted({round(2 ** (exponent / _PER_OCTAVE)) for exponent in exponents})
@@ -51,13 +51,14 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     best = judge.best([replace(best, depth=depth) for depth in _DEPTHS])
     best = judge.best([replace(best, channels=channels) for channels in _CHANNELS])
     best = judge.best([judge.pruned(replace(best, tiles=ALL_TILES)), *_streamed()])
+    best = judge.best([replace(best, channels=channels) for channels in _CHANNELS])
     return judge.best([best, replace(best, skips_padding=True)])
 
 
 def _streamed() -> list[DeviceTiling]:
     """Return tilings of one unit that processes one pixel at a time: vector units and systolic arrays."""
-    sizes = itertools.product(_STREAMED_DEPTHS, _STREAMED_CHANNELS, _STREAMED_COLUMNS)
-    return [DeviceTiling(1, depth, channels, ((1, columns, 1),)) for depth, channels, columns in sizes]
+    sizes = itertools.product(_STREAMED_DEPTHS, _STREAMED_COLUMNS)
+    return [DeviceTiling(1, depth, 1, ((1, columns, 1),)) for depth, columns in sizes]
 
 
 class _Judge:
