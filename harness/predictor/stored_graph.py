@@ -208,7 +208,7 @@ def _check_trees(trees: EnsembleArrays, features: int) -> None:
         # Exactly one way leads to each: then only a ring that no root leads to is not a tree.
         if len(places) != count or not np.array_equal(np.sort(places), np.arange(count)):
             raise ValueError("its trees share branches or refer to missing ones")
-    if not 0 <= trees.target.min(initial=0) <= trees.target.max(initial=0) <= VOTES:
+    if not 0 <= trees.target.min(initial=0) <= trees.target.max(initial=0) < VOTES:
         raise ValueError("its trees have unknown targets")
     if trees.feature.min(initial=0) < 0 or trees.feature.max(initial=0) >= features:
         raise ValueError("its trees ask for a feature that layers do not have")

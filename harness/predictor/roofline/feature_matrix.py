@@ -23,15 +23,14 @@ FeatureMatrix = NDArray[np.float32]
 def feature_matrix(arrays: LayerArrays, roofline: Roofline) -> tuple[FeatureMatrix, Floats]:
     """Return the features of layers, and the logarithm of their roofline in seconds.
 
-    Terms are relative to the roofline. The last columns can only increase latency if nothing else changes, see
-    `rising_columns`.
+    Terms are relative to the roofline.
     """
     terms = roofline.terms(arrays)
     sizes = arrays.sizes
     depth = arrays.group_channels * arrays.taps
     columns = [
         *(np.log(sizes[name]) for name in _LOGARITHMS),
-        *(sizes[name] for name in _PLAIN[:4]),
+        *(sizes[name] for name in _PLAIN),
         *(np.log(value) for value in (arrays.macs, arrays.rows, depth, arrays.groups, arrays.moved_bytes)),
         *(np.log(value) for value in (arrays.in_bytes, arrays.out_bytes, 1.0 + arrays.weight_bytes)),
         np.log(arrays.macs / arrays.moved_bytes),
@@ -54,14 +53,8 @@ def feature_matrix(arrays: LayerArrays, roofline: Roofline) -> tuple[FeatureMatr
         np.maximum(terms.weights - terms.latency, _HARDLY),
         terms.latency,
         *roofline.tiling.padded_work(arrays).T,
-        *(sizes[name] for name in _PLAIN[4:]),
     ]
     return np.stack(columns, axis=1).astype(np.float32), terms.latency
-
-
-def rising_columns(count: int) -> list[int]:
-    """Return 1 for each of `count` features that cannot make a layer faster, else 0: operands and element bytes."""
-    return [0] * (count - 2) + [1, 1]
 
 
 def _filled(size: Floats, width: int) -> Floats:
