@@ -9,4 +9,4 @@ from pathlib import Path
 
 # Networks, published figures and servers that the tests share are modules in the folders of the tests.
 _TESTS = Path(__file__).resolve().parent.parent / "tests"
-sys.path += [str(_TESTS), str(_TESTS / "predictor"), str(_TESTS / "emulated_npu")]
+sys.path += [str(_TESTS), str(_TESTS / "stand_ins"), str(_TESTS / "predictor"), str(_TESTS / "emulated_npu")]

@@ -28,9 +28,9 @@ from harness.measure.journal.journal import Journal
 from harness.measure.journal.merge import merge
 from harness.measure.journal.records import CampaignKey, Slot
 from harness.measure.journal.transfer import extract
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
-from harness.network.limited_reading import prepared
+from harness.network.reading.limited_reading import prepared
 from harness.network.reading.read import parse_model
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes

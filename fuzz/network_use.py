@@ -14,7 +14,7 @@ from harness.errors import UnsupportedNetwork
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.table import Lut
 from harness.lut.table_files import publish, read_lut
-from harness.network.fusion_rules import (
+from harness.network.fusion.fusion_rules import (
     DEFAULT_RULES,
     UNSIGNED_PAIRS,
     FusionRule,

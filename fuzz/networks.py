@@ -21,10 +21,10 @@ from fuzz.mutation import mutate_bytes, mutate_message
 from fuzz.network_use import BATCH, round_trip, set_batch, use
 from fuzz.outcome import Outcome
 from harness.errors import NetworkError
-from harness.network.limited_reading import prepared
 from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.network.reading.hand_back import encode_network
+from harness.network.reading.limited_reading import prepared
 from harness.network.reading.limits import READING
 from harness.network.reading.read import read_model
 

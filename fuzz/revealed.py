@@ -18,10 +18,10 @@ from harness.device.revealed import check_revealed, reveal_limit_bytes
 from harness.errors import ProtocolError
 from harness.measure.device_requests import load_request
 from harness.network.assemble import AssembledModel
-from harness.network.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed, learn_rules
+from harness.network.fusion.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed, learn_rules
 from harness.network.layers import cut
-from harness.network.limited_reading import prepared
 from harness.network.network import Network
+from harness.network.reading.limited_reading import prepared
 from harness.network.reading.read import parse_model
 from harness.network.runtime_graph.formats import READERS, read_runtime_chains, read_runtime_graph
 from harness.network.runtime_graph.reported import RuntimeGraph

@@ -14,7 +14,7 @@ from harness.latency.overhead import Coefficient
 from harness.lut.chain_rows import VIEW, ChainRow
 from harness.lut.error_correlations import pack
 from harness.lut.table import Entry, Lut
-from harness.network.fusion_rules import DEFAULT_RULES, UNSIGNED_PAIRS, FusionRule
+from harness.network.fusion.fusion_rules import DEFAULT_RULES, UNSIGNED_PAIRS, FusionRule
 
 _FACTORS = (0.5, 2.0, 1e-6, 1e6, 1e150, 1e-300)
 _CONTEXTS = ("outside", "chip", "chip,outside", "chip@0123abcd", "outside@ffffffff")

@@ -26,7 +26,7 @@ from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.error_correlations import pack
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import CHAINS, CORRELATION, ENTRIES, MANIFEST, PREDICTOR, publish, read_lut
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.predictor.features.key_features import describe

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from harness.lut.build import build_lut
     from harness.lut.table import Entry, Lut
     from harness.lut.table_choice import open_lut
-    from harness.measure.machine_noise import MachineNoise
+    from harness.measure.noise.machine_noise import MachineNoise
     from harness.measure.policy import RepeatPolicy
     from harness.measure.profiling import ProfileResult
     from harness.measure.progress import Progress
@@ -111,7 +111,7 @@ _MODULES = {
     "lut.table": ("Entry", "Lut"),
     "lut.table_choice": ("open_lut",),
     "measure.policy": ("RepeatPolicy",),
-    "measure.machine_noise": ("MachineNoise",),
+    "measure.noise.machine_noise": ("MachineNoise",),
     "measure.profiling": ("ProfileResult",),
     "measure.progress": ("Progress",),
     "measure.request": ("ProfileRequest", "SpaceRequest"),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(1, str(Path(__file__).resolve().parent / "stand_ins"))
 
 from nullbench import Bench
 from page_browser import Browser, headless_browser

@@ -25,10 +25,10 @@ from harness.device.inventory import BUILT_IN
 from harness.device.session import open_session
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun
-from harness.measure.fusion import FusionSearch, TriedPattern
+from harness.measure.fusion.probed_fusion import FusionSearch, TriedPattern
 from harness.measure.journal.journal import Journal
 from harness.network.assemble import EmittedNames
-from harness.network.fusion_rules import FusionRule, match_all
+from harness.network.fusion.fusion_rules import FusionRule, match_all
 from harness.network.model_references import BUILTIN_NAMES
 from harness.network.network import Network
 from harness.network.network_list import load_networks

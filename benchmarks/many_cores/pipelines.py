@@ -15,7 +15,7 @@ from device_agents.emulated_npu.compiler.options import DEFAULT
 from device_agents.emulated_npu.machine import load_preset
 from harness.npu.loading import load_model
 from harness.npu.npu_options import PipelineOptions
-from harness.npu.pipeline_run import PartitionRun, PipelineRun, run_pipeline
+from harness.npu.pipeline.pipeline_run import PartitionRun, PipelineRun, run_pipeline
 from harness.report.html import write_figure
 from harness.report.line_plot import PlotAxis, PlotSeries, line_plot
 

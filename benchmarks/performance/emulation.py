@@ -35,11 +35,11 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
 from device_agents.emulated_npu.compiler.stages import compile_graph
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine, load_preset
-from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.many_core_code import CoreSteps
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
 from device_agents.emulated_npu.timing.simulation import durations_ps
 from device_agents.emulated_npu.timing.single_core import schedule
-from device_agents.emulated_npu.timing.stream_timing import simulate_cores
 from device_agents.emulated_npu.unit_commands import (
     Command,
     DataType,

@@ -17,7 +17,7 @@ import threading
 from device_agents.backends import create
 from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
 from harness.measure.device_requests import load_request
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.probe.auxiliary import AuxiliaryKind

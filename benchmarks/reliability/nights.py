@@ -41,9 +41,9 @@ from scipy.stats import beta
 from benchmarks.generated_page import table
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from harness.measure.campaign import CampaignRun
-from harness.measure.cutting import cut_as_reported
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun
+from harness.measure.fusion.cutting import cut_as_reported
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import ignore

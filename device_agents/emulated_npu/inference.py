@@ -15,7 +15,7 @@ from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.formula import Formula, formula
 from device_agents.emulated_npu.timing.simulation import Timing, marginal_ps, simulate
 from device_agents.emulated_npu.unit_commands import Command

@@ -16,8 +16,8 @@ from harness.device.session import LoadReport
 from harness.errors import UsageError
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
-from harness.measure.cutting import refused_by_device
 from harness.measure.device_run import DeviceRun, leased_run
+from harness.measure.fusion.cutting import refused_by_device
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore, notes_of

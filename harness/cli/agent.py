@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.output import note, print_json
+from harness.cli.options import arguments
+from harness.cli.terminal.output import note, print_json
 from harness.text import printable
 from harness.workspace import find_workspace
 
@@ -31,8 +31,8 @@ def install(
 
     Example: harness agent install board
     """
-    from harness.device.install import install_agent
     from harness.device.inventory import find_device, load_inventory
+    from harness.device.ssh.install import install_agent
 
     device = find_device(load_inventory(find_workspace(directory).devices), name)
     done = install_agent(device)

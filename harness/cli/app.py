@@ -14,9 +14,9 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from harness.cli.invocation import remember
-from harness.cli.output import print_error
-from harness.cli.result_files import ResultCommand
+from harness.cli.options.invocation import remember
+from harness.cli.options.result_files import ResultCommand
+from harness.cli.terminal.output import print_error
 from harness.errors import ConfigurationError, HarnessError, InputError, Interrupted
 from harness.version import VERSION
 

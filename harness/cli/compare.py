@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.invocation import command_line
-from harness.cli.option_groups import Only, spread
-from harness.cli.output import note, print_json, print_table
+from harness.cli.options import arguments
+from harness.cli.options.invocation import command_line
+from harness.cli.options.option_groups import Only, spread
+from harness.cli.terminal.output import note, print_json, print_table
 from harness.errors import CoverageError, LutNotFound
 from harness.text import counted, microseconds, milliseconds, printable
 from harness.workspace import Workspace, find_workspace

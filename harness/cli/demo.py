@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.invocation import command_words
-from harness.cli.output import note, print_json
-from harness.cli.progress import show_progress, stop_on_interrupt
+from harness.cli.options import arguments
+from harness.cli.options.invocation import command_words
+from harness.cli.terminal.output import note, print_json
+from harness.cli.terminal.progress import show_progress, stop_on_interrupt
 from harness.workspace import find_workspace
 
 DEMO_DEVICE = "npu01"

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.output import interval_ms, print_json, print_table
+from harness.cli.options import arguments
+from harness.cli.terminal.output import interval_ms, print_json, print_table
 from harness.errors import DeviceUnreachable
 from harness.text import printable
 from harness.workspace import find_workspace

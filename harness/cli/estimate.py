@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli import arguments
 from harness.cli.estimate_candidates import SpaceOptions, estimate_candidates
-from harness.cli.invocation import command_words
-from harness.cli.layer_table import LayerRow, LayerView, show_layers, work_fields
-from harness.cli.option_groups import spread
-from harness.cli.output import interval_ms, note, print_error, print_json, print_table, write_csv
-from harness.cli.progress import show_count
-from harness.cli.result_files import result_file
+from harness.cli.options import arguments
+from harness.cli.options.invocation import command_words
+from harness.cli.options.option_groups import spread
+from harness.cli.options.result_files import result_file
+from harness.cli.terminal.layer_table import LayerRow, LayerView, show_layers, work_fields
+from harness.cli.terminal.output import interval_ms, note, print_error, print_json, print_table, write_csv
+from harness.cli.terminal.progress import show_count
 from harness.errors import CoverageError, UsageError
 from harness.text import clock_name, counted, microseconds, milliseconds, printable
 from harness.workspace import find_workspace

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.output import interval_ms, note, print_json, print_table, write_result
-from harness.cli.result_files import result_file
+from harness.cli.options import arguments
+from harness.cli.options.result_files import result_file
+from harness.cli.terminal.output import interval_ms, note, print_json, print_table, write_result
 from harness.errors import CoverageError, UsageError
 from harness.text import clock_name, latency_s, milliseconds, printable
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.output import note, print_json
+from harness.cli.options import arguments
+from harness.cli.terminal.output import note, print_json
 from harness.errors import JournalError
 from harness.workspace import find_workspace
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.option_groups import spread
+from harness.cli.options import arguments
+from harness.cli.options.option_groups import spread
 from harness.errors import UsageError
 from harness.probe.auxiliary import AUXILIARY_HELP, AuxiliaryChoice, chosen_kind
 from harness.settings import DEFAULT_SPACE, SPACE_COUNT, SPACE_TARGET

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.output import note, print_json, print_table
-from harness.cli.progress import show_lines, show_progress, stop_on_interrupt
+from harness.cli.terminal.output import note, print_json, print_table
+from harness.cli.terminal.progress import show_lines, show_progress, stop_on_interrupt
 from harness.errors import HarnessError, gravest
 
 if TYPE_CHECKING:

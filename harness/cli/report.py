@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.invocation import command_words
-from harness.cli.option_groups import spread
-from harness.cli.output import note, print_json
-from harness.cli.progress import show_count
+from harness.cli.options import arguments
+from harness.cli.options.invocation import command_words
+from harness.cli.options.option_groups import spread
+from harness.cli.terminal.output import note, print_json
+from harness.cli.terminal.progress import show_count
 from harness.text import printable
 from harness.workspace import Workspace, find_workspace
 

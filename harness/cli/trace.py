@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.option_groups import spread
-from harness.cli.output import note, print_json, print_table, write_result
-from harness.cli.progress import show_progress, stop_on_interrupt
-from harness.cli.result_files import result_file
+from harness.cli.options import arguments
+from harness.cli.options.option_groups import spread
+from harness.cli.options.result_files import result_file
+from harness.cli.terminal.output import note, print_json, print_table, write_result
+from harness.cli.terminal.progress import show_progress, stop_on_interrupt
 from harness.text import milliseconds
 from harness.workspace import find_workspace
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.invocation import command_words
-from harness.cli.option_groups import spread
-from harness.cli.output import interval_ms, note, percent, print_json, print_table
-from harness.cli.progress import show_progress, stop_on_interrupt
+from harness.cli.options import arguments
+from harness.cli.options.invocation import command_words
+from harness.cli.options.option_groups import spread
+from harness.cli.terminal.output import interval_ms, note, percent, print_json, print_table
+from harness.cli.terminal.progress import show_progress, stop_on_interrupt
 from harness.errors import MachineNoisy
 from harness.settings import VALIDATION_PROCESSES
 from harness.text import clock_name, microseconds, milliseconds, printable

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.output import note
+from harness.cli.options import arguments
+from harness.cli.terminal.output import note
 from harness.errors import UsageError
 from harness.workspace import find_workspace
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.device.inventory import Adb, Device, Local, Ssh
 from harness.device.session import AgentSession, open_session, start_agent
-from harness.device.ssh_target import resolve
+from harness.device.ssh.ssh_target import resolve
 from harness.errors import (
     AuthenticationError,
     BackendError,

@@ -22,7 +22,7 @@ from harness.device.overrides import HOST_FACTS
 from harness.device.puts_ahead import FIRST_MINOR, PutsAhead
 from harness.device.replies import RunCheck, Series, Visit, check, read_truth
 from harness.device.revealed import check_revealed, reveal_limit_bytes
-from harness.device.ssh import start_over_ssh
+from harness.device.ssh.ssh_connection import start_over_ssh
 from harness.device.time_limit import TimeLimit
 from harness.device.transport import Connection
 from harness.errors import DeviceUnreachable, LinkLost, ProtocolError

@@ -37,15 +37,15 @@ from harness.fleet.profile_outcome import Failure, ProfileOutcome
 from harness.fleet.store import FleetStore, now
 from harness.fleet.watch_campaign import measure_watch
 from harness.measure.busy_device import Announcement
-from harness.measure.campaign_noise import judge_campaign
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.forecast import ClosingForecast
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING
+from harness.measure.noise.campaign_noise import judge_campaign
+from harness.measure.noise.steadiness import check_steady
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
 from harness.measure.progress import Observer, followed_by, ignore, notes_of
 from harness.measure.request import ProfileRequest
-from harness.measure.steadiness import check_steady
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
 from harness.space.exploration import explore_space

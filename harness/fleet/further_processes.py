@@ -14,11 +14,11 @@ from harness.device.session import open_session
 from harness.device.time_limit import TimeLimit
 from harness.errors import DeviceError, DeviceTooSlow
 from harness.fleet.connections import ConnectGate
-from harness.measure.campaign_noise import PROCESS, process_job
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign
-from harness.measure.machine_noise import busy_before
+from harness.measure.noise.campaign_noise import PROCESS, process_job
+from harness.measure.noise.machine_noise import busy_before
 from harness.measure.progress import Observer, Progress, notes_of
 from harness.measure.reference import measure_reference
 

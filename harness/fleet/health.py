@@ -22,8 +22,8 @@ from harness.errors import (
 )
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import OUT_OF_SERVICE, Band, FleetStore, now
-from harness.measure.campaign_noise import GOLDEN
 from harness.measure.device_run import DeviceRun
+from harness.measure.noise.campaign_noise import GOLDEN
 from harness.measure.reference import measure_reference
 from harness.measure.summary import summarise
 

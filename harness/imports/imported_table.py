@@ -16,7 +16,7 @@ from harness.latency.layer_latency import RESOLUTION_SIGMAS
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.learning import learn_predictor
 from harness.lut.table import IMPORT, Entry, Lut
-from harness.network.fusion_rules import DEFAULT_RULES, FusionRule, ReportedGroups, learn_rules
+from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule, ReportedGroups, learn_rules
 
 VISIT = "imported"
 """The visit policy of imported entries: another tool chose it."""

@@ -16,7 +16,7 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, defs, helper, numpy_hel
 from harness.errors import NetworkError
 from harness.imports.cells import BadRow, Shape
 from harness.imports.layer_spec import LayerSpec
-from harness.network.fusion_rules import FusionRule, pattern_of, structure_of
+from harness.network.fusion.fusion_rules import FusionRule, pattern_of, structure_of
 from harness.network.layers import cut
 from harness.network.network import Network
 from harness.network.reading.prepare import prepare

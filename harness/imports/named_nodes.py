@@ -15,7 +15,7 @@ from harness.imports.latencies import NotMeasured, RowLatency, combined, latency
 from harness.imports.layer_network import KeyedLayer
 from harness.imports.mapping import NetworkRows, NodeRows
 from harness.imports.source_file import SourceFile
-from harness.network.fusion_rules import FusionRule, ReportedGroups, structure_of
+from harness.network.fusion.fusion_rules import FusionRule, ReportedGroups, structure_of
 from harness.network.layers import context_of, cut
 from harness.network.model_references import BUILTIN_PREFIX, load_network
 from harness.network.network import Network

@@ -27,13 +27,13 @@ from harness.lut.error_correlations import MAX_CORRELATED, pack
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import publish
-from harness.measure.campaign_noise import judge_campaign, reference_s, repeatability_of
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
+from harness.measure.noise.campaign_noise import judge_campaign, reference_s, repeatability_of
+from harness.measure.noise.quiet_phases import phases_of
 from harness.measure.progress import Observer, Progress, ignore, steps_of
-from harness.measure.quiet_phases import phases_of
 from harness.measure.summary import Measurement, summarise
-from harness.network.fusion_rules import FusionRule
+from harness.network.fusion.fusion_rules import FusionRule
 from harness.probe.batches import Visits
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import LayerProbes

@@ -18,7 +18,7 @@ from harness.lut.error_correlations import Correlations, unpack, variance
 from harness.lut.neighbourhoods import Neighbourhoods
 from harness.measure.core_caches import core_cache_bytes
 from harness.measure.summary import Z_95
-from harness.network.fusion_rules import FusionRule
+from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.keyed_network import KeyedNetwork
 from harness.network.network import Network
 from harness.notebook import frame, html_table

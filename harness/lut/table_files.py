@@ -27,7 +27,7 @@ from harness.lut.entry_rows import write_entries
 from harness.lut.error_correlations import check
 from harness.lut.stored_entries import entries_of
 from harness.lut.table import MOST_S, Lut, TableMethod
-from harness.network.fusion_rules import FusionRule
+from harness.network.fusion.fusion_rules import FusionRule
 from harness.samples import Clock
 from harness.strict_model import StrictModel
 from harness.version import VERSION

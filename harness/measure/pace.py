@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from harness.measure.campaign_noise import GOLDEN
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign
+from harness.measure.noise.campaign_noise import GOLDEN
 
 _NEWEST = 5
 """Campaigns that count: a device and its host change."""

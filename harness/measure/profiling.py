@@ -14,19 +14,19 @@ from harness.errors import BackendError, CampaignIncomplete, UnsupportedNetwork
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
 from harness.measure.core_caches import core_cache_bytes, most_windowed_bytes
-from harness.measure.cutting import cut_as_probed, cut_as_reported, put_network, refuse_unplaced, with_chains
 from harness.measure.device_run import DeviceRun
-from harness.measure.fusion import FusionSearch
+from harness.measure.fusion.cutting import cut_as_probed, cut_as_reported, put_network, refuse_unplaced, with_chains
+from harness.measure.fusion.probed_fusion import FusionSearch
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign, CampaignKey
-from harness.measure.machine_noise import MachineNoise
+from harness.measure.noise.machine_noise import MachineNoise
+from harness.measure.noise.steadiness import drift_of
 from harness.measure.pace import Pace, pace_of
 from harness.measure.policy import RepeatPolicy, unsettled
 from harness.measure.progress import Observer, notes_of
 from harness.measure.request import ProfileRequest
-from harness.measure.steadiness import drift_of
 from harness.measure.summary import summarise
-from harness.network.fusion_rules import FusionRule
+from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused
 from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.network.documents import count_of, encode, list_of, text_of, texts_of
-from harness.network.fusion_rules import FusionRule, as_executed
+from harness.network.fusion.fusion_rules import FusionRule, as_executed
 from harness.network.key import LayerKey
 from harness.network.layer_flows import LayerFlow, ReadTensor, WrittenTensor, layer_flows
 from harness.network.layers import context_of, cut, place_of

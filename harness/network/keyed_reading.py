@@ -11,7 +11,7 @@ from pathlib import Path
 from harness import cache
 from harness.file_digest import file_digest
 from harness.network.documents import decode_document
-from harness.network.fusion_rules import FusionRule
+from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.keyed_network import FORMAT, KeyedNetwork, encode_keyed, keyed, keyed_of
 from harness.network.model_references import (
     Model,
@@ -71,7 +71,7 @@ class KeyedReader:
             for line in lines:
                 note(line)
             return found, b"" if lines else encode_keyed(found)
-        from harness.network.limited_reading import read_keyed  # not loaded for networks that are in the cache
+        from harness.network.reading.limited_reading import read_keyed  # not loaded for networks that are in the cache
 
         source = (reference.name, reference.content) if isinstance(reference, ModelContent) else Path(reference)
         with naming(reference):

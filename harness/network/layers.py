@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.network.fusion_rules import FusionRule, as_executed, match_all
+from harness.network.fusion.fusion_rules import FusionRule, as_executed, match_all
 from harness.network.key import LayerKey, Subgraph, canonical, layer_key
 from harness.network.network import Network, Node
 

@@ -146,9 +146,9 @@ def model_path(reference: ModelReference) -> Iterator[Path]:
 
 
 def _network(reference: ModelReference, dims: Mapping[str, int], batch: int | None) -> tuple[Network, str]:
-    from harness.network.limited_reading import prepared, read_network
     from harness.network.reading.batch import rebatch  # not loaded for networks that are in the cache
     from harness.network.reading.batch_check import check_rows
+    from harness.network.reading.limited_reading import prepared, read_network
 
     if isinstance(reference, ModelContent):
         return read_network((reference.name, reference.content), dims, batch)

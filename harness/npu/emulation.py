@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import UsageError
 from harness.network.model_references import Model, model_references
 from harness.notebook import BarPlot, LatencyBar, frame, html_table
-from harness.npu.core_run import CoreRun, run_on_one_core
 from harness.npu.loading import LoadedProgram, load_network
 from harness.npu.npu_options import MachineChoice, RunOptions
 from harness.npu.npu_options import Options as CompilerOptions
-from harness.npu.run_fields import json_fields, layer_rows
+from harness.npu.run.core_run import CoreRun, run_on_one_core
+from harness.npu.run.run_fields import json_fields, layer_rows
 from harness.text import milliseconds
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.network.assemble import ModelBuilder
-from harness.network.fusion_candidates import NodePair
+from harness.network.fusion.fusion_candidates import NodePair
 from harness.network.key import Subgraph, canonical
 from harness.probe.auxiliary import AuxiliaryKind, Layout, attach_all
 from harness.probe.batches import batched_groups

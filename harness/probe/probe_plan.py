@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.network.assemble import index_bound
-from harness.network.fusion_rules import FusionRule
+from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.key import LayerKey
 from harness.network.layers import Layer, context_of
 from harness.network.network import Network

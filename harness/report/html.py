@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.files import write_whole
-from harness.report import networks, overhead_section
+from harness.report import overhead_section
 from harness.report.figures import COLOURS
-from harness.report.layer_truth import truth_section
-from harness.report.network_section import section
+from harness.report.networks import networks_section
+from harness.report.networks.layer_truth import truth_section
+from harness.report.networks.network_section import section
+from harness.report.networks.saved_layers import saved_layers
 from harness.report.overhead_figures import sample_figures
 from harness.report.report_source import ReportSource
-from harness.report.saved_layers import saved_layers
 from harness.report.units import display
 from harness.text import clock_name, is_safe_name
 
@@ -80,18 +81,18 @@ def render(
 ) -> str:
     """Return the page as text."""
     source = source or ReportSource()
-    pairs = networks.pair(estimates, validation)
+    pairs = networks_section.pair(estimates, validation)
     return page(
         TEMPLATE,
         device=display(table.device),
         facts=_facts(table),
-        networks=networks.networks_table(pairs, table.clock),
+        networks=networks_section.networks_table(pairs, table.clock),
         saved=saved_layers(estimates),
-        scores=networks.scores(validation) if validation else (),
-        unanswered=networks.unanswered(validation) if validation else "",
+        scores=networks_section.scores(validation) if validation else (),
+        unanswered=networks_section.unanswered(validation) if validation else "",
         refused=[display(str(one), 600) for one in source.refused],
         changes=[display(name) for name in validation.fingerprint_changes] if validation else [],
-        pictures=networks.pictures(pairs),
+        pictures=networks_section.pictures(pairs),
         sections=list(map(section, estimates, source.edges or [None] * len(estimates))),
         truth=truth_section(validation.oracle) if validation and validation.oracle else None,
         method=table.method,
@@ -174,7 +175,7 @@ def _commands(table: Lut, names: Sequence[str], validated: bool) -> tuple[str, .
 
 
 def _resource(name: str) -> str:
-    return importlib.resources.files("harness.report").joinpath(name).read_text(encoding="utf-8")
+    return importlib.resources.files("harness.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _bokeh() -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.report.network_graph import connections
+from harness.report.networks.network_graph import connections
 from harness.report.units import display
 
 if TYPE_CHECKING:

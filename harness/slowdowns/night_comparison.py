@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.measure.significance import holm
+from harness.measure.fusion.significance import holm
 from harness.settings import SLOWDOWN_THRESHOLD
 from harness.slowdowns.detection_power import LEVEL, level_of_subject
 from harness.slowdowns.findings import Comparison, Finding

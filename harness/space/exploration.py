@@ -14,15 +14,15 @@ from harness.latency.method_names import DEFAULT_METHOD
 from harness.lut.build import read_campaign
 from harness.measure.campaign import CampaignRun
 from harness.measure.core_caches import core_cache_bytes
-from harness.measure.cutting import cut_as_reported
 from harness.measure.device_requests import device_s
 from harness.measure.device_run import DeviceRun
+from harness.measure.fusion.cutting import cut_as_reported
 from harness.measure.journal.records import Campaign
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import PURPOSE
 from harness.measure.progress import without_forecast
 from harness.measure.request import ProfileRequest, SpaceRequest
-from harness.network.fusion_rules import FusionRule
+from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.layers import context_of
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe_plan import CutNetwork, plan_probes

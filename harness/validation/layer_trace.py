@@ -22,7 +22,7 @@ from harness.lut.table_choice import open_lut
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.device_requests import load_request
 from harness.measure.progress import Observer, ignore
-from harness.network.fusion_rules import DEFAULT_RULES, FusionRule
+from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
 from harness.network.layers import Layer, cut
 from harness.network.model_references import Model, load_network
 from harness.network.network import Network

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from harness.estimation.network_estimate import NetworkEstimate
 from harness.measure.summary import summarise
-from harness.network.fusion_rules import FusionRule, as_executed
+from harness.network.fusion.fusion_rules import FusionRule, as_executed
 from harness.network.layers import cut
 from harness.network.network import Network
 from harness.probe.auxiliary import DEFAULT_AUXILIARY

@@ -13,11 +13,11 @@ from harness.errors import CoverageError, UsageError
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
-from harness.measure.cutting import refused_by_device
-from harness.measure.machine_noise import MachineNoise, Spreads, judge, load_of
+from harness.measure.fusion.cutting import refused_by_device
+from harness.measure.noise.machine_noise import MachineNoise, Spreads, judge, load_of
+from harness.measure.noise.steadiness import scatter_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore, notes_of, steps_of
-from harness.measure.steadiness import scatter_of
 from harness.measure.summary import undisturbed
 from harness.network.layers import cut
 from harness.network.model_references import ModelReference, Models, model_references, shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.measure.machine_noise import MachineNoise
+from harness.measure.noise.machine_noise import MachineNoise
 from harness.network.network_list import RefusedNetwork
 from harness.notebook import frame, html_table
 from harness.text import milliseconds

@@ -24,12 +24,12 @@ from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.forecast import ProcessForecast
 from harness.measure.journal.journal import Journal
-from harness.measure.machine_noise import State, between_processes
+from harness.measure.noise.machine_noise import State, between_processes
+from harness.measure.noise.quiet_phases import by_probe, phases_of
+from harness.measure.noise.steadiness import drift_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, Progress
-from harness.measure.quiet_phases import by_probe, phases_of
 from harness.measure.reference import measure_reference
-from harness.measure.steadiness import drift_of
 from harness.measure.summary import STUDENT_95, summarise
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from harness.cli.columns import lay_out, middle_cut
+from harness.cli.terminal.columns import lay_out, middle_cut
 
 _NAMES = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=60).map("n{}".format)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from harness.cli.output import note
-from harness.cli.progress import StopRequest, stop_on_interrupt
+from harness.cli.terminal.output import note
+from harness.cli.terminal.progress import StopRequest, stop_on_interrupt
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.cli.layer_table import LayerRow, LayerView, show_layers
+from harness.cli.terminal.layer_table import LayerRow, LayerView, show_layers
 
 ROWS = [
     LayerRow("short", "Relu", 1e-6, 1e-8, None, "k1", "map", 0.1, "measured"),

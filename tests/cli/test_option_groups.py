@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from device_agents.emulated_npu.compiler.options import option
-from harness.cli.option_groups import Only, spread
+from harness.cli.options.option_groups import Only, spread
 from harness.errors import UsageError
 
 

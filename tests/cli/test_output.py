@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import output
+from harness.cli.terminal import output
 from harness.errors import ConfigurationError, HarnessError
 from harness.npu.tables import Facts, Table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.cli.progress_line import ProgressLine, about
+from harness.cli.terminal.progress_line import ProgressLine, about
 from harness.measure.progress import Progress
 
 

@@ -13,7 +13,7 @@ import typer
 from command_line import Harness
 
 from harness.cli.app import program
-from harness.cli.result_files import check_results, result_file, writable_page
+from harness.cli.options.result_files import check_results, result_file, writable_page
 from harness.errors import UsageError
 
 SPACE = "--space s.onnx --candidates c.npy"

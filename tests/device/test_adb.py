@@ -20,9 +20,9 @@ from stand_in_adb import SERIAL
 from device_agents.lease import holder_of
 from harness.device.bundle import build_bundle
 from harness.device.diagnose import check_device
-from harness.device.install import install_agent
 from harness.device.inventory import BUILT_IN, Adb, Device, load_inventory
 from harness.device.session import LoadRequest, Visit, open_session
+from harness.device.ssh.install import install_agent
 from harness.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -86,7 +86,7 @@ def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Phone:
     found = Phone(tmp_path / "adb-root")
     found.folder.mkdir(parents=True)
     tool = found.root / "adb"
-    words = [sys.executable, "-I", "-S", str(REPOSITORY / "tests" / "stand_in_adb.py"), str(found.root)]
+    words = [sys.executable, "-I", "-S", str(REPOSITORY / "tests" / "stand_ins" / "stand_in_adb.py"), str(found.root)]
     tool.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     tool.chmod(0o700)
     found.become("device")

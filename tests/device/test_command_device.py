@@ -24,7 +24,7 @@ from harness.network.model_references import load_network
 from harness.probe.probe import network_probe
 
 DEVICE = "vendor"
-TOOL = [sys.executable, "-I", "-S", str(Path(__file__).resolve().parents[1] / "stand_in_tool.py")]
+TOOL = [sys.executable, "-I", "-S", str(Path(__file__).resolve().parents[1] / "stand_ins" / "stand_in_tool.py")]
 WORDS = [*TOOL, "--graph={model}", "--num_runs={runs}", "--json"]
 RUNS = 50  # more than any session asks for, so that a loaded probe takes one call
 

@@ -12,8 +12,8 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper, save
 
 from harness.device.inventory import BUILT_IN
 from harness.device.session import AgentSession, open_session
-from harness.measure.cutting import cut_as_reported
-from harness.network.fusion_rules import FusionRule, learn_rules
+from harness.measure.fusion.cutting import cut_as_reported
+from harness.network.fusion.fusion_rules import FusionRule, learn_rules
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.network.network import Network

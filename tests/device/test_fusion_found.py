@@ -13,11 +13,11 @@ from onnx import TensorProto, helper, numpy_helper, save
 from harness.device.inventory import BUILT_IN
 from harness.device.session import open_session
 from harness.errors import Interrupted
-from harness.measure.cutting import cut_as_probed
 from harness.measure.device_run import DeviceRun
-from harness.measure.fusion import SOURCE, FusionSearch, TriedPattern, rules_of
+from harness.measure.fusion.cutting import cut_as_probed
+from harness.measure.fusion.probed_fusion import SOURCE, FusionSearch, TriedPattern, rules_of
+from harness.measure.fusion.significance import Verdict
 from harness.measure.journal.journal import Journal
-from harness.measure.significance import Verdict
 from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for

@@ -21,9 +21,9 @@ from sshd_server import running_sshd
 
 from device_agents.lease import holder_of
 from harness.device.bundle import build_bundle
-from harness.device.install import install_agent
 from harness.device.inventory import BUILT_IN
 from harness.device.session import AgentSession, LoadRequest, Visit, open_session
+from harness.device.ssh.install import install_agent
 from harness.errors import (
     AuthenticationError,
     ConfigurationError,

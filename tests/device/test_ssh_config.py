@@ -16,10 +16,10 @@ from processes import wait_until
 from sshd_server import Sshd, make_key, running_sshd
 
 from harness.device.diagnose import check_device
-from harness.device.install import authorized_keys_line
 from harness.device.inventory import Device, Ssh, load_inventory
 from harness.device.session import LoadRequest, Visit, open_session
-from harness.device.ssh_target import SshTarget, resolve
+from harness.device.ssh.install import authorized_keys_line
+from harness.device.ssh.ssh_target import SshTarget, resolve
 from harness.errors import (
     AuthenticationError,
     ConfigurationError,

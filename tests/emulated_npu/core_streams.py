@@ -13,8 +13,8 @@ from timed_programs import compute, compute_apart, convolve, load, operand, stor
 from device_agents.emulated_npu.compiler.ordering.synchronise import SEMAPHORES
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Cores, Interconnect, Machine
-from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.many_core_code import CoreSteps
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Item, Post, Queue, Space, Wait
 
 # A byte is one cycle of 1000 ps on DDR, half of one on the link, two on the way out of a chip.

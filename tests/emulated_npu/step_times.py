@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.many_core_code import FENCE, CoreSteps, Translation
-from device_agents.emulated_npu.timing.many_core_engine import run_engine
-from device_agents.emulated_npu.timing.many_core_stream import EntryTimes, StreamState
-from device_agents.emulated_npu.timing.stream_timing import NO_LIMIT_PS
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.many_cores.core_code import FENCE, CoreSteps, Translation
+from device_agents.emulated_npu.timing.many_cores.engine import run_engine
+from device_agents.emulated_npu.timing.many_cores.stream import EntryTimes, StreamState
+from device_agents.emulated_npu.timing.many_cores.stream_timing import NO_LIMIT_PS
 
 
 @dataclass(frozen=True)

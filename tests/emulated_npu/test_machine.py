@@ -26,7 +26,7 @@ from device_agents.emulated_npu.machine import (
     preset_text,
     read_machine,
 )
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Settings, Space
 
 PRIMER = {row["macs"]: row for row in read_anchor("nvdla_resnet50")["primer"]["rows"]}

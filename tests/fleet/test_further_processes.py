@@ -12,9 +12,9 @@ import harness
 from harness import RepeatPolicy
 from harness.estimation.network_estimate import estimate_network
 from harness.fleet import further_processes
-from harness.measure.campaign_noise import PROCESS, judge_campaign, repeatability_of
 from harness.measure.journal.journal import Journal
-from harness.measure.machine_noise import between_most_processes
+from harness.measure.noise.campaign_noise import PROCESS, judge_campaign, repeatability_of
+from harness.measure.noise.machine_noise import between_most_processes
 from harness.measure.summary import undisturbed
 from harness.network.model_references import load_network
 from harness.workspace import Workspace

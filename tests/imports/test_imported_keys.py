@@ -19,7 +19,7 @@ from harness.imports.cells import BadRow, Row
 from harness.imports.layer_network import keyed_layer
 from harness.imports.layer_spec import spec_of
 from harness.imports.mapping import OperatorRows
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.predictor.features.key_parser import KeyOperator, ParsedKey, parse_key

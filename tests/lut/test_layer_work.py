@@ -11,7 +11,7 @@ from nullbench import build_network
 from device_agents.emulated_npu.machine import load_preset
 from harness.lut.layer_work import DeviceRoofs, LayerWork, WorkedLayer
 from harness.lut.table_choice import open_lut
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.keyed_network import keyed
 from harness.network.model_references import load_network
 

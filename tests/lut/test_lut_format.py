@@ -14,7 +14,7 @@ from test_lut_store import entry, table
 
 from harness.lut.chain_rows import ChainRow
 from harness.lut.table_files import CHAINS, ENTRIES, publish
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import BUILTIN_NAMES, load_network
 from harness.predictor.features.key_parser import parse_key

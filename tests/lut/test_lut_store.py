@@ -30,7 +30,7 @@ from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.table import Entry, Lut
 from harness.lut.table_choice import latest_lut, open_table
 from harness.lut.table_files import ENTRIES, MANIFEST, publish, read_lut
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=30)
 CONTEXTS = st.lists(st.sampled_from(["outside", "map", "chip"]), min_size=1, max_size=3).map(",".join)

@@ -13,7 +13,7 @@ from harness.errors import LutCorrupt
 from harness.latency.layer_latency import positive
 from harness.lut.learning import learn_predictor, training_examples
 from harness.lut.table import Entry
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.predictor.features.key_features import describe

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.measure.fusion import APART
-from harness.measure.significance import ShapeSaving, fit_verdict, holm, shape_saving
+from harness.measure.fusion.probed_fusion import APART
+from harness.measure.fusion.significance import ShapeSaving, fit_verdict, holm, shape_saving
 from harness.measure.summary import Measurement, undisturbed
-from harness.network.fusion_rules import SIGNIFICANCE
+from harness.network.fusion.fusion_rules import SIGNIFICANCE
 from harness.samples import Sample
 
 PROBES = ("first", "second", "both", "between", "first_inputs", "second_inputs")

@@ -19,7 +19,7 @@ from harness.measure.campaign import MAX_DEATHS, CampaignRun
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import PASSES, RepeatPolicy
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.probe.auxiliary import AuxiliaryKind

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_agents.fingerprint import hardware, processor_times, state
-from harness.measure.machine_noise import (
+from harness.measure.noise.machine_noise import (
     MOST_SPREAD,
     MOST_STEAL,
     MachineLoad,

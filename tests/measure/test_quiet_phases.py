@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.measure.quiet_phases import FEWEST_KEPT, Phases, by_probe, phases_of
+from harness.measure.noise.quiet_phases import FEWEST_KEPT, Phases, by_probe, phases_of
 from harness.samples import Sample, TakenSample
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -17,7 +17,7 @@ from harness import cache
 from harness.errors import InvalidNetwork, NetworkError, NetworksRefused, UnresolvedDimension
 from harness.network import keyed_reading, network_list
 from harness.network.documents import decode_document
-from harness.network.fusion_rules import DEFAULT_RULES, UNSIGNED_PAIRS, FusionRule
+from harness.network.fusion.fusion_rules import DEFAULT_RULES, UNSIGNED_PAIRS, FusionRule
 from harness.network.keyed_network import KeyedNetwork, encode_keyed, keyed, keyed_of
 from harness.network.keyed_reading import KeyedReader, read_keyed_networks
 from harness.network.model_references import BUILTIN_NAMES, load_network, model_path

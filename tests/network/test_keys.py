@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx_models import FLOAT, WEIGHT, model_of, network_of, prepared, random_dags
 
-from harness.network.fusion_rules import DEFAULT_RULES, FusionRule
+from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
 from harness.network.layers import cut
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -325,7 +325,7 @@ def test_digest_is_short_and_stands_for_the_text() -> None:
 
 
 PROGRAM = """
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.probe.auxiliary import AuxiliaryKind

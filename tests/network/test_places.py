@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.key import LayerKey
 from harness.network.layers import NEIGHBOURS, Layer, context_of, cut, place_of
 from harness.network.model_references import load_network

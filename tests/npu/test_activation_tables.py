@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 from harness.errors import HarnessError, InputError, UsageError
 from harness.host_runtime import open_session, session_options
 from harness.npu.activation_tables import in_standard_operators, read_tables, with_tables
-from harness.npu.core_run import run_on_one_core
 from harness.npu.loading import load
 from harness.npu.npu_options import DEFAULT, MachineChoice, RunOptions
+from harness.npu.run.core_run import run_on_one_core
 
 
 def _model(folder: Path) -> str:

@@ -17,7 +17,7 @@ from harness.errors import InputError
 from harness.npu.loading import load_model
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import PipelineOptions
-from harness.npu.pipeline_run import PipelineRun, run_pipeline
+from harness.npu.pipeline.pipeline_run import PipelineRun, run_pipeline
 
 EDGE = load_preset("edge")
 

@@ -20,7 +20,7 @@ from device_agents.emulated_npu.compiler.prediction.split_choice import choose_s
 from device_agents.emulated_npu.compiler.stages import compile_graph
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine, find_machine
-from harness.npu.split_study import kendall_tau_b, network_ps, study_splits
+from harness.npu.split.split_study import kendall_tau_b, network_ps, study_splits
 
 
 @pytest.fixture(scope="module")

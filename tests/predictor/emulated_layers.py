@@ -9,7 +9,7 @@ from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
 from harness.network.assemble import ModelBuilder
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import Layer, cut
 from harness.network.network import Network
 from harness.predictor.features.key_features import describe

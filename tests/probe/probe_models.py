@@ -13,7 +13,7 @@ from onnx import GraphProto, ModelProto, ValueInfoProto, helper
 
 from device_agents import arrays
 from harness.network.assemble import AssembledModel
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.probe.auxiliary import AuxiliaryKind

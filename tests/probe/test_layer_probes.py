@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from probe_models import bytes_of, checkable, cut_network, graph_of, plan_of, run_on_onnxruntime
 
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.key import canonical, layer_key
 from harness.network.layers import Layer, context_of, cut
 from harness.network.reading.prepare import prepare

@@ -13,7 +13,7 @@ from onnx import ModelProto, helper
 from probe_models import run_on_onnxruntime
 
 from harness.measure.core_caches import MOST_CACHES, most_windowed_bytes
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.reading.prepare import prepare
 from harness.network.reading.read import check_model

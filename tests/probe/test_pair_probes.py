@@ -9,8 +9,8 @@ from dataclasses import replace
 import onnx
 import pytest
 
-from harness.network.fusion_candidates import NodePair, neighbours, normal_form, shapes
-from harness.network.fusion_rules import FusionRule, match_all
+from harness.network.fusion.fusion_candidates import NodePair, neighbours, normal_form, shapes
+from harness.network.fusion.fusion_rules import FusionRule, match_all
 from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind

@@ -18,8 +18,8 @@ from benchmarks.topologies import NAMES, build
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine, load_preset
-from harness.npu.core_run import run_rows
 from harness.npu.loading import NetworkModel, compile_network, load_model
+from harness.npu.run.core_run import run_rows
 from harness.npu.sweep.machine_parameters import changed
 
 EXPLAINED = 0.1

@@ -15,7 +15,7 @@ from made_nights import MadeDevice, layer_name
 from harness.fleet.store import Acceptance
 from harness.nightly.set_comparison import subject_id
 from harness.nightly.set_history import SetHistory
-from harness.report.night_history import MAX_FIGURES, render_history, write_history
+from harness.report.nights.night_history import MAX_FIGURES, render_history, write_history
 from harness.slowdowns.subject_history import SubjectHistory, histories
 
 HOSTILE = "<script>alert(1)</script>"

@@ -21,8 +21,8 @@ from harness.nightly.night_report import (
     SetComparison,
     SetRow,
 )
-from harness.report.nightly_junit import junit
-from harness.report.nightly_markdown import MAX_ROWS, markdown, plain, verdict
+from harness.report.nights.nightly_junit import junit
+from harness.report.nights.nightly_markdown import MAX_ROWS, markdown, plain, verdict
 
 FAILURE = Failure.of(DeviceUnreachable("board does not answer", why="no route", next_step="Look at its power"))
 CHANGE = Change(

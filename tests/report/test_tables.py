@@ -13,7 +13,7 @@ import pytest
 from page_browser import Browser, Visit
 from report_inputs import make_estimate, make_table, make_validation
 
-from harness.measure.machine_noise import MachineLoad, Spreads, judge
+from harness.measure.noise.machine_noise import MachineLoad, Spreads, judge
 from harness.report.html import render, write_report
 from harness.report.report_source import ReportSource
 from harness.validation.oracle_comparison import CoefficientTruth, LayerTruth, NetworkTruth, OracleReport

@@ -20,10 +20,10 @@ from sshd_server import make_key
 
 from harness.device import local, transport
 from harness.device.bundle import build_bundle
-from harness.device.install import authorized_keys_line
 from harness.device.inventory import Adb, Device, Ssh
 from harness.device.local import LocalConnection, start_process
 from harness.device.session import open_session, start_agent
+from harness.device.ssh.install import authorized_keys_line
 from harness.device.transport import TooManyErrors
 from harness.errors import ConfigurationError, DeviceUnreachable, ProtocolError
 

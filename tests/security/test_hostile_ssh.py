@@ -9,10 +9,11 @@ import pytest
 from hostile_sshd import AGENT, RAW, SETUP, SFTP, hostile_sshds, little_memory
 from sshd_server import Sshd
 
-from harness.device import install, link, ssh, ssh_transport, transport
-from harness.device.install import install_agent
+from harness.device import link, transport
 from harness.device.inventory import Device
 from harness.device.session import AgentSession, Deadlines, start_agent
+from harness.device.ssh import install, ssh_connection, ssh_transport
+from harness.device.ssh.install import install_agent
 from harness.errors import DeviceError, DeviceUnreachable
 
 BOUND_BYTES = 48 << 20
@@ -38,7 +39,7 @@ def haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make all deadlines short, and the budget of errors one that is reached soon."""
     monkeypatch.setattr(ssh_transport, "_WRITE_S", 0.5)
     monkeypatch.setattr(ssh_transport, "_REKEY_S", 0.5)
-    monkeypatch.setattr(ssh, "CLOSE_S", 0.5)
+    monkeypatch.setattr(ssh_connection, "CLOSE_S", 0.5)
     monkeypatch.setattr(link, "CLOSE_S", 0.5)
     monkeypatch.setattr(link, "SEND_STALL_S", 0.5)
     monkeypatch.setattr(transport, "ERROR_BYTES", 1 << 20)

@@ -21,7 +21,7 @@ from fuzz import tables
 from harness.errors import LutCorrupt
 from harness.lut.error_correlations import MAX_CORRELATED
 from harness.lut.table_files import CORRELATION, ENTRIES, MANIFEST, MAX_RULES, PREDICTOR, read_lut
-from harness.network.fusion_rules import FusionRule, structure_of
+from harness.network.fusion.fusion_rules import FusionRule, structure_of
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.predictor.stored_graph import MAX_DEPTH

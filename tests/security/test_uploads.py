@@ -10,7 +10,7 @@ import pytest
 from sshd_server import Sshd, running_sshd
 
 from harness.device.bundle import build_bundle
-from harness.device.install import install_agent
+from harness.device.ssh.install import install_agent
 from harness.errors import DeviceError
 
 # Files may grow to so many blocks of 512 bytes, a small part of the agent; the kernel ends the server that writes more.

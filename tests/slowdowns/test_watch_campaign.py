@@ -17,9 +17,9 @@ from nullbench import build_network
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from harness.errors import JournalError
 from harness.measure.campaign import CampaignRun
-from harness.measure.cutting import cut_as_reported
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun
+from harness.measure.fusion.cutting import cut_as_reported
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign
 from harness.measure.policy import RepeatPolicy

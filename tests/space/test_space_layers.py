@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import context_of, cut
 from harness.network.model_references import load_network
 from harness.predictor.features.key_features import describe
@@ -110,7 +110,7 @@ def test_configurations_have_the_features_of_their_keys() -> None:
 
 def test_a_layer_fused_with_a_neighbour_is_not_measured() -> None:
     """An addition that the rules fuse into the convolution before it is left out."""
-    from harness.network.fusion_rules import FusionRule
+    from harness.network.fusion.fusion_rules import FusionRule
 
     layers = [Elementwise("Add", 2, 1, 16, (7, 7)), Pooling("MaxPool", 1, 16, (15, 15), (3, 3), (2, 2))]
     drawn_in = FusionRule("Conv(x0);Relu(0);Add(1,x1)", 1, 1, "test")

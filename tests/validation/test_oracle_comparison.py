@@ -14,7 +14,7 @@ from device_agents.messages import TrueLayer, TrueOverhead, Truth
 from harness.errors import ProtocolError
 from harness.estimation.network_estimate import LayerEstimate
 from harness.latency.overhead import Coefficient, Overhead
-from harness.network.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import Layer, cut
 from harness.network.model_references import load_network
 from harness.probe.probe import network_probe

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.measure.machine_noise import between_processes
+from harness.measure.noise.machine_noise import between_processes
 from harness.validation.stopping_rule import CONFIDENCE, FEWEST_PROCESSES, StoppingRule
 
 MOST = 8

@@ -24,7 +24,7 @@ from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.timing.cost import macs
+from device_agents.emulated_npu.timing.cost.command_cost import macs
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
 
 EVALUATORS: Mapping[Function, Callable[..., Array]] = {

@@ -8,9 +8,9 @@ from device_agents.emulated_npu.compiler.compiled import CompiledSystem
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.reports.pipeline_report import PipelineReport, pipeline_report
-from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.many_core_code import CoreSteps
-from device_agents.emulated_npu.timing.stream_timing import NO_LIMIT_PS, StreamTiming, simulate_cores
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_cores.stream_timing import NO_LIMIT_PS, StreamTiming, simulate_cores
 
 MOST_ITEMS = 40_000_000
 """The most items of all cores and inputs that are timed; they take some minutes."""

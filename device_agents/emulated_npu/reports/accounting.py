@@ -14,7 +14,7 @@ from device_agents.emulated_npu.compiler.planning.chains.tiling import Geometry
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.occupancy import occupancy
 from device_agents.emulated_npu.timing.single_core import Schedule
 from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Operand, Space

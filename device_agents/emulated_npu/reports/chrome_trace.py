@@ -16,7 +16,7 @@ from typing import Any
 
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.attribution import binding_path, layer_of
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.occupancy import occupancy
 from device_agents.emulated_npu.timing.simulation import Timing
 from device_agents.emulated_npu.timing.single_core import NOTHING

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.graph.odd_blocks import TransformedConvolution
 from device_agents.emulated_npu.isa.sequencer import sequence
-from device_agents.emulated_npu.timing.cost import macs
+from device_agents.emulated_npu.timing.cost.command_cost import macs
 from device_agents.emulated_npu.unit_commands import Binary, Command, Function, Space
 
 Moves = Mapping[tuple[Space, Space], int]

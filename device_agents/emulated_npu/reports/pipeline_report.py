@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Literal
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S
+from device_agents.emulated_npu.timing.many_cores.stream_timing import CoreTiming, StreamTiming
 from device_agents.emulated_npu.timing.resources import Resource
-from device_agents.emulated_npu.timing.stream_timing import CoreTiming, StreamTiming
 
 BoundBy = Literal["io", "mfu", "vfu", "waiting", "sharing"]
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.attribution import Activity, binding_path, layer_of
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.simulation import Timing
 from device_agents.emulated_npu.timing.single_core import NOTHING
 from device_agents.emulated_npu.unit_commands import Command, Space

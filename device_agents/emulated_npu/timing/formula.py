@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from device_agents.emulated_npu.emulator_errors import Deadlock
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.failures import locked
 from device_agents.emulated_npu.timing.latency_hiding import TransferWindow
 from device_agents.emulated_npu.timing.unit_feeds import UnitFeeds

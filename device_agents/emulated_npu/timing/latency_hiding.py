@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from device_agents.emulated_npu.timing.transfer_cost import Demand
+from device_agents.emulated_npu.timing.cost.transfer_cost import Demand
 from device_agents.emulated_npu.unit_commands import Command, Function, Item, Wait
 
 _MESSAGES = (Function.SEND, Function.RECEIVE)

@@ -24,10 +24,10 @@ from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.attribution import WaitTime, layer_of, layer_times, wait_times
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.cost.transfer_cost import Demand
 from device_agents.emulated_npu.timing.failures import over_budget
 from device_agents.emulated_npu.timing.single_core import NOTHING, Schedule, schedule
-from device_agents.emulated_npu.timing.transfer_cost import Demand
 from device_agents.emulated_npu.timing.unit_feeds import UnitFeeds
 from device_agents.emulated_npu.unit_commands import Command, Queue
 

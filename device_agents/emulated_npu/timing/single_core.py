@@ -18,7 +18,7 @@ Only queue entries are events. The control unit reads no semaphore, so it runs a
 that is not served yet. The earliest head is served first, so semaphores change in order of time even
 if a program posts after, in program order, it waits.
 
-The engine for many cores (many_core_process.py) follows the same rules, without the causes, and is slower for one core.
+The engine for many cores (many_cores/core_process.py) follows the same rules, without the causes; it is slower for one.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from dataclasses import dataclass, field
 from device_agents.emulated_npu.emulator_errors import Deadlock
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.cost.transfer_cost import Demand
 from device_agents.emulated_npu.timing.failures import locked, over_budget
 from device_agents.emulated_npu.timing.latency_hiding import TransferWindow
-from device_agents.emulated_npu.timing.transfer_cost import Demand
 from device_agents.emulated_npu.unit_commands import Command, Fence, Post, Queue, Wait
 
 NOTHING = -1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost import CommandCost
+from device_agents.emulated_npu.timing.cost.command_cost import CommandCost
 from device_agents.emulated_npu.timing.resources import Resource
 from device_agents.emulated_npu.unit_commands import Queue
 

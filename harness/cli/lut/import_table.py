@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.invocation import command_words
-from harness.cli.option_groups import spread
-from harness.cli.output import note, print_json, progress_note
+from harness.cli.options import arguments
+from harness.cli.options.invocation import command_words
+from harness.cli.options.option_groups import spread
+from harness.cli.terminal.output import note, print_json, progress_note
 from harness.text import printable
 from harness.workspace import find_workspace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.output import print_table
+from harness.cli.terminal.output import print_table
 
 if TYPE_CHECKING:
     from harness.latency.overhead import Coefficient, Overhead

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.output import note, print_json, print_table
+from harness.cli.options import arguments
+from harness.cli.terminal.output import note, print_json, print_table
 from harness.errors import LutNotFound
 from harness.text import byte_size, printable
 from harness.workspace import Workspace, find_workspace

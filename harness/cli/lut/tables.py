@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.invocation import command_line
-from harness.cli.layer_table import LayerRow, LayerView, show_layers, work_fields
 from harness.cli.lut.overhead_output import OVERHEAD_UNITS, overhead_json, show_overhead
-from harness.cli.option_groups import spread
-from harness.cli.output import note, percent, print_json, print_table
-from harness.cli.progress import LINE_EVERY_S, show_progress
-from harness.cli.result_files import result_file
+from harness.cli.options import arguments
+from harness.cli.options.invocation import command_line
+from harness.cli.options.option_groups import spread
+from harness.cli.options.result_files import result_file
+from harness.cli.terminal.layer_table import LayerRow, LayerView, show_layers, work_fields
+from harness.cli.terminal.output import note, percent, print_json, print_table
+from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.errors import LutNotFound
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
 from harness.text import clock_name, microseconds, printable

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import arguments
 from harness.cli.npu.limited import limited
-from harness.cli.option_groups import spread
-from harness.cli.output import note, print_json, print_report, write_result
-from harness.cli.result_files import result_file
+from harness.cli.options import arguments
+from harness.cli.options.option_groups import spread
+from harness.cli.options.result_files import result_file
+from harness.cli.terminal.output import note, print_json, print_report, write_result
 from harness.npu.npu_options import MachineChoice, Options
 
 
@@ -49,9 +49,9 @@ def compile_command(
 
     Example: harness npu compile builtin:resnet50 --explain -o resnet50.npu
     """
-    from harness.npu.core_run import compile_program
-    from harness.npu.run_fields import compile_fields
-    from harness.npu.run_tables import compile_tables
+    from harness.npu.run.core_run import compile_program
+    from harness.npu.run.run_fields import compile_fields
+    from harness.npu.run.run_tables import compile_tables
 
     made = compile_program(model, machine, compiler, arguments.parse_dims(dim), activation or (), note)
     if output is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from harness.cli import arguments
 from harness.cli.npu.limited import limited
-from harness.cli.option_groups import spread
-from harness.cli.output import note, print_json
+from harness.cli.options import arguments
+from harness.cli.options.option_groups import spread
+from harness.cli.terminal.output import note, print_json
 from harness.npu.npu_options import MachineChoice, Options
 
 

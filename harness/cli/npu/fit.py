@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.output import note, print_json, print_report, write_result
-from harness.cli.result_files import result_file
+from harness.cli.options import arguments
+from harness.cli.options.result_files import result_file
+from harness.cli.terminal.output import note, print_json, print_report, write_result
 from harness.npu.npu_options import DEFAULT_PRESET, MachineChoice
 from harness.text import printable
 from harness.workspace import find_workspace

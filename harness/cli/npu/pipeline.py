@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from harness.cli import arguments
 from harness.cli.npu.limited import limited
-from harness.cli.option_groups import spread
-from harness.cli.output import note, print_json, print_report
+from harness.cli.options import arguments
+from harness.cli.options.option_groups import spread
+from harness.cli.terminal.output import note, print_json, print_report
 from harness.npu.npu_options import MachineChoice, Options, PipelineOptions
 
 
@@ -29,8 +29,8 @@ def pipeline_command(
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in `harness npu run`
     from harness.npu.loading import load_model
-    from harness.npu.pipeline_run import run_pipeline
-    from harness.npu.pipeline_tables import json_fields, pipeline_tables
+    from harness.npu.pipeline.pipeline_run import run_pipeline
+    from harness.npu.pipeline.pipeline_tables import json_fields, pipeline_tables
 
     wanted.check()
     target = machine.load()

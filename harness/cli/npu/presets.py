@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.cli import arguments
-from harness.cli.output import print_json, print_report
+from harness.cli.options import arguments
+from harness.cli.terminal.output import print_json, print_report
 
 
 def presets_command(json: arguments.Json = False) -> None:

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import arguments
-from harness.cli.invocation import command_line
 from harness.cli.npu.limited import limited
-from harness.cli.option_groups import spread
-from harness.cli.output import note, print_json, print_report, write_csv
-from harness.cli.result_files import writable_page
+from harness.cli.options import arguments
+from harness.cli.options.invocation import command_line
+from harness.cli.options.option_groups import spread
+from harness.cli.options.result_files import writable_page
+from harness.cli.terminal.output import note, print_json, print_report, write_csv
 from harness.errors import UsageError
 from harness.npu.npu_options import MachineChoice, Options, RowSort, RunOptions
 
@@ -82,10 +82,10 @@ def run_command(
     """
     # More threads gain little on matrices of this size, and stall each other on a busy machine; numpy reads it once.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from harness.npu.core_run import run_on_one_core
     from harness.npu.loading import load
-    from harness.npu.run_fields import json_fields, layer_rows
-    from harness.npu.run_tables import run_tables
+    from harness.npu.run.core_run import run_on_one_core
+    from harness.npu.run.run_fields import json_fields, layer_rows
+    from harness.npu.run.run_tables import run_tables
 
     wanted.check(compiler)
     loaded = load(model, machine, compiler, arguments.parse_dims(dim), activation or (), note)
@@ -93,12 +93,12 @@ def run_command(
     if csv is not None:
         write_csv(csv, layer_rows(run))
     if roofline is not None:
-        from harness.npu.roofline import roofline_plot
+        from harness.npu.run.roofline import roofline_plot
         from harness.report.html import write_figure
 
         write_figure(roofline, *roofline_plot(run))
     if html is not None:
-        from harness.npu.run_page.page import write_run
+        from harness.npu.run.run_page.page import write_run
 
         write_run(html, run, command_line())
     if json:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from harness.cli import arguments
 from harness.cli.npu.limited import limited
-from harness.cli.option_groups import Only, spread
-from harness.cli.output import note, print_json, print_report, write_csv
-from harness.cli.progress import show_count
+from harness.cli.options import arguments
+from harness.cli.options.option_groups import Only, spread
+from harness.cli.terminal.output import note, print_json, print_report, write_csv
+from harness.cli.terminal.progress import show_count
 from harness.npu.npu_options import MachineChoice, Options, SplitOptions
 
 
@@ -34,8 +34,8 @@ def split_command(
     Example: harness npu split builtin:mobilenetv2 --cores 4
     """
     from harness.npu.loading import load_model
-    from harness.npu.split_comparison import check_cores, compare_splits
-    from harness.npu.split_tables import candidate_rows, json_fields, split_tables
+    from harness.npu.split.split_comparison import check_cores, compare_splits
+    from harness.npu.split.split_tables import candidate_rows, json_fields, split_tables
 
     target = machine.load()
     check_cores(wanted.cores, target)

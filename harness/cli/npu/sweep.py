@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from harness.cli import arguments
 from harness.cli.npu.limited import limited
-from harness.cli.option_groups import Only, spread
-from harness.cli.output import print_json, print_report, write_csv
-from harness.cli.progress import show_count
-from harness.cli.result_files import writable_page
+from harness.cli.options import arguments
+from harness.cli.options.option_groups import Only, spread
+from harness.cli.options.result_files import writable_page
+from harness.cli.terminal.output import print_json, print_report, write_csv
+from harness.cli.terminal.progress import show_count
 from harness.npu.npu_options import Options, RunOptions
 
 

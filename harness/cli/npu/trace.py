@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import arguments
 from harness.cli.npu.limited import limited
-from harness.cli.option_groups import Only, spread
-from harness.cli.output import note, print_json, write_result
-from harness.cli.result_files import result_file
+from harness.cli.options import arguments
+from harness.cli.options.option_groups import Only, spread
+from harness.cli.options.result_files import result_file
+from harness.cli.terminal.output import note, print_json, write_result
 from harness.npu.npu_options import MachineChoice, Options, RunOptions
 
 
@@ -35,7 +35,7 @@ def trace_command(
     from json import dumps
 
     from harness.npu.loading import load
-    from harness.npu.run_trace import trace
+    from harness.npu.run.run_trace import trace
 
     loaded = load(model, machine, compiler, arguments.parse_dims(dim), note=note)
     timed, traced = trace(loaded, limits.cycle_budget)

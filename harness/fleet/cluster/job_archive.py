@@ -29,9 +29,9 @@ from harness.fleet.cluster.access import VERSIONS
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.measure.request import ProfileRequest
-from harness.network.limited_reading import has_external_data
 from harness.network.model_references import BUILTIN_PREFIX, ModelContent, ModelReference, shown
 from harness.network.network_list import RefusedNetwork, check_refused
+from harness.network.reading.limited_reading import has_external_data
 from harness.text import is_time, printable
 
 MAX_FILES_BYTES = 256 << 20

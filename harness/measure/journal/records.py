@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from harness.network.fusion_rules import FusionRule
+from harness.network.fusion.fusion_rules import FusionRule
 from harness.probe.batches import Visits
 from harness.probe.overhead_terms import OverheadTerms
 from harness.probe.probe import Role

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, Json, TypeAdapter, ValidationError
 
 from harness.measure.journal.schema import SCHEMA
-from harness.network.fusion_rules import FusionRule
+from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.key import LayerKey
 from harness.probe.batches import Visits
 from harness.probe.chain_plan import CHECKED, MOST_CHECKED, WIDER, ChainProbes

@@ -14,11 +14,11 @@ from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import area_mm2
 from device_agents.emulated_npu.reports.energy import run_energy
 from harness.errors import InputError
-from harness.npu.core_run import run_rows
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
 from harness.npu.loading import load_model
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import Options
+from harness.npu.run.core_run import run_rows
 from harness.npu.sweep.axis import SweepAxis
 from harness.npu.sweep.grid import Grid, SweepMachine, in_one_line
 from harness.npu.sweep.machine_parameters import ParameterValue

@@ -31,9 +31,9 @@ from device_agents.emulated_npu.partition.cut_walk import SplitRule
 from device_agents.emulated_npu.partition.greedy import partition_by_score
 from device_agents.emulated_npu.partition.score import ShareScore
 from device_agents.emulated_npu.partition.traversal import traverse
-from device_agents.emulated_npu.timing.many_core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
 from device_agents.emulated_npu.timing.simulation import simulate
-from device_agents.emulated_npu.timing.stream_timing import simulate_cores
 
 DIRECT = Options(conv_algorithm="direct")
 

@@ -11,7 +11,7 @@ from timed_programs import compute, convolve, load, machine, mfu, steps_of, stor
 
 from device_agents.emulated_npu.machine import Energy, energy_figures, load_preset
 from device_agents.emulated_npu.reports.energy import run_energy
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.unit_commands import DataType
 
 PROGRAM = steps_of(load(100), convolve((2, 2), 8, 12), convolve((2, 2), 8, 12), compute(10), store(7))

@@ -16,7 +16,7 @@ from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.machine import Memory
 from device_agents.emulated_npu.reports.dft_counters import dft_counters
-from device_agents.emulated_npu.timing.cost import macs
+from device_agents.emulated_npu.timing.cost.command_cost import macs
 from device_agents.emulated_npu.unit_commands import Command, Space
 
 ANCHOR = read_anchor("odd_dft")

@@ -10,9 +10,9 @@ from timed_programs import compute, convolve, load, machine, steps_of
 
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.reports.pipeline_report import PipelineReport, pipeline_report
-from device_agents.emulated_npu.timing.many_core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
 from device_agents.emulated_npu.timing.resources import Resource
-from device_agents.emulated_npu.timing.stream_timing import simulate_cores
 from device_agents.emulated_npu.unit_commands import Item, Post, Queue, Wait
 
 _INPUTS = 8

@@ -22,7 +22,7 @@ from timed_programs import (
 from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine, load_preset, parse_machine, preset_text
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.formula import Formula, formula
 from device_agents.emulated_npu.timing.simulation import durations_ps, simulate
 from device_agents.emulated_npu.unit_commands import Post, Queue, Wait

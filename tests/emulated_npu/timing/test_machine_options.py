@@ -13,13 +13,13 @@ from timed_programs import compute, convolve, load, machine, mfu, operand, progr
 from device_agents.emulated_npu.emulator_errors import Deadlock
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Dataflow, Machine, Memory, Mfu
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.cost.sram_traffic import SramTraffic, sram_traffic
+from device_agents.emulated_npu.timing.cost.systolic import systolic_cycles
 from device_agents.emulated_npu.timing.formula import formula
-from device_agents.emulated_npu.timing.many_core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
 from device_agents.emulated_npu.timing.simulation import simulate
-from device_agents.emulated_npu.timing.sram_traffic import SramTraffic, sram_traffic
-from device_agents.emulated_npu.timing.stream_timing import simulate_cores
-from device_agents.emulated_npu.timing.systolic import systolic_cycles
 from device_agents.emulated_npu.unit_commands import (
     Command,
     DataType,

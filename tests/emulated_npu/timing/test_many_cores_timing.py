@@ -14,12 +14,12 @@ from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock, ExecutionFault
 from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import Cores, Machine, Memory, find_machine
-from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.many_core_code import CoreSteps
-from device_agents.emulated_npu.timing.many_core_stream import InputRun
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_cores.stream import InputRun
+from device_agents.emulated_npu.timing.many_cores.stream_timing import StreamTiming, simulate_cores
 from device_agents.emulated_npu.timing.simulation import durations_ps
 from device_agents.emulated_npu.timing.single_core import Schedule, schedule
-from device_agents.emulated_npu.timing.stream_timing import StreamTiming, simulate_cores
 from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
 
 _DEPTHS = st.tuples(st.integers(1, 5), st.integers(1, 5))

@@ -13,11 +13,11 @@ from timed_programs import compute, load, machine, operand, steps_of, store
 
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Cores, Interconnect, Machine, Memory
-from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.many_core_code import CoreSteps
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.cost.transfer_cost import Demand, demands_across
+from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_cores.stream_timing import StreamTiming, simulate_cores
 from device_agents.emulated_npu.timing.resources import NEVER, Resource, SharedResource, transfer_key
-from device_agents.emulated_npu.timing.stream_timing import StreamTiming, simulate_cores
-from device_agents.emulated_npu.timing.transfer_cost import Demand, demands_across
 from device_agents.emulated_npu.unit_commands import Command, Function, Item, Post, Queue, Space, Wait
 
 _SHARED = machine(cores=ONE_CHIP)

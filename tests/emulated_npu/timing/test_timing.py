@@ -27,7 +27,7 @@ from device_agents.emulated_npu.isa.instructions import Opcode, control
 from device_agents.emulated_npu.isa.program import Footprint, Program
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine, Memory
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.formula import Formula, formula
 from device_agents.emulated_npu.timing.simulation import Timing, durations_ps, simulate, simulate_program
 from device_agents.emulated_npu.unit_commands import Fence, Post, Queue, Wait

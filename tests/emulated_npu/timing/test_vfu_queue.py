@@ -26,11 +26,11 @@ from timed_programs import (
 from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine, Memory, load_preset, parse_machine, preset_names, preset_text
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.formula import Formula, formula
-from device_agents.emulated_npu.timing.many_core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
+from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
 from device_agents.emulated_npu.timing.simulation import Timing, durations_ps, simulate
-from device_agents.emulated_npu.timing.stream_timing import simulate_cores
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Space, Wait
 
 IO, CP, VFU, _ = Queue

@@ -61,6 +61,6 @@ def proxy(sshd: Sshd) -> Iterator[FaultProxy]:
 @pytest.fixture
 def remote(rig: Rig, sshd: Sshd, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """A device behind SSH and the proxy; closing a dead link waits shorter than usual."""
-    monkeypatch.setattr("harness.device.ssh.CLOSE_S", 0.3)
+    monkeypatch.setattr("harness.device.ssh.ssh_connection.CLOSE_S", 0.3)
     rig.put_behind(sshd, proxy.port, banner_timeout_s=1.0)
     return rig

@@ -72,7 +72,7 @@ def far_away(cable: tuple[Cable, int], rig: Rig, tmp_path: Path, runtime_folder:
     wire, inside = cable
     folder = tmp_path / "sshd"
     with running_sshd(folder, runtime_folder, address=FAR, command=["nsenter", "-t", str(inside), "-n"]) as sshd:
-        rig.monkeypatch.setattr("harness.device.ssh.CLOSE_S", 0.3)
+        rig.monkeypatch.setattr("harness.device.ssh.ssh_connection.CLOSE_S", 0.3)
         rig.put_behind(sshd)
         yield rig, wire
 

@@ -16,7 +16,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     View,
     constant_value,
 )
-from device_agents.emulated_npu.compiler.graph.parsed_model import (
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import (
     OnnxNode,
     ParsedModel,
     ValueType,

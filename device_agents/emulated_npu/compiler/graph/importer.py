@@ -22,11 +22,11 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
 )
 from device_agents.emulated_npu.compiler.graph.integer_products import finished_product
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
-from device_agents.emulated_npu.compiler.graph.model_reader import parse_model
 from device_agents.emulated_npu.compiler.graph.operators import DOMAINS, IN_PART, OPERATORS
 from device_agents.emulated_npu.compiler.graph.orders import ordered
-from device_agents.emulated_npu.compiler.graph.patterns import recognise
 from device_agents.emulated_npu.compiler.graph.quantised_reads import read_integers
+from device_agents.emulated_npu.compiler.graph.reading.model_reader import parse_model
+from device_agents.emulated_npu.compiler.graph.recognition.patterns import recognise
 from device_agents.emulated_npu.unit_commands import PLAIN, DataType, Function
 
 _PRODUCTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})

@@ -8,8 +8,8 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import BYTES
 from device_agents.emulated_npu.compiler.graph.drafts import Draft
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value, View
-from device_agents.emulated_npu.compiler.graph.operators.window_attributes import MAX_PAD, MAX_WINDOW
-from device_agents.emulated_npu.compiler.graph.parsed_model import unsupported
+from device_agents.emulated_npu.compiler.graph.operators.spatial.window_attributes import MAX_PAD, MAX_WINDOW
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import unsupported
 from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Function
 
 _WITH_WEIGHTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})

@@ -10,7 +10,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLay
 from device_agents.emulated_npu.compiler.graph.odd_blocks import OddBlocks
 from device_agents.emulated_npu.compiler.odd_dft.levels import CacheLevels, DftSizes
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.unit_commands import PLAIN, Command, Descriptor, Function, Operand, Settings, Space
 
 

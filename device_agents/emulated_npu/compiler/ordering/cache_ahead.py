@@ -17,8 +17,8 @@ from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEP
 from device_agents.emulated_npu.compiler.ordering.late_weights import Timeline, late_loads
 from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost import CostModel
-from device_agents.emulated_npu.timing.transfer_cost import present
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.cost.transfer_cost import present
 from device_agents.emulated_npu.unit_commands import (
     Command,
     DataType,

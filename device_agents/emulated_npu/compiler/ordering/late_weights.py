@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from device_agents.emulated_npu.compiler.ordering.hazards import Conflicts
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.unit_commands import Command, Queue
 
 

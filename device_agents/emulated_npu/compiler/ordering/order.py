@@ -23,7 +23,7 @@ from device_agents.emulated_npu.compiler.ordering.synchronise import (
 from device_agents.emulated_npu.compiler.ordering.weight_places import spread_weights
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.formula import formula
 from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
 

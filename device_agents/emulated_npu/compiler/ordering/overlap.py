@@ -21,7 +21,7 @@ from device_agents.emulated_npu.compiler.ordering.hazards import (
     stream_of,
 )
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.matrix_cost import runs_on_mfu
+from device_agents.emulated_npu.timing.cost.matrix_cost import runs_on_mfu
 from device_agents.emulated_npu.unit_commands import Command, Queue
 
 _LAYERS = 32

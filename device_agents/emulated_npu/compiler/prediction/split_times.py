@@ -18,7 +18,7 @@ from device_agents.emulated_npu.compiler.planning.search.chain_keys import const
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.machine import Machine, Memory
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.unit_commands import Item, Space
 
 _APART_BYTES = 1 << 40

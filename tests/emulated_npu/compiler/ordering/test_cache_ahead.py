@@ -18,7 +18,7 @@ from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.inference import compute_values
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import load_preset
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.simulation import simulate_program
 from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Item, Operand, Space
 

@@ -17,7 +17,7 @@ from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import p
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
-from device_agents.emulated_npu.timing.transfer_cost import external_bytes
+from device_agents.emulated_npu.timing.cost.transfer_cost import external_bytes
 from device_agents.emulated_npu.unit_commands import Command, Space
 
 _ROOM_BYTES = 1 << 14

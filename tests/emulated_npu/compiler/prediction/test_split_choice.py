@@ -29,7 +29,7 @@ from device_agents.emulated_npu.execution.stream_execution import GroupProgram, 
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Space
-from harness.npu.split_study import layer_ps
+from harness.npu.split.split_study import layer_ps
 
 
 def _drawn_splits(draw: Callable[..., Any], graph: Graph, sizes: Mapping[int, int]) -> dict[int, LayerSplit]:

@@ -14,9 +14,9 @@ from device_agents.emulated_npu.compiler.graph.drafts import Handler
 from device_agents.emulated_npu.compiler.graph.operators.tables import DOMAIN, PIECEWISE_LINEAR
 
 _FAMILIES = (
-    "convolution",
-    "transposed_convolution",
-    "pooling",
+    "spatial.convolution",
+    "spatial.transposed_convolution",
+    "spatial.pooling",
     "matrix",
     "einsum",
     "elementwise",
@@ -25,15 +25,15 @@ _FAMILIES = (
     "reduction",
     "movement",
     "indexing",
-    "padding",
-    "resize",
+    "spatial.padding",
+    "spatial.resize",
     "recurrent",
     "selection",
     "sequences",
     "generation",
     "transforms",
-    "sampling",
-    "unpooling",
+    "spatial.sampling",
+    "spatial.unpooling",
     "quantisation",
 )
 OPERATORS: Mapping[str, Handler] = {

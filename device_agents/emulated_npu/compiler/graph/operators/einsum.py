@@ -9,7 +9,7 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import derived
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, View
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Binary, Function
 
 _ELLIPSIS = "..."

@@ -12,7 +12,7 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import FLOATS, converted, known, scalar_of
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function
 
 _INTEGER_BOUNDS = {

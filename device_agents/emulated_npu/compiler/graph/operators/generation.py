@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode
 from device_agents.emulated_npu.unit_commands import Binary
 
 

@@ -15,9 +15,9 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import BYTES, converted
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.compiler.graph.operators.convolution import convolution
 from device_agents.emulated_npu.compiler.graph.operators.matrix import matmul
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.compiler.graph.operators.spatial.convolution import convolution
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
 from device_agents.emulated_npu.unit_commands import (
     Activation,

@@ -16,7 +16,7 @@ from device_agents.emulated_npu.compiler.graph.constants import derived, known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.recurrent_gates import Direction, gate_functions
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function, Settings
 

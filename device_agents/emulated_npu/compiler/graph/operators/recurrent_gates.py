@@ -10,7 +10,7 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import derived, known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, View
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function
 
 Steps = tuple[tuple[Activation, float, float], ...]

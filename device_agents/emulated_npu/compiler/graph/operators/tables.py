@@ -11,7 +11,7 @@ import numpy as np
 
 from device_agents.emulated_npu.compiler.graph.constants import FLOATS, known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
 from device_agents.emulated_npu.unit_commands import Function
 

@@ -11,7 +11,7 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.compiler.graph.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import DataType, Function
 

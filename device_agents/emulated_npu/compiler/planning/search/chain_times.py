@@ -18,7 +18,7 @@ from device_agents.emulated_npu.compiler.planning.chains.chain_commands import (
 )
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Geometry, Tile
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.unit_commands import Command, Function, Queue
 
 _LEAVING = (Function.STORE, Function.SEND)

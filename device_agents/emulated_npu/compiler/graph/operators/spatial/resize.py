@@ -1,0 +1,137 @@
+"""Resize and Upsample: axis by axis, as views, copies or products by constant interpolation matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_agents.emulated_npu.compiler.graph import views
+from device_agents.emulated_npu.compiler.graph.constants import known
+from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
+from device_agents.emulated_npu.compiler.graph.hardware_graph import View
+from device_agents.emulated_npu.compiler.graph.operators.spatial.interpolation import (
+    Interpolation,
+    matrix,
+    nearest_indices,
+)
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
+from device_agents.emulated_npu.numpy_types import Array
+from device_agents.emulated_npu.unit_commands import Function
+
+_COORDINATES = frozenset(
+    {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn"}
+)
+_WHOLE = 1e-3
+"""How far a scaled size may be from a whole number: scales are float32."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis that changes: its place, and how it is sampled."""
+
+    place: int
+    size: int
+    target: int
+    scale: float
+
+
+def _text(node: OnnxNode, name: str, default: str) -> str:
+    given = node.attribute(name)
+    return given.decode() if given else default
+
+
+def _interpolation(build: Builder, node: OnnxNode) -> Interpolation:
+    mode = _text(node, "mode", "nearest")
+    if node.op == "Upsample" or build.source.opset < 11:
+        coordinates, rounding = "asymmetric", "floor"
+    else:
+        coordinates = _text(node, "coordinate_transformation_mode", "half_pixel")
+        rounding = _text(node, "nearest_mode", "round_prefer_floor")
+    if coordinates not in _COORDINATES:
+        raise unsupported(node, f"Coordinates {coordinates[:40]!r} are not supported")
+    if mode not in ("nearest", "linear", "cubic") or node.attribute("antialias", 0):
+        raise unsupported(node, f"Mode {mode[:40]!r} is not supported, or it needs antialiasing")
+    cubic, excludes = node.attribute("cubic_coeff_a", -0.75), bool(node.attribute("exclude_outside", 0))
+    return Interpolation(mode, coordinates, rounding, cubic, excludes)
+
+
+def _axes(build: Builder, node: OnnxNode, source: View) -> list[_Axis]:
+    """Return the axes to resample, with the scales of the node, or those that follow from the sizes."""
+    rank, target = len(source.axes), build.type(node.outputs[0]).shape
+    places = [axis % rank for axis in node.attribute("axes") or range(rank)]
+    scales = _scales(build, node, [(source.shape[place], target[place]) for place in places])
+    if _text(node, "coordinate_transformation_mode", "half_pixel") == "align_corners":
+        _check_whole(node, [source.shape[place] for place in places], scales)
+    return [
+        _Axis(place, source.shape[place], target[place], scale)
+        for place, scale in zip(places, scales, strict=True)
+        if target[place] != source.shape[place] or scale != 1
+    ]
+
+
+def _check_whole(node: OnnxNode, sizes: Sequence[int], scales: Sequence[float]) -> None:
+    """Raise UnsupportedOperator for scales to a fraction of an element: ONNX and its runtimes disagree."""
+    for size, scale in zip(sizes, scales, strict=True):
+        if abs(size * scale - round(size * scale)) > _WHOLE:
+            raise unsupported(node, f"With align_corners the scale {scale:g} of {size} elements has no last element")
+
+
+def _scales(build: Builder, node: OnnxNode, sizes: list[tuple[int, int]]) -> list[float]:
+    attribute = node.attribute("scales")
+    if attribute is not None:
+        return [float(scale) for scale in attribute]
+    place = 1 if node.op == "Upsample" or build.source.opset < 11 else 2
+    name = node.input(place)
+    if name and 0 not in build.type(name).shape:
+        return [float(scale) for scale in build.required(name, "scales").reshape(-1)]
+    wanted = build.required(node.input(3), "sizes").reshape(-1)
+    ratios = [float(np.float32(size) / np.float32(old)) for size, (old, _) in zip(wanted, sizes, strict=True)]
+    policy = _text(node, "keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return ratios
+    return [min(ratios) if policy == "not_larger" else max(ratios)] * len(ratios)
+
+
+def resize(build: Builder, node: OnnxNode) -> None:
+    """Add a Resize: axes that repeat or skip elements only move data; all others are matrix products."""
+    source, how = build.view(node.inputs[0]), _interpolation(build, node)
+    repeats: dict[int, int] = {}
+    products: list[tuple[_Axis, Array]] = []
+    for axis in _axes(build, node, source):
+        indices = nearest_indices(how, axis.size, axis.target, axis.scale) if how.mode == "nearest" else None
+        factor = axis.target // axis.size
+        if indices is not None and np.array_equal(indices, np.arange(axis.target) // max(factor, 1)):
+            if factor > 1:
+                repeats[axis.place] = factor
+            elif axis.target != axis.size:
+                source = views.sliced(source, axis.place, 0, axis.target)
+        elif indices is not None and len(set(np.diff(indices))) <= 1 and axis.target <= axis.size:
+            step = int(indices[1] - indices[0]) if len(indices) > 1 else 1
+            source = views.sliced(source, axis.place, int(indices[0]), axis.target, step)
+        else:
+            products.append((axis, matrix(how, axis.size, axis.target, axis.scale)))
+    for number, (axis, weights) in enumerate(products):
+        last = number == len(products) - 1 and not repeats
+        source = _product(build, source, axis, weights, last)
+    if repeats or not products:
+        name = node.outputs[0]
+        build.bind(name, build.repeated(source, repeats, 1, build.type(name).shape, name))
+
+
+def _product(build: Builder, source: View, axis: _Axis, weights: Array, last: bool) -> View:
+    """Multiply along one axis; return the result."""
+    dtype = build.dtype(source)
+    shape = (*source.shape[: axis.place], axis.target, *source.shape[axis.place + 1 :])
+    value = build.result() if last else build.temporary(f"axis{axis.place}", shape, dtype)
+    order = [*(place for place in range(len(shape)) if place != axis.place), axis.place]
+    first, output = views.permuted(source, order), views.permuted(value, order)
+    if len(shape) == 1:
+        first, output = views.with_axis(first, 0), views.with_axis(output, 0)
+    constant = known(f"{build.node.outputs[0]}.interpolation{axis.place}", weights, dtype)
+    build.layer(Function.CONVOLVE, [first], output, weights=constant, matrix=True)
+    return value
+
+
+HANDLERS: Mapping[str, Handler] = {"Resize": resize, "Upsample": resize}

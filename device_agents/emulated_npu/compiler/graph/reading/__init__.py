@@ -1,0 +1,1 @@
+"""An ONNX model as the compiler reads it: functions expanded, types inferred, constants known."""

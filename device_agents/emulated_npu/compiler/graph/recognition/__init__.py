@@ -1,0 +1,1 @@
+"""Operators and arithmetic that files spell out in several nodes."""

@@ -1,0 +1,1 @@
+"""The cost of a command: cycles of each unit, bytes of each memory."""

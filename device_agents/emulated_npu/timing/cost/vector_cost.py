@@ -1,0 +1,140 @@
+"""The number of operations that a command takes on the vector unit, per element and output.
+
+A lane does one simple operation a cycle: add, multiply, multiply-add, compare, select, convert, move. A
+division, a square root or a transcendental function occupies it for `special_cycles`.
+
+====================  ==========================================================================================
+Command               Operations
+====================  ==========================================================================================
+COPY, FILL, WHERE     1 per element
+BINARY                1 per element; DIVIDE and remainders 1 special, POWER 2 (logarithm, exponential)
+AFFINE                1 per element (multiply-add)
+MAP                   1 per element if simple, else the specials of the function
+TABLE                 1 special per element: like other functions of one variable, it is looked up and interpolated
+REDUCE                1 per input element, ARGMAX 2; per output MEAN 1 more, L2 1 special more
+SOFTMAX               passes: maximum 1, exponential of the difference 1 + 1 special, sum 1, scaling 1; per row one
+                      special (reciprocal; logarithm for log-softmax)
+NORMALIZE             passes: sum 1, sum of squares 1, centre and scale 1, affine 1 if it has an operand; per row
+                      2 specials (square root, reciprocal)
+LRN                   square 1, window sum `mode`, multiply-add 1, power 2 specials, multiply 1
+POOL_*                taps inside the input; the average multiplies 1 more per output
+DEPTHWISE             taps per output, 1 for the third and 1 for the fourth operand
+====================  ==========================================================================================
+
+An activation at the end of a command other than MAP costs nothing if simple, else its specials per element.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+
+from device_agents.emulated_npu.arithmetic import ceil_div
+from device_agents.emulated_npu.timing.cost.transfer_cost import dims_of, present
+from device_agents.emulated_npu.unit_commands import Activation, Binary, Command, Function, Reduction
+
+_SPECIALS: Mapping[Activation, int] = {
+    Activation.SIGMOID: 1,
+    Activation.TANH: 1,
+    Activation.SWISH: 1,
+    Activation.GELU: 1,
+    Activation.GELU_TANH: 1,
+    Activation.ELU: 1,
+    Activation.SELU: 1,
+    Activation.CELU: 1,
+    Activation.SOFTPLUS: 2,  # exponential, logarithm
+    Activation.ERF: 1,
+    Activation.EXP: 1,
+    Activation.LOG: 1,
+    Activation.SQRT: 1,
+    Activation.RECIPROCAL: 1,
+    Activation.SOFTSIGN: 1,
+    Activation.MISH: 3,  # softplus, hyperbolic tangent
+    Activation.SIN: 1,
+    Activation.COS: 1,
+    Activation.TAN: 1,
+    Activation.ASIN: 1,
+    Activation.ACOS: 1,
+    Activation.ATAN: 1,
+    Activation.SINH: 1,
+    Activation.COSH: 1,
+    Activation.ASINH: 1,
+    Activation.ACOSH: 1,
+    Activation.ATANH: 1,
+}
+_BINARY_SPECIALS: Mapping[int, int] = {
+    Binary.DIVIDE: 1,
+    Binary.MODULO: 1,
+    Binary.FLOOR_MODULO: 1,
+    Binary.TRUNCATED_MODULO: 1,
+    Binary.POWER: 2,
+}
+_NO_EPILOGUE = (Function.COPY, Function.FILL, Function.MAP, Function.REDUCE, Function.SOFTMAX)
+
+
+def vector_operations(command: Command, special_cycles: int) -> int:
+    """Return the lane cycles of a VFU command: 1 per simple operation, `special_cycles` per special one.
+
+    Raises `ExecutionFault` for a command that lacks an operand its cost depends on.
+    """
+    simple, special = _body(command)
+    if command.function not in _NO_EPILOGUE:
+        special += _SPECIALS.get(command.settings.activation, 0) * command.target.descriptor.elements
+    return simple + special * special_cycles
+
+
+def _body(command: Command) -> tuple[int, int]:
+    """Return the simple and special operations of a command without its activation."""
+    function, settings = command.function, command.settings
+    elements = command.target.descriptor.elements
+    if function in (Function.MAP, Function.BINARY):
+        is_map = function is Function.MAP
+        specials = _SPECIALS.get(settings.activation, 0) if is_map else _BINARY_SPECIALS.get(settings.mode, 0)
+        return (0, specials * elements) if specials else (elements, 0)
+    if function is Function.TABLE:
+        return 0, elements
+    if function is Function.REDUCE:
+        inputs = present(command, command.first).descriptor.elements
+        simple = inputs * (2 if settings.mode == Reduction.ARGMAX else 1)
+        return simple + elements * (settings.mode == Reduction.MEAN), elements * (settings.mode == Reduction.L2)
+    if function in (Function.SOFTMAX, Function.NORMALIZE):
+        return _row_passes(command)
+    if function is Function.LRN:
+        return elements * (3 + settings.mode), elements * 2
+    if function in (Function.POOL_MAX, Function.POOL_AVERAGE):
+        return _pool_taps(command) + elements * (function is Function.POOL_AVERAGE), 0
+    if function is Function.DEPTHWISE:
+        taps = math.prod(dims_of(command, command.second, 5)[:3])
+        return elements * (taps + (command.third is not None) + (command.fourth is not None)), 0
+    return elements, 0
+
+
+def _pool_taps(command: Command) -> int:
+    """Return the taps of all outputs of a pool that lie inside its input; the unit skips the others."""
+    *outputs, channels = dims_of(command, command.target, 4)
+    *sizes, _ = dims_of(command, command.first, 4)
+    settings = command.settings
+    sides = zip(outputs, sizes, settings.kernel, settings.stride, settings.dilation, settings.pad, strict=True)
+    return math.prod(itertools.starmap(_taps_along, sides)) * channels
+
+
+def _taps_along(outputs: int, size: int, kernel: int, stride: int, dilation: int, pad: int) -> int:
+    """Return the taps of all outputs along one axis that lie inside it."""
+    if pad == 0 and (outputs - 1) * stride + (kernel - 1) * dilation < size:
+        return outputs * kernel
+    starts = (output * stride - pad for output in range(outputs))
+    return sum(
+        max(0, min(kernel, ceil_div(size - start, dilation)) - max(0, ceil_div(-start, dilation))) for start in starts
+    )
+
+
+def _row_passes(command: Command) -> tuple[int, int]:
+    """Return the operations of SOFTMAX or NORMALIZE; a row is the set of elements that share one maximum or mean."""
+    dims, axes = command.target.descriptor.dims, command.settings.axes
+    elements = math.prod(dims)
+    rows = math.prod(size for axis, size in enumerate(dims) if not axes >> axis & 1) if elements else 0
+    if command.function is Function.SOFTMAX:
+        return elements * 4, elements + rows
+    affine = command.second is not None or command.third is not None
+    return elements * (3 + affine), rows * 2

@@ -1,0 +1,1 @@
+"""Many cores event by event: streams of inputs, shared resources, messages between cores."""

@@ -1,0 +1,275 @@
+"""The steps of many cores, translated into the numbers that their engine runs on.
+
+The translation computes, once per step, everything that is the same in every run: durations, shared resources, the
+message that a RECEIVE takes, the ring whose slots a SEND waits for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
+from device_agents.emulated_npu.isa.sequencer import IssuedStep
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.cost.transfer_cost import Demand, demands_across, message_ps
+from device_agents.emulated_npu.timing.resources import TICKET_BITS, Resource, transfer_key
+from device_agents.emulated_npu.timing.unit_feeds import UnitFeeds
+from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Wait
+
+# The kind of a step is the number of its queue, or one of these.
+FENCE, NO_ITEM = 3, 4
+# The operation of a queue entry. A value from 0 on is a simple command: in a compute queue its duration, in the IO
+# queue the ticket of its only transfer and, above TICKET_BITS, the latency before the transfer.
+WAIT, POST, TRANSFERS, SEND, RECEIVE = -1, -2, -3, -4, -5
+NONE = -1
+
+
+@dataclass(frozen=True)
+class CoreSteps:
+    """The work of one core for one input: its number on the machine, its group, its steps in program order."""
+
+    core: int
+    group: int
+    steps: Sequence[IssuedStep]
+
+
+@dataclass(slots=True)
+class GroupState:
+    """Cores that start the next input together, and a ring of `depth` slots for data that other groups send them."""
+
+    depth: int
+    members: list[int] = field(default_factory=list)  # indices of its cores
+    running: int = 0
+    latest_ps: int = 0
+    ends_ps: list[int] = field(default_factory=list)
+    waiting: dict[int, list[int]] = field(default_factory=dict)  # by run: cores whose SEND waits for its end
+
+
+@dataclass(slots=True)
+class Channel:
+    """Messages on their way from one core to another, by arrival time."""
+
+    receiver: int  # index of the core
+    arrivals: deque[int] = field(default_factory=deque)
+    parked: bool = False  # the receiver waits for the next message
+
+
+class MessageTransfer(NamedTuple):
+    """The message of a SEND or RECEIVE.
+
+    `joins`: the transfers of a SEND, encoded as in `io_ops`. `ring`: the group whose ring slot it fills. `channel`:
+    None if no core takes the message, or none sends it. `delay_ps`: the latency of the links. `is_foreign`: the peer
+    belongs to another group.
+    """
+
+    joins: tuple[int, ...]
+    ring: GroupState | None
+    channel: Channel | None
+    delay_ps: int
+    is_foreign: bool
+
+
+@dataclass(slots=True)
+class CoreCode:
+    """The translated steps of one core.
+
+    `machine` is that of its kind. By step: `kinds` and `gaps` (issue time). By queue entry: the operation (`io_ops`,
+    `cp_ops`, `vfu_ops`), semaphore and count of WAIT and POST (`io_units`, `cp_units`, `vfu_units`), the `transfers` of
+    a command with several, and `messages`. `mfu_ps`, `vfu_ps` and `vfu_queue_ps` are the times of the units and of the
+    VFU queue.
+    """
+
+    index: int
+    source: CoreSteps
+    group: GroupState
+    machine: Machine
+    kinds: list[int] = field(default_factory=list)
+    gaps: list[int] = field(default_factory=list)
+    io_ops: list[int] = field(default_factory=list)
+    io_units: list[tuple[int, int]] = field(default_factory=list)
+    transfers: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    messages: dict[int, MessageTransfer] = field(default_factory=dict)
+    cp_ops: list[int] = field(default_factory=list)
+    cp_units: list[tuple[int, int]] = field(default_factory=list)
+    vfu_ops: list[int] = field(default_factory=list)
+    vfu_units: list[tuple[int, int]] = field(default_factory=list)
+    semaphores: dict[int, int] = field(default_factory=dict)  # index by number
+    mfu_ps: int = 0
+    vfu_ps: int = 0
+    vfu_queue_ps: int = 0
+
+    def ops_of(self, queue: Queue) -> list[int]:
+        """Return the operations of the entries of a queue."""
+        return (self.io_ops, self.cp_ops, self.vfu_ops)[queue]
+
+    def units_of(self, queue: Queue) -> list[tuple[int, int]]:
+        """Return semaphore and count of the entries of a queue."""
+        return (self.io_units, self.cp_units, self.vfu_units)[queue]
+
+    def add(self, queue: Queue, op: int, units: tuple[int, int] = (NONE, 0)) -> None:
+        """Append an entry to a queue."""
+        self.ops_of(queue).append(op)
+        self.units_of(queue).append(units)
+
+    def step_of(self, queue: Queue, entry: int) -> IssuedStep:
+        """Return the step of a queue entry."""
+        of_queue = (step for step, kind in zip(self.source.steps, self.kinds, strict=True) if kind == queue)
+        return next(itertools.islice(of_queue, entry, None))
+
+
+@dataclass(slots=True)
+class ResourceUse:
+    """The load of all cores on one resource in one run."""
+
+    work_ps: int = 0
+    moved_bytes: int = 0
+
+
+class Translation:
+    """All cores of a stream. Resources have the numbers chip x 4 + Resource; tickets follow after them.
+
+    `owners`, `keys` and `places` hold the core, the key (resources.py) and the resource of each ticket. Raises
+    `ExecutionFault` for a core that does not exist or appears twice, a peer without a program, a group without depth,
+    and an invalid command.
+    """
+
+    def __init__(
+        self, cores: Sequence[CoreSteps], machine: Machine, costs: CostModel, depths: Mapping[int, int]
+    ) -> None:
+        self.machine, self._costs = machine, {machine: costs}
+        self.resources = len(Resource) * machine.cores.chips
+        self.owners, self.keys = [0] * self.resources, [0] * self.resources
+        self.places = list(range(self.resources))
+        self.uses = [ResourceUse() for _ in range(self.resources)]
+        self._tickets: dict[tuple[int, int, int], int] = {}
+        self._indices = _indices(cores, machine)
+        self.groups = _groups(cores, depths)
+        self.codes = [
+            CoreCode(index, each, self.groups[each.group], machine.of_core(each.core))
+            for index, each in enumerate(cores)
+        ]
+        self._sent, self._taken = _messages(cores)
+        self._channels = {pair: Channel(self._indices[pair[1]]) for pair in self._sent if pair[1] in self._indices}
+        for code in self.codes:
+            self._translate(code)
+
+    def _translate(self, code: CoreCode) -> None:
+        passed: Counter[tuple[int, int, Function]] = Counter()
+        machine = code.machine
+        feeds, costs = UnitFeeds(machine), self._costs.setdefault(machine, CostModel(machine))
+        issue_ps = machine.issue_cycles * costs.cycle_ps
+        for step in code.source.steps:
+            item = step.item
+            code.gaps.append((step.control + (item is not None)) * issue_ps)
+            if isinstance(item, (Wait, Post)):
+                queue = machine.queue_of(item.queue)
+                code.kinds.append(queue)
+                place = code.semaphores.setdefault(item.semaphore, len(code.semaphores))
+                code.add(queue, WAIT if isinstance(item, Wait) else POST, (place, item.count))
+            elif isinstance(item, Command):
+                queue = machine.queue_of(item.queue)
+                code.kinds.append(queue)
+                try:
+                    if queue is not Queue.IO:
+                        cost = costs.cost(item)
+                        feeds.add(queue, cost)
+                        code.add(queue, cost.duration_ps)
+                        code.mfu_ps += cost.duration_ps * cost.on_mfu
+                        code.vfu_ps += cost.duration_ps * (not cost.on_mfu)
+                        code.vfu_queue_ps += cost.duration_ps * (queue is Queue.VFU)
+                    elif item.function in (Function.SEND, Function.RECEIVE):
+                        self._add_message(code, item, passed, costs)
+                    else:
+                        self._add_transfers(code, item, costs)
+                except ExecutionFault as fault:
+                    raise fault.at(f"core {code.source.core}: instruction {step.pc}") from fault
+            else:
+                code.kinds.append(FENCE if isinstance(item, Fence) else NO_ITEM)
+
+    def _add_transfers(self, code: CoreCode, command: Command, costs: CostModel) -> None:
+        joins = self._joins(code, costs.demands(command), self.machine.cores.chip_of(code.source.core))
+        if len(joins) == 1:
+            code.add(Queue.IO, joins[0])
+        else:
+            code.transfers[len(code.io_ops)] = joins
+            code.add(Queue.IO, TRANSFERS)
+
+    def _add_message(
+        self, code: CoreCode, command: Command, passed: Counter[tuple[int, int, Function]], costs: CostModel
+    ) -> None:
+        peer, own, cores = self._indices.get(command.peer), code.source.core, self.machine.cores
+        if peer is None:
+            what = f"{command.function.name} names core {command.peer} as its peer"
+            raise ExecutionFault(what, "that core has no program", "Give it steps, or name another")
+        other, is_sent = self.codes[peer].group, command.function is Function.SEND
+        pair = (own, command.peer) if is_sent else (command.peer, own)
+        # A message that the other side does not send or take in a run has no channel: it would shift the next run's.
+        way = (*pair, command.function)
+        channel = self._channels.get(pair) if passed[way] < min(self._sent[pair], self._taken[pair]) else None
+        passed[way] += 1
+        here, there = cores.chip_of(own), cores.chip_of(command.peer)
+        near, far = (costs.demands(command), ()) if here == there else demands_across(self.machine, command)
+        joins = (*self._joins(code, near, here), *self._joins(code, far, there))
+        ring = other if joins and other is not code.group else None
+        delay_ps = message_ps(self.machine, own, command.peer)
+        code.messages[len(code.io_ops)] = MessageTransfer(joins, ring, channel, delay_ps, other is not code.group)
+        code.add(Queue.IO, SEND if is_sent else RECEIVE)
+
+    def _joins(self, code: CoreCode, demands: Iterable[Demand], chip: int) -> tuple[int, ...]:
+        joins = []
+        for resource, latency_ps, work_ps, moved_bytes in demands:
+            place = len(Resource) * chip + resource
+            use = self.uses[place]
+            use.work_ps += work_ps
+            use.moved_bytes += moved_bytes
+            ticket = self._tickets.setdefault((code.index, place, work_ps), len(self.owners))
+            if ticket == len(self.owners):
+                self.owners.append(code.index)
+                self.keys.append(transfer_key(work_ps, ticket))
+                self.places.append(place)
+            joins.append((latency_ps << TICKET_BITS) | ticket)
+        return tuple(joins)
+
+
+def _indices(cores: Sequence[CoreSteps], machine: Machine) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for index, each in enumerate(cores):
+        if not 0 <= each.core < machine.cores.count:
+            why = f"{machine.name} has cores 0 to {machine.cores.count - 1}"
+            raise ExecutionFault(f"there is no core {each.core}", why, "Compile the network for this machine")
+        if each.core in found:
+            raise ExecutionFault(f"core {each.core} has two programs", "a core runs one program", "Give it one program")
+        found[each.core] = index
+    return found
+
+
+def _groups(cores: Sequence[CoreSteps], depths: Mapping[int, int]) -> dict[int, GroupState]:
+    found: dict[int, GroupState] = {}
+    for index, each in enumerate(cores):
+        depth = depths.get(each.group, 0)
+        if depth < 1:
+            what = f"group {each.group} has a ring of {depth} slots"
+            raise ExecutionFault(
+                what, "data that it receives for an input needs a slot", "Give every group a depth of 1 or more"
+            )
+        found.setdefault(each.group, GroupState(depth)).members.append(index)
+    return found
+
+
+def _messages(cores: Iterable[CoreSteps]) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
+    """Count the messages that a run sends, and takes, by sender and receiver."""
+    sent: Counter[tuple[int, int]] = Counter()
+    taken: Counter[tuple[int, int]] = Counter()
+    for each in cores:
+        for _, item, _ in each.steps:
+            if type(item) is Command:
+                if item.function is Function.SEND:
+                    sent[each.core, item.peer] += 1
+                elif item.function is Function.RECEIVE:
+                    taken[item.peer, each.core] += 1
+    return sent, taken

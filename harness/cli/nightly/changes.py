@@ -1,0 +1,180 @@
+"""`harness nightly history`, `accept` and `try`: changes over the nights, the intended ones, and rehearsed ones."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.options import arguments
+from harness.cli.options.invocation import command_line
+from harness.cli.terminal.output import note, percent, print_json, print_table
+from harness.errors import UsageError
+from harness.text import milliseconds, printable
+from harness.workspace import Workspace, find_workspace
+
+if TYPE_CHECKING:
+    from harness.nightly.night_report import SetComparison
+    from harness.nightly.plan_file import NightSettings
+    from harness.nightly.set_history import SetHistory
+
+_MOST_NIGHTS = 60
+_LARGEST_FACTOR = 100.0
+
+
+def history(
+    devices: arguments.DeviceNames = None,
+    html: arguments.HtmlFile = None,
+    nights: Annotated[
+        int, typer.Option("--nights", metavar="N", min=2, max=1000, help="Show at most the last N nights.")
+    ] = _MOST_NIGHTS,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
+) -> None:
+    """Write a page with the latency of every watched network and layer over the nights, and mark the steps.
+
+    The page is reports/nights.html, unless --html names another file. Without --device it shows all devices of the
+    reported nights.
+
+    Example: harness nightly history --device npu01
+    """
+    workspace = find_workspace(directory)
+    path = html or workspace.reports / "nights.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = write_nights(path, workspace, arguments.parse_names(devices), nights)
+    if json:
+        print_json(sets=[asdict(one) for one in found], html=str(path))
+    else:
+        steps = [(one, subject, step) for one in found for subject in one.subjects for step in subject.steps]
+        rows = [
+            (one.device, one.set, str(subject.subject), step.night, percent(step.change), ", ".join(step.causes))
+            for one, subject, step in steps
+        ]
+        if rows:
+            print_table(("device", "set", "subject", "step on", "change", "likely cause"), rows, left=4)
+        print(f"{len(rows)} steps of {sum(len(one.subjects) for one in found)} subjects")
+    note(f"Page: {path}")
+
+
+def write_nights(
+    path: Path, workspace: Workspace, devices: tuple[str, ...] = (), nights: int = _MOST_NIGHTS
+) -> tuple[SetHistory, ...]:
+    """Write the page of the last nights; return its sets."""
+    from harness.nightly.set_history import set_histories
+    from harness.report.nights.night_history import write_history
+
+    found = set_histories(workspace, devices, nights, _settings(workspace).threshold)
+    write_history(path, found, command_line())
+    return found
+
+
+def accept(
+    subjects: Annotated[
+        list[str], typer.Argument(metavar="NAME …", help="Layers or networks, as the report names them.")
+    ],
+    device: arguments.DeviceName = None,
+    reason: Annotated[
+        str, typer.Option("--because", metavar="TEXT", help="The reason, which later reports show.")
+    ] = "intended",
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
+) -> None:
+    """Accept changes that the newest report lists: later reports do not count them as regressions.
+
+    A further change of the same layer or network is reported again.
+
+    Example: harness nightly accept conv1 --device npu01 --because "compiler 2.1"
+    """
+    from harness.nightly.accepting import accept_changes
+
+    if not reason.strip():
+        raise UsageError("The reason is empty", next_step='Write --because "compiler 2.1"')
+    workspace = find_workspace(directory)
+    found = accept_changes(workspace, device or workspace.default_device, subjects, printable(reason, 200))
+    if json:
+        print_json(accepted=[asdict(one) for one in found])
+        return
+    rows = [(one.device, one.set, one.subject, one.night, percent(one.change), one.reason) for one in found]
+    print_table(("device", "set", "subject", "night", "change", "because"), rows, left=4)
+    note("`harness nightly run` in the same night writes the report again, without these regressions")
+
+
+def try_slower(
+    slow: Annotated[
+        list[str],
+        typer.Option("--slow", metavar="NAME:FACTOR", help="Layer or network and its factor; may be repeated."),
+    ],
+    device: arguments.DeviceName = None,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
+) -> None:
+    """Rehearse a slow-down: compare the last night again, as if a layer or a network had been slower.
+
+    No device is contacted, and nothing is recorded. A slower layer leaves its network as it was; name both.
+
+    Example: harness nightly try --slow conv1:1.05 --device npu01
+    """
+    factors = dict(map(parse_slow, slow))
+
+    from harness.nightly.night_report import json_data
+    from harness.nightly.rehearsal import rehearse
+    from harness.nightly.set_comparison import ComparisonRules
+    from harness.slowdowns.detection_power import LEVEL
+
+    workspace = find_workspace(directory)
+    settings = _settings(workspace)
+    found = rehearse(
+        workspace,
+        device or workspace.default_device,
+        factors,
+        ComparisonRules(settings.keep, settings.threshold, LEVEL),
+    )
+    if json:
+        print_json(compared=json_data(found))
+        return
+    _show(found, factors)
+
+
+def _settings(workspace: Workspace) -> NightSettings:
+    """Return the settings of the workspace's plan, the defaults without a plan."""
+    from harness.nightly.night_plan import PLAN_NAME
+    from harness.nightly.plan_file import NightSettings, read_plan_file
+
+    path = workspace.root / PLAN_NAME
+    return read_plan_file(path).nightly if path.exists() else NightSettings()
+
+
+def parse_slow(text: str) -> tuple[str, float]:
+    """Return the name and the factor of `NAME:FACTOR`; raises UsageError."""
+    name, separator, factor = text.rpartition(":")
+    try:
+        value = float(factor)
+    except ValueError:
+        value = 0.0
+    if not separator or not name or not 0 < value <= _LARGEST_FACTOR:
+        why = f"FACTOR is a number above 0 and at most {_LARGEST_FACTOR:g}"
+        raise UsageError(f"--slow {text[:80]} is not NAME:FACTOR", why=why, next_step="Write --slow conv1:1.05")
+    return name, value
+
+
+def _show(found: tuple[SetComparison, ...], factors: dict[str, float]) -> None:
+    """Print what a report would list of each named subject, and what it can detect."""
+    rows = []
+    for one in found:
+        listed = {change.name: change for change in one.changes if change.state != "passed"}
+        for name, factor in factors.items():
+            change = listed.get(name)
+            sizes = [size for subject, size in one.detectable.items() if f" {name}" in subject]
+            before = "" if change is None else milliseconds(change.before_s)
+            after = "" if change is None else milliseconds(change.after_s)
+            verdict = "not found" if change is None else percent(change.change)
+            rows.append(
+                (one.set, name, percent(factor - 1), verdict, before, after, percent(min(sizes)) if sizes else "")
+            )
+        others = [change.summary for change in listed.values() if change.name not in factors]
+        for summary in others:
+            note(f"Also listed: {printable(summary, 300)}")
+    header = ("set", "subject", "invented", "found", "before ms", "now ms", "detectable from")
+    print_table(header, rows, left=2)

@@ -1,0 +1,285 @@
+"""Measure a lab every night, show the results, and schedule the nights by systemd or cron."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import date, time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from harness.cli.nightly.changes import write_nights
+from harness.cli.nightly.night_output import show_forecast, show_night, show_status
+from harness.cli.options import arguments
+from harness.cli.options.option_groups import spread
+from harness.cli.options.result_files import check_results, result_file
+from harness.cli.terminal.output import note, print_error, print_json
+from harness.cli.terminal.progress import LINE_EVERY_S, show_lines, stop_on_interrupt
+from harness.errors import ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
+from harness.settings import NIGHT_DELAY, NIGHT_STARTS_AT
+from harness.text import duration_s, printable
+from harness.workspace import Workspace, find_workspace
+
+if TYPE_CHECKING:
+    from harness.nightly.night_plan import NightPlan
+    from harness.nightly.night_report import NightReport
+
+PlanPath = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Plan file (default: nightly.toml).")]
+_DAY_S = 86400.0
+_LINGER = "It runs while you are logged in; after `loginctl enable-linger` it always runs"
+
+
+def run(
+    plan: PlanPath = None,
+    night: Annotated[
+        str | None,
+        typer.Option("--night", metavar="DATE", help="Date of the night, such as 2026-11-20 (default: tonight)."),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine", metavar="ENGINE", help="Run jobs with this engine instead of the plan's: local or dask=ADDRESS."
+        ),
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", help="Also write the report to this file.", callback=result_file),
+    ] = None,
+    junit: Annotated[
+        Path | None,
+        typer.Option(
+            "--junit", metavar="FILE", help="Also write the report to this file as JUnit XML.", callback=result_file
+        ),
+    ] = None,
+    html: arguments.HtmlFile = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show tonight's jobs in order; contact no device, measure nothing.")
+    ] = False,
+    directory: arguments.WorkspaceFolder = None,
+    json: arguments.Json = False,
+) -> None:
+    """Measure what is left of tonight's plan, publish tables, compare with earlier nights, and write a report.
+
+    After an interruption, the same command continues. The reports are reports/nightly-DATE.md and .xml. --html also
+    writes the page of `nightly history`, with tonight as the last night.
+
+    Example: harness nightly run --plan nightly.toml
+    """
+    workspace = find_workspace(directory)
+
+    from harness.nightly.night import current_night, engine_of, run_night
+
+    found = _plan(workspace, plan)
+    check_results([path for path in (markdown, junit, html) if path is not None], [found.path])
+    if engine is not None:
+        from harness.fleet.cluster.access import engine_address
+
+        found = replace(found, scheduler=engine_address(engine))
+    which = _night(night, current_night(found))
+    if dry_run:
+        show_forecast(found, workspace, which, json)
+        return
+    jobs = engine_of(found, workspace, lambda job: show_lines(f"{job.device}, {job.name}", LINE_EVERY_S))
+    with _stop_on_signal() as stop:
+        report = run_night(found, workspace, night=which, engine=jobs, stop=stop, notify=note)
+    written = _write(report, workspace, markdown, junit)
+    if html is not None:
+        write_nights(html, workspace)
+        written.append(html)
+    rows = [row for device in report.devices for row in device.sets]
+    if all(row.status == "done" and not row.now for row in rows) and not report.stopped:
+        note(f"Nothing is left to measure: the night of {report.night} is complete")
+    if json:
+        print_json(**report.data, reports=[str(path) for path in written])
+    else:
+        show_night(report)
+    for path in written:
+        note(f"Report: {path}")
+    if report.stopped:
+        step = "Run the same command again: it continues and replaces the report"
+        raise Interrupted("The night was stopped", why="All measurements are kept and reported", next_step=step)
+    if report.exit_code:
+        _end_with_verdict(report, written[0])
+
+
+def _end_with_verdict(report: NightReport, written: Path) -> NoReturn:
+    from harness.report.nights.nightly_markdown import verdict
+
+    plain = verdict(report).replace("*", "").replace("\\", "")
+    print_error(HarnessError(printable(plain), next_step=f"See {written}"))
+    raise typer.Exit(report.exit_code)
+
+
+@contextlib.contextmanager
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """Yield an event that the first Ctrl-C or SIGTERM sets; the second raises Interrupted at once."""
+    with stop_on_interrupt() as stop:
+        before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+        try:
+            yield stop
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def status(plan: PlanPath = None, directory: arguments.WorkspaceFolder = None, json: arguments.Json = False) -> None:
+    """Show the last nights, the running one, and the table and health of every device.
+
+    Example: harness nightly status
+    """
+    workspace = find_workspace(directory)
+
+    from harness.device.inventory import load_inventory
+    from harness.fleet.selection import select
+    from harness.nightly.night_plan import PLAN_NAME
+    from harness.nightly.night_report import json_data
+    from harness.nightly.status import night_status
+
+    names: list[str] = []
+    if plan is not None or (workspace.root / PLAN_NAME).exists():
+        inventory = load_inventory(workspace.devices)
+        for one in _plan(workspace, plan).sets:
+            own = one.settings
+            chosen = select(inventory, names=own.devices, groups=own.groups, everything=own.all)
+            names += [device.name for device in chosen]
+    found = night_status(workspace, names)
+    if json:
+        print_json(**json_data(found))
+    else:
+        show_status(found)
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """When a night starts."""
+
+    at: Annotated[str, typer.Option("--time", metavar="HH:MM", help="Local time of day.")] = NIGHT_STARTS_AT
+    randomised_delay: Annotated[
+        str,
+        typer.Option(
+            "--randomised-delay", metavar="TIME", help="Maximum random delay, so that labs do not start at once."
+        ),
+    ] = NIGHT_DELAY
+
+    def parse(self) -> tuple[time, float]:
+        """Return the time of day and the delay in seconds; raises UsageError."""
+        from harness.nightly.plan_file import time_of_day
+
+        text, delay = self.at, self.randomised_delay
+        try:
+            when, delay_s = time_of_day(text), 0.0 if delay == "0" else duration_s(delay)
+        except ValueError as error:
+            raise UsageError(f"--time {text[:20]} --randomised-delay {delay[:20]}: one of them {error}") from error
+        if delay_s >= _DAY_S / 2:
+            raise UsageError("--randomised-delay is longer than a night", next_step="Write 20m or 2h")
+        return when, delay_s
+
+
+@dataclass(frozen=True)
+class InstallOptions:
+    """The kind of schedule, and the place where it is installed."""
+
+    systemd: Annotated[bool, typer.Option("--systemd", help="Write a systemd service and timer (default).")] = False
+    cron: Annotated[bool, typer.Option("--cron", help="Print a crontab line instead.")] = False
+    user: Annotated[bool, typer.Option("--user", help="Write to the user's unit folder (default).")] = False
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Write units for the system manager to DIR.")
+    ] = None
+    only_print: Annotated[bool, typer.Option("--print", help="Print the units; write nothing.")] = False
+    enable: Annotated[bool, typer.Option("--enable", help="Also enable the user's timer.")] = False
+
+    def check(self) -> None:
+        """Raise UsageError for options that exclude each other."""
+        for one, other in (("systemd", "cron"), ("user", "output")):
+            if getattr(self, one) and getattr(self, other):
+                raise UsageError(f"--{one} and --{other} are given together", next_step="Give only one of them")
+        if self.enable and (self.cron or self.output or self.only_print):
+            step = "Omit it: the commands are printed, not run"
+            raise UsageError("--enable needs units in the user's unit folder", next_step=step)
+
+
+@spread
+def install(
+    start: StartOptions, destination: InstallOptions, plan: PlanPath = None, directory: arguments.WorkspaceFolder = None
+) -> None:
+    """Write a systemd service and timer that start the nightly run, or print a crontab line.
+
+    The command prints how to enable the timer.
+
+    Example: harness nightly install --time 02:30 --randomised-delay 20m
+    """
+    import getpass
+
+    from harness.nightly import timers
+
+    workspace = find_workspace(directory)
+    destination.check()
+    found = _plan(workspace, plan)  # an invalid plan is an error today, not at night
+    when, delay_s = start.parse()
+    wanted = timers.NightlyTimer(workspace, plan, when, delay_s)
+    timers.check_time(wanted, found.settings.day_begins)
+    if destination.cron:
+        print(timers.crontab_line(wanted))
+        note("Add this line with `crontab -e`")
+        return
+    output = destination.output
+    system_user = getpass.getuser() if output else None
+    if destination.only_print:
+        print(f"# {wanted.name}.service\n{timers.service_unit(wanted, system_user)}")
+        print(f"# {wanted.name}.timer\n{timers.timer_unit(wanted)}", end="")
+        return
+    written = timers.write_units(wanted, output or timers.unit_folder(), system_user)
+    for path in written:
+        print(printable(str(path)))
+    if destination.enable:
+        timers.enable(wanted)
+        note(f"{wanted.name}.timer is enabled. {_LINGER}")
+        return
+    scope = "" if output else "--user "
+    note(f"Enable it: systemctl {scope}daemon-reload && systemctl {scope}enable --now {wanted.name}.timer")
+    if not output:
+        note(_LINGER)
+
+
+def _plan(workspace: Workspace, path: Path | None) -> NightPlan:
+    from harness.nightly.night_plan import PLAN_NAME, load_plan
+
+    return load_plan(path or workspace.root / PLAN_NAME)
+
+
+def _night(text: str | None, tonight: date) -> date:
+    if text is None:
+        return tonight
+    try:
+        found = date.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"--night {text[:40]} is not a date", next_step="Write --night 2026-11-20") from error
+    if found > tonight:
+        raise UsageError(f"The night of {found} has not begun", next_step="Omit --night for tonight")
+    return found
+
+
+def _write(report: NightReport, workspace: Workspace, *also: Path | None) -> list[Path]:
+    """Write both reports, whole or not at all; return their paths."""
+    from harness.files import write_whole
+    from harness.report.nights.nightly_junit import junit
+    from harness.report.nights.nightly_markdown import markdown
+
+    try:
+        workspace.reports.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = reason_of(error)
+        raise ConfigurationError(f"Reports cannot be written to {workspace.reports}", why=why) from error
+    written: list[Path] = []
+    for (suffix, content), beside in zip(
+        ((".md", markdown(report).encode()), (".xml", junit(report))), also, strict=True
+    ):
+        own = workspace.reports / f"nightly-{report.night}{suffix}"
+        for path in (own, *([beside] if beside else [])):
+            write_whole(path, content)
+            written.append(path)
+    return written

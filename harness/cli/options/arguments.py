@@ -1,0 +1,292 @@
+"""Arguments and options that several commands share, and the parsers of their texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.options.result_files import result_file, writable_page
+from harness.errors import UsageError
+from harness.settings import DEFAULT_DEVICE
+from harness.text import duration_s
+
+
+def complete_device(incomplete: str) -> list[str]:
+    """Return the names of devices that begin so, after the last comma, for the shell's completion."""
+    from harness.device.inventory import load_inventory
+    from harness.workspace import find_workspace
+
+    before, comma, last = incomplete.rpartition(",")
+    names = load_inventory(find_workspace(None).devices)
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+
+def complete_table(incomplete: str) -> list[str]:
+    """Return the names of tables, those of the package included, that begin so, for the shell's completion."""
+    from harness.lut.published_tables import PUBLISHED
+    from harness.lut.table_choice import table_folders
+    from harness.workspace import find_workspace
+
+    folders = (*table_folders(find_workspace(None).lut), *table_folders(PUBLISHED))
+    names = dict.fromkeys(f"{one.parent.name}/{one.name}" for one in folders)
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_side(incomplete: str) -> list[str]:
+    """Return the names of tables and of devices with one that begin so, for the shell's completion."""
+    tables = complete_table(incomplete)
+    devices = dict.fromkeys(name.partition("/")[0] for name in complete_table(""))
+    return [*(name for name in devices if name.startswith(incomplete)), *tables]
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Return the built-in networks, or the ONNX files and folders, that begin so, for the shell's completion."""
+    from harness.network.model_references import BUILTIN_NAMES, BUILTIN_PREFIX
+
+    names = [f"{BUILTIN_PREFIX}{name}" for name in BUILTIN_NAMES]
+    folder, _, start = incomplete.rpartition("/")
+    base = Path(f"{folder}/" if folder or incomplete.startswith("/") else ".")
+    before = f"{folder}/" if "/" in incomplete else ""
+    held = sorted(base.iterdir()) if base.is_dir() else []
+    files = [f"{before}{one.name}" for one in held if one.suffix == ".onnx" and one.name.startswith(start)]
+    folders = [f"{before}{one.name}/" for one in held if one.is_dir() and one.name.startswith(start or "\0")]
+    return [name for name in names if name.startswith(incomplete)] + files + folders
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """Return the names of built-in machines that begin so, for the shell's completion."""
+    from harness.npu.npu_options import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
+_DEFAULT = f"(default {DEFAULT_DEVICE}, or that of harness.toml)"
+MODELS_HELP = "ONNX files, or builtin:NAME (builtin:resnet50, builtin:mobilenetv2, …)."
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL.onnx",
+        help="An ONNX file, or builtin:NAME (builtin:resnet50, …).",
+        autocompletion=complete_model,
+    ),
+]
+ModelOrProgram = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL.onnx|PROGRAM",
+        help="An ONNX file, builtin:NAME, or a program file of `npu compile -o`.",
+        autocompletion=complete_model,
+    ),
+]
+HtmlFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--html", metavar="FILE.html", help="Write the result as a page to this file.", callback=writable_page
+    ),
+]
+CsvFile = Annotated[
+    Path | None,
+    typer.Option("--csv", metavar="FILE", help="Write the rows to this CSV file.", callback=result_file),
+]
+OptionalModels = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL.onnx …]",
+        help=MODELS_HELP + " Default: layers of builtin:common.",
+        autocompletion=complete_model,
+    ),
+]
+Models = Annotated[list[str], typer.Argument(metavar="MODEL.onnx …", help=MODELS_HELP, autocompletion=complete_model)]
+DeviceName = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        "-d",
+        metavar="NAME",
+        help=f"Name of the device; `harness devices list` lists them {_DEFAULT}.",
+        autocompletion=complete_device,
+    ),
+]
+DeviceNames = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        "-d",
+        metavar="NAME[,NAME…]",
+        help=f"Names of devices {_DEFAULT}.",
+        autocompletion=complete_device,
+    ),
+]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="GROUP", help="All devices of this group in devices.toml; may be repeated."),
+]
+Everything = Annotated[
+    bool, typer.Option("--all", help="All devices in devices.toml, or the built-in devices if it lists none.")
+]
+OptionalDevice = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        "-d",
+        metavar="NAME",
+        help=f"Device whose newest table is used {_DEFAULT}.",
+        autocompletion=complete_device,
+    ),
+]
+LutFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--lut",
+        metavar="DIR",
+        help="Folder or name of a table, instead of the newest one of --device.",
+        autocompletion=complete_table,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class TableChoice:
+    """A table by its folder, or the newest one of a device."""
+
+    device: OptionalDevice = None
+    lut: LutFolder = None
+
+
+WorkspaceFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--workspace",
+        metavar="DIR",
+        help="Folder of journal, tables and reports (default: the current one, or a parent with harness.toml).",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim", metavar="NAME=N", help="Value of a symbolic dimension, or of an axis (INPUT.AXIS=N); may be repeated."
+    ),
+]
+Activations = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--activation",
+        metavar="NAME=FILE.csv",
+        help="Compute the activation of this node, or all of this operator, from a table of breakpoints and values;"
+        " may be repeated.",
+    ),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="End before anything is measured if a network is refused.")]
+
+
+Batch = Annotated[
+    int | None,
+    typer.Option(
+        "--batch", metavar="N", min=1, max=65536, help="Set the leading dimension of all inputs, also of fixed ones."
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", metavar="N", min=1, max=1024, help="Number of threads, in place of the one in devices.toml."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a command reads its networks, and the threads that it concerns."""
+
+    dim: Dims = None
+    batch: Batch = None
+    threads: Threads = None
+    strict: Strict = False
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The values of symbolic dimensions; raises UsageError."""
+        return parse_dims(self.dim)
+
+
+Budget = Annotated[
+    str | None,
+    typer.Option("--budget", metavar="TIME", help="Limit of the time on the device, such as 90s, 10m or 2h."),
+]
+
+TimeLimit = Annotated[
+    str | None,
+    typer.Option(
+        "--time-limit",
+        metavar="TIME",
+        help="Limit of the wall time on a device, golden probes and retries included; each campaign has a default.",
+    ),
+]
+
+Wait = Annotated[
+    str | None,
+    typer.Option("--wait", metavar="TIME", help="Wait up to this time for a device in use, such as 90s, 10m or 2h."),
+]
+
+_NUMBER = re.compile(r"[0-9]{1,12}\Z")
+
+
+def parse_dims(words: Sequence[str] | None) -> dict[str, int]:
+    """Return `NAME=N` words as a mapping; raises UsageError."""
+    dims: dict[str, int] = {}
+    for word in words or ():
+        name, separator, value = word.rpartition("=")
+        if not separator or not name or not _NUMBER.match(value) or not 0 < int(value) < 1 << 31:
+            raise UsageError(
+                f"--dim {word[:80]} is not NAME=N",
+                why="N is a whole number from 1 to 2147483647",
+                next_step="Write --dim batch=1",
+            )
+        if name in dims:
+            raise UsageError(f"--dim {name[:80]} is given twice")
+        dims[name] = int(value)
+    return dims
+
+
+def parse_names(text: str | None) -> tuple[str, ...]:
+    """Return the names between commas, each once."""
+    return () if text is None else tuple(dict.fromkeys(text.split(",")))
+
+
+def parse_counts(flag: str, text: str | None, most: int) -> tuple[int, ...]:
+    """Return the whole numbers between commas, each once; raises UsageError."""
+    words = parse_names(text)
+    if not all(_NUMBER.match(word) and 1 <= int(word) <= most for word in words):
+        what = f"{flag} {(text or '')[:40]} is not a list of numbers from 1 to {most}"
+        raise UsageError(what, next_step=f"Write {flag} 1,2,4")
+    return tuple(map(int, words))
+
+
+def parse_budget(text: str | None, flag: str = "--budget") -> float | None:
+    """Return a duration in seconds; raises UsageError."""
+    if text is None:
+        return None
+    try:
+        return duration_s(text)
+    except ValueError as error:
+        raise UsageError(f"{flag} {text[:40]} {error}") from error
+
+
+def parse_wait(text: str | None) -> float | None:
+    """Return a duration in seconds; raises UsageError."""
+    return parse_budget(text, "--wait")
+
+
+def parse_runs(text: str) -> int | None:
+    """Return None for `auto`, else a positive number of runs; raises UsageError."""
+    if text == "auto":
+        return None
+    if not _NUMBER.match(text) or not 1 <= int(text) <= 100_000:
+        raise UsageError(f"--runs {text[:40]} is neither `auto` nor a number from 1 to 100000")
+    return int(text)

@@ -1,0 +1,1 @@
+"""What commands print: results, tables, errors, and progress while they work."""

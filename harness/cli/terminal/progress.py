@@ -1,0 +1,148 @@
+"""Progress of a command as one line on a terminal or as plain lines, and Ctrl-C, which requests a stop."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from harness.cli.terminal.output import note, note_from_signal
+from harness.cli.terminal.progress_line import ProgressLine
+from harness.errors import Interrupted
+from harness.measure.progress import Observer, Progress
+from harness.text import printable
+
+LINE_EVERY_S = 5.0
+"""Seconds between two lines in a file or pipe."""
+_LOOK_EVERY_S = 0.1
+_DRAWN_PER_S = 4.0
+
+
+class StopRequest(threading.Event):
+    """An event that a signal handler may set.
+
+    The lock of an ordinary event may be held by the thread that the signal interrupts; setting it would then wait for
+    ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_requested = False
+
+    def set(self) -> None:
+        """Request the stop."""
+        self._is_requested = True
+
+    def is_set(self) -> bool:
+        """Return whether the stop was requested."""
+        return self._is_requested
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the request, at most `timeout` seconds; return whether it was made."""
+        ends_s = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._is_requested and (left_s := ends_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _LOOK_EVERY_S))
+        return self._is_requested
+
+
+@contextlib.contextmanager
+def stop_on_interrupt() -> Iterator[threading.Event]:
+    """Yield an event that the first Ctrl-C sets; the second Ctrl-C raises Interrupted at once."""
+    stop = StopRequest()
+
+    def ask(_signal: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise Interrupted("Interrupted twice", next_step="Run the same command again to resume")
+        stop.set()
+        note_from_signal("Stopping after the current probe; press Ctrl-C again to stop at once")
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def show_progress(label: str, *, quiet_s: float = 0.0, by_thread: bool = True) -> Iterator[Observer]:
+    """Yield an observer that shows one line on stderr, with the time left; in a file or pipe after `quiet_s`.
+
+    Without a thread the line is drawn at each progress alone, and the work may fork.
+    """
+    if not sys.stderr.isatty():
+        yield show_lines(label, quiet_s)
+        return
+    line = ProgressLine(label)
+    with _drawn(line, by_thread=by_thread) as draw:
+
+        def observe(progress: Progress) -> None:
+            if progress.note:
+                note(progress.note)
+                return
+            line.see(progress)
+            if not by_thread:
+                draw()
+
+        yield observe
+
+
+@contextlib.contextmanager
+def show_count(label: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that receives how many of how many are done; a terminal shows them with the time left."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _count: None
+        return
+    line = ProgressLine(label)
+    with _drawn(line, by_thread=False) as draw:  # the work may fork
+
+        def show(done: int, count: int) -> None:
+            if count > 1:
+                line.count(done, count, unit)
+                draw()
+
+        yield show
+
+
+@contextlib.contextmanager
+def _drawn(line: ProgressLine, *, by_thread: bool = True) -> Iterator[Callable[[], None]]:
+    """Keep the line at the bottom of the terminal, never longer than it is wide; yield a function that draws it."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    def drawn() -> Text:
+        return Text(printable(line.text), no_wrap=True, overflow="ellipsis")
+
+    console, rate = Console(stderr=True), _DRAWN_PER_S
+    with Live(
+        get_renderable=drawn, console=console, transient=True, refresh_per_second=rate, auto_refresh=by_thread
+    ) as live:
+        yield live.refresh
+
+
+def show_lines(label: str, quiet_s: float = 0.0) -> Observer:
+    """Return an observer that writes a line to stderr every few seconds, the first after `quiet_s`."""
+    return _PlainLines(label, quiet_s)
+
+
+class _PlainLines:
+    """Writes the first line after a while, then one every few seconds."""
+
+    def __init__(self, label: str, quiet_s: float) -> None:
+        self._line = ProgressLine(label)
+        self._due_s = time.monotonic() + quiet_s
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.note:
+            note(f"{self._line.label}: {progress.note}")
+            return
+        self._line.see(progress)
+        now_s = time.monotonic()
+        if now_s >= self._due_s:
+            self._due_s = now_s + LINE_EVERY_S
+            note(self._line.text)

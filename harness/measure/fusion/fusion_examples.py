@@ -1,0 +1,224 @@
+"""Examples of what exporters write and runtimes fuse, in one network that a device reveals and never measures.
+
+The networks of a campaign hold a part of what a runtime fuses: without a Pad in front of a convolution, none of their
+rules says that it is fused, and an unknown network would be cut there. The examples have operators in front of and
+behind convolutions of each kind, and around matrix products. Each is between operators that nothing is fused with.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from onnx import TensorProto, helper
+
+from harness.network.fusion.fusion_rules import MOVED_TRANSPOSES, FusionRule, of_any_kind, parse_pattern, pattern_of
+from harness.network.network import Network
+from harness.network.zoo.network_parts import Parts
+
+_PAD = "Pad(x0);"
+_EDGE = 6
+_SOURCE_CHANNELS = 4
+_ROWS, _DEPTH = 8, 16
+_CONVOLUTIONS = (
+    *((channels, 1) for channels in (32, 24, 21)),
+    *((channels, channels) for channels in (32, 24, 21)),
+    *((channels, 4) for channels in (64, 32, 12)),
+)
+"""Channels and groups: dense, depthwise and grouped, with channels that fill vectors of 16, of 8, or none."""
+_ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Swish")
+_SCALES = (("scale",), ("shift",), ("scale", "shift"), ("BatchNormalization",))
+_BEHIND = (
+    *((one,) for one in _ACTIVATIONS),
+    *_SCALES,
+    *((*scale, one) for scale, one in itertools.product(_SCALES, ("Relu", "Relu6", "HardSwish", "Swish"))),
+    *((*scale, "residual", *last) for scale, last in itertools.product(((), ("BatchNormalization",)), ((), ("Relu",)))),
+    ("Relu", "residual"),
+)
+_PADDED = ((), ("Relu",), ("scale", "shift"), ("scale", "shift", "Relu6"), ("scale", "Relu6"), ("scale",))
+_AROUND_PRODUCTS = (
+    ("MatMul", "bias"),
+    *(("MatMul", "bias", one) for one in ("Relu", "Sigmoid", "Tanh")),
+    ("Transpose", "MatMul"),
+    ("MatMul", "Transpose"),
+    ("scale", "MatMul"),
+    ("MatMul", "Reshape", "Squeeze"),
+    ("MatMul", "Reshape", "Unsqueeze"),
+    ("MatMul", "Unsqueeze", "Squeeze"),
+)
+
+
+_CANCELLING = ("transposed.last", "transposed.first")
+"""Transposes to channels last and back, with an operator between them that computes the same in any layout."""
+
+
+def example_rules(groups: Sequence[frozenset[int]], source: str) -> tuple[FusionRule, ...]:
+    """Return the rules that the reported groups of the examples show.
+
+    What holds for convolutions of all kinds and alignments is one rule, with `Conv` for all of them. If the Transposes
+    of an example are no operators of their own any more, the runtime moves Transposes.
+    """
+    network = fusion_examples()
+    group_of = {index: group for group in groups for index in group}
+    seen: dict[str, dict[str, bool]] = defaultdict(dict)
+    examples = _examples(network)
+    for nodes in examples:
+        pattern = _pattern(network, nodes)
+        seen[of_any_kind(pattern)][pattern] = group_of[max(nodes)] == nodes
+    for inner in sorted({group_of[index] for nodes in examples for index in nodes} - set(examples), key=min):
+        if len(inner) > 1 and any(inner < nodes for nodes in examples):
+            pattern = _pattern(network, inner)
+            seen[of_any_kind(pattern)].setdefault(pattern, True)
+    rules = []
+    for general, fused in seen.items():
+        if all(fused.values()):
+            rules.append(FusionRule(general, len(fused), len(fused), source))
+        else:
+            rules += [FusionRule(pattern, 1, 1, source) for pattern, holds in fused.items() if holds]
+    if all(all(fused.values()) for general, fused in seen.items() if general.startswith(_PAD)):
+        rules += _behind_a_pad(rules)
+    transposes = {node.index for node in network.nodes if node.name in _CANCELLING}
+    if not any(group <= transposes for group in groups):
+        rules.append(FusionRule(MOVED_TRANSPOSES, 1, 1, source))
+    return tuple(rules)
+
+
+def _behind_a_pad(rules: Sequence[FusionRule]) -> list[FusionRule]:
+    """Return the rules of convolutions with a Pad in front, where all padded examples show that it is fused."""
+    known = {rule.pattern for rule in rules}
+    found = []
+    for rule in rules:
+        first, *others = parse_pattern(rule.pattern)
+        if first.op.startswith("Conv"):
+            parts = [f"{_PAD}{first.op}(0)"]
+            for node in others:
+                reads = (read if read.startswith("x") else str(int(read) + 1) for read in node.reads)
+                parts.append(f"{node.op}({','.join(reads)})")
+            found.append(replace(rule, pattern=";".join(parts)))
+    return [rule for rule in found if rule.pattern not in known]
+
+
+def _pattern(network: Network, nodes: frozenset[int]) -> str:
+    return pattern_of(network, [network.nodes[index] for index in sorted(nodes)])
+
+
+def _examples(network: Network) -> list[frozenset[int]]:
+    """Return the nodes of each example, of those with several."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for node in network.nodes:
+        example, _, place = node.name.partition(":")
+        if place:
+            found[example].add(node.index)
+    return [frozenset(nodes) for nodes in found.values() if len(nodes) > 1]
+
+
+@functools.cache
+def fusion_examples() -> Network:
+    """Return the network of examples; its weights have types and no values."""
+    parts = Parts()
+    for number, (channels, groups) in enumerate(_CONVOLUTIONS):
+        source, other = _map(parts, f"{number}", channels), _map(parts, f"{number}.other", channels)
+        for at, behind in enumerate(_BEHIND):
+            _convolved(parts, f"{number}.{at}", (source, other), (channels, groups), behind)
+        for at, behind in enumerate(_PADDED):
+            name = f"{number}.padded{at}"
+            pads = parts.numbers(f"{name}.pads", (0, 0, 1, 1, 0, 0, 1, 1))
+            padded = parts.node("Pad", f"{name}:pad", [source, pads])
+            _convolved(parts, name, (padded, other), (channels, groups), behind, is_padded=True)
+        pads = parts.numbers(f"{number}.pads", (0, 0, 1, 1, 0, 0, 1, 1))
+        padded = parts.node("Pad", f"{number}.pooled:pad", [source, pads])
+        pooled = parts.node("MaxPool", f"{number}.pooled:pool", [padded], kernel_shape=[3, 3], strides=[1, 1])
+        _read(parts, f"{number}.pooled", pooled, channels)
+    for at, around in enumerate(_AROUND_PRODUCTS):
+        _product(parts, f"product{at}", around)
+    _transposed(parts)
+    return parts.network("examples of fusion")
+
+
+def _map(parts: Parts, name: str, channels: int) -> str:
+    """Add a convolution with an activation, which no operator behind it is fused into."""
+    source = parts.input(f"{name}.input", (1, _SOURCE_CHANNELS, _EDGE, _EDGE))
+    weight = parts.weight(f"{name}.source.weight", (channels, _SOURCE_CHANNELS, 1, 1))
+    return parts.node("Relu", f"{name}.relu", [parts.node("Conv", f"{name}.source", [source, weight])])
+
+
+def _convolved(
+    parts: Parts,
+    name: str,
+    maps: tuple[str, str],
+    kind: tuple[int, int],
+    behind: Sequence[str],
+    is_padded: bool = False,
+) -> None:
+    """Add a convolution of a map, with these channels and groups, operators behind it that may add the other map."""
+    channels, groups = kind
+    edge = 3 if is_padded or groups == channels else 1  # small weights: runtimes write the network to a file
+    padding = 0 if is_padded else edge // 2
+    weights = [parts.weight(f"{name}.weight", (channels, channels // groups, edge, edge))]
+    weights.append(parts.weight(f"{name}.bias", (channels,)))
+    window = {"kernel_shape": [edge, edge], "pads": [padding] * 4, "group": groups}
+    result = parts.node("Conv", f"{name}:conv", [maps[0], *weights], **window)
+    for at, one in enumerate(behind):
+        result = _behind(parts, f"{name}:{at}", result, one, channels, maps[1])
+    _read(parts, name, result, channels)
+
+
+def _behind(parts: Parts, name: str, tensor: str, kind: str, channels: int, residual: str = "") -> str:
+    """Add an operator, or those of which it consists, and return its result."""
+    if kind in ("scale", "shift"):
+        value = parts.weight(f"{name}.value", (channels, 1, 1))
+        return parts.node("Mul" if kind == "scale" else "Add", name, [tensor, value])
+    if kind == "bias":
+        return parts.node("Add", name, [tensor, parts.weight(f"{name}.value", (channels,))])
+    if kind == "BatchNormalization":
+        return parts.batch_normalisation(name, tensor, channels)
+    if kind == "residual":
+        return parts.node("Add", name, [tensor, residual])
+    return parts.activation(kind, name, [tensor])
+
+
+def _read(parts: Parts, name: str, tensor: str, channels: int) -> None:
+    """Add a convolution that reads a result, and whose own is a result of the network."""
+    weight = parts.weight(f"{name}.reader.weight", (_SOURCE_CHANNELS, channels, 1, 1))
+    result = parts.node("Conv", f"{name}.reader", [tensor, weight])
+    parts.outputs.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, (1, _SOURCE_CHANNELS, _EDGE, _EDGE)))
+
+
+def _transposed(parts: Parts) -> None:
+    """Add what exports with channels last have between two convolutions."""
+    channels = _CONVOLUTIONS[0][0]
+    tensor = _map(parts, "transposed", channels)
+    tensor = parts.node("Transpose", _CANCELLING[0], [tensor], perm=[0, 2, 3, 1])
+    tensor = parts.node("Sigmoid", "transposed.between", [tensor])
+    tensor = parts.node("Transpose", _CANCELLING[1], [tensor], perm=[0, 3, 1, 2])
+    _read(parts, "transposed", tensor, channels)
+
+
+def _product(parts: Parts, name: str, around: Sequence[str]) -> None:
+    """Add operators around a matrix product, between an element-wise operator and another product."""
+    rows, depth = _ROWS, _DEPTH
+    shape: tuple[int, ...] = (1, depth, rows) if around[0] == "Transpose" else (1, rows, depth)
+    tensor = parts.node("Abs", f"{name}.source", [parts.input(f"{name}.input", shape)])
+    for at, kind in enumerate(around):
+        label = f"{name}:{at}"
+        if kind == "MatMul":
+            tensor = parts.node(kind, label, [tensor, parts.weight(f"{label}.weight", (depth, depth))])
+        elif kind == "Transpose":
+            tensor = parts.node(kind, label, [tensor], perm=[0, 2, 1])
+            shape = (shape[0], shape[2], shape[1])
+        elif kind == "Reshape":
+            shape = (1, 1, *shape[1:])
+            tensor = parts.node(kind, label, [tensor, parts.numbers(f"{label}.shape", shape)])
+        elif kind in ("Squeeze", "Unsqueeze"):
+            shape = shape[1:] if kind == "Squeeze" else (1, *shape)
+            tensor = parts.node(kind, label, [tensor, parts.numbers(f"{label}.axes", (0,))])
+        elif kind == "scale":
+            tensor = parts.node("Mul", label, [tensor, parts.scalar(f"{label}.value", 0.125)])
+        else:
+            tensor = _behind(parts, label, tensor, kind, depth)
+    weight = parts.weight(f"{name}.reader.weight", (shape[-1], _SOURCE_CHANNELS))
+    result = parts.node("MatMul", f"{name}.reader", [tensor, weight])
+    parts.outputs.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, (*shape[:-1], _SOURCE_CHANNELS)))

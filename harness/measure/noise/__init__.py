@@ -1,0 +1,1 @@
+"""How quiet a machine was while it measured, and which samples its slow phases spoilt."""

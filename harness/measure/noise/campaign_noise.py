@@ -1,0 +1,74 @@
+"""The noise of campaigns in the journal: how quiet the machine was, and how far latencies repeat between processes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from harness.measure.journal.reader import JournalReader
+from harness.measure.journal.records import Campaign
+from harness.measure.noise.machine_noise import MachineNoise, Spreads, between_most_processes, judge, load_of
+from harness.measure.noise.quiet_phases import phases_of
+from harness.measure.noise.steadiness import drift_of, scatter_of
+from harness.measure.summary import undisturbed
+from harness.samples import Sample
+
+GOLDEN, PROCESS = "golden", "process"
+"""The purposes of campaigns of the reference probe alone: before and after each campaign, and in further processes."""
+_MOST_PROCESSES = 20
+"""Processes of one device that its repeatability is taken from, the newest."""
+
+
+def judge_campaign(journal: JournalReader, campaign: Campaign) -> MachineNoise:
+    """Return the verdict on the machine of a campaign, by what the journal holds of it and of processes about it."""
+    alone = [journal.samples_of(one.id, one.reference) for one in _about(journal, campaign)]
+    spreads = Spreads(
+        between_processes=between_most_processes(_latencies_s(alone, campaign.clock)),
+        drift=drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock).judged,
+        scatter=scatter_of(alone, campaign.clock),
+        slow_phases=phases_of(journal.taken_samples(campaign.id), campaign.clock).slow_share,
+    )
+    load = load_of(journal.states(campaign.id), campaign.fingerprint)
+    return judge(load, campaign.fingerprint, campaign.clock, spreads)
+
+
+def reference_s(journal: JournalReader, campaign: Campaign) -> float | None:
+    """Return the latency of the reference probe alone before and after a campaign, None if it was not measured."""
+    alone = [journal.samples_of(one.id, one.reference) for one in _about(journal, campaign)]
+    return statistics.median(found) if (found := _latencies_s(alone, campaign.clock)) else None
+
+
+def repeatability_of(journal: JournalReader, campaign: Campaign) -> float:
+    """Return the relative standard deviation of a latency between processes of the device in a campaign's state.
+
+    All its processes in the journal that measured the reference probe count; 0 if there is only one, and on devices
+    with a clock of their own, which no process of the host changes.
+    """
+    if campaign.clock == "device":
+        return 0.0
+    alike = [one for one in _of_reference(journal, campaign) if one.fingerprint == campaign.fingerprint]
+    by_session = {one.token: one for one in reversed(alike)}  # the first of each: the state in which a process begins
+    newest = list(by_session.values())[:_MOST_PROCESSES]
+    taken = [journal.samples_of(one.id, one.reference) for one in newest]
+    return between_most_processes(_latencies_s(taken, campaign.clock)) or 0.0
+
+
+def _about(journal: JournalReader, campaign: Campaign) -> list[Campaign]:
+    """Return the campaign of the reference probe before a campaign, and those in further processes after it."""
+    known = _of_reference(journal, campaign)
+    before = [one for one in known if one.id < campaign.id and one.purpose == GOLDEN][-1:]
+    return [*before, *(one for one in known if one.settings.get("job") == process_job(campaign.id, one.seed))]
+
+
+def _of_reference(journal: JournalReader, campaign: Campaign) -> list[Campaign]:
+    purposes = (GOLDEN, PROCESS)
+    return [one for one in journal.campaigns(campaign.device) if one.complete and one.purpose in purposes]
+
+
+def process_job(campaign: int, number: int) -> str:
+    """Return the name of the job that measures the reference probe in a further process for a campaign."""
+    return f"campaign {campaign} process {number}"
+
+
+def _latencies_s(alone: Sequence[Sequence[Sample]], clock: str) -> list[float]:
+    return [undisturbed(taken, clock).latency_s for taken in alone if taken]

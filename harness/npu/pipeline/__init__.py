@@ -1,0 +1,1 @@
+"""A network divided over core groups, and a stream of inputs through them."""

@@ -1,0 +1,196 @@
+"""A network on core groups as the fields of a JSON object and as text tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from device_agents.emulated_npu.partition.groups import name_cores
+from device_agents.emulated_npu.partition.node_graph import Workload
+from harness.npu.pipeline.pipeline_run import PartitionRun, PipelineRun
+from harness.npu.tables import Facts, Part, Table
+from harness.text import byte_size, milliseconds, printable
+
+_PS_PER_S = 1e12
+_WIDTH = 28
+
+
+def json_fields(run: PipelineRun) -> dict[str, Any]:
+    """Return the fields of `npu pipeline --json`; times are those of the emulated machine, except `took_s`.
+
+    `compute_slots`: multiply-adds that the matrix units could compute in the time that the nodes keep the units busy.
+    """
+    machine = run.machine
+    return {
+        "network": run.source.model.name,
+        "machine": machine.name,
+        "chips": machine.cores.chips,
+        "cores_per_chip": machine.cores.per_chip,
+        "single_core_s": run.single_core_ps / _PS_PER_S,
+        "one_core_bytes": run.one_core_bytes,
+        "fits_one_chip": run.fits_one_chip,
+        "nodes": len(run.nodes.layers),
+        "hardware_layers": len(run.source.compiled.graph.layers),
+        "partitions": [_partition_fields(run, each) for each in run.runs],
+    }
+
+
+def _partition_fields(run: PipelineRun, each: PartitionRun) -> dict[str, Any]:
+    report = each.timed.report
+    return {
+        "method": each.method,
+        "threshold": each.partition.threshold,
+        "steps": [
+            {
+                "node": run.nodes.graph.nodes[step.node].name,
+                "group": step.group,
+                "score": step.score,
+                "closes": step.closes,
+            }
+            for step in each.partition.steps
+        ],
+        "events": list(each.partition.events),
+        "cores": report.cores,
+        "inputs": report.inputs,
+        "latency_s": report.latency_ps / _PS_PER_S,
+        "interval_s": report.interval_ps / _PS_PER_S,
+        "inputs_per_s": report.inputs_per_s,
+        "speedup": report.speedup,
+        "efficiency": report.efficiency,
+        "imbalance": report.imbalance,
+        "predicted_interval_s": each.placed.predicted_interval_ps / _PS_PER_S,
+        "bound": report.bound,
+        "bound_by": report.bound_by,
+        "max_rel_error": each.max_rel_error,
+        "took_s": each.took_s,
+        "items": each.timed.items,
+        "groups": [_group_fields(run, each, number) for number in range(len(each.timed.compiled.groups))],
+        "resources": [
+            {
+                "chip": one.chip,
+                "resource": one.resource.name.lower(),
+                "utilisation": one.utilisation,
+                "bytes_per_input": one.moved_bytes,
+            }
+            for one in report.resources
+        ],
+    }
+
+
+def _group_fields(run: PipelineRun, each: PartitionRun, number: int) -> dict[str, Any]:
+    used = each.partition.used[number]
+    parts = each.partition.parts_of(used)
+    group, load = each.timed.compiled.groups[number], each.timed.report.groups[number]
+    workload = sum((part.workload for part in parts), Workload())
+    return {
+        "group": used,
+        "chip": group.chip,
+        "cores": [core.core for core in group.cores],
+        "stage": group.stage,
+        "nodes": _names(run, each.partition.nodes_of(used)),
+        "parts": [_names(run, part.nodes) for part in parts],
+        "compute_slots": workload.compute_macs,
+        "dynamic_in_bytes": workload.dynamic_in_bytes,
+        "static_bytes": workload.static_bytes,
+        "routing_bytes": workload.routing_bytes,
+        "score": None if each.method == "balanced" else math.fsum(part.load for part in parts),
+        "storage_bytes": each.partition.groups[used].storage_bytes,
+        "ddr_bytes": group.ddr_bytes,
+        "resident_bytes": group.resident_bytes,
+        "predicted_s": each.placed.predicted_ps[used] / _PS_PER_S,
+        "own_s": load.own_ps / _PS_PER_S,
+        "load": load.load,
+        "bound_by": load.by,
+        "received_bytes": group.received_bytes,
+        "slots": group.depth,
+    }
+
+
+def _names(run: PipelineRun, nodes: Sequence[int]) -> list[str]:
+    return [run.nodes.graph.nodes[node].name for node in nodes]
+
+
+def pipeline_tables(run: PipelineRun) -> list[Part]:
+    """Return one row per partition below that of one core, then the groups and the facts of each partition."""
+    parts: list[Part] = [
+        Table(("", "cores", *_SUMMARY), [_single(run), *(_summary(each) for each in run.runs)]),
+    ]
+    if not run.fits_one_chip:
+        needed, held = byte_size(run.one_core_bytes), byte_size(run.machine.ddr.bytes)
+        parts.append(Facts((("one core", f"timed with {needed} of DDR, which the network needs; a chip has {held}"),)))
+    for each in run.runs:
+        parts.append(f"{_title(each)}, bound by {each.timed.report.bound}")
+        parts.append(Table(_GROUPS, list(_group_rows(run, each)), left=2))
+        parts.append(Facts(tuple(_facts(each))))
+    return parts
+
+
+def _facts(each: PartitionRun) -> Iterator[tuple[str, str]]:
+    for event in each.partition.events:
+        yield "event", event
+    used = [f"{one} {one.utilisation:.0%}" for one in each.timed.report.resources]
+    yield "shared", ", ".join(used) or "nothing"
+    if each.max_rel_error is not None:
+        yield "values", f"largest difference from ONNX Runtime {each.max_rel_error:.2g} of the largest output"
+    yield "took", f"compilation and timing {each.took_s:.2f} s ({each.timed.items:,} items for an input)"
+
+
+_SUMMARY = ("latency ms", "interval ms", "inputs/s", "speedup", "efficiency", "imbalance")
+_GROUPS = (
+    "group",
+    "cores",
+    "parts",
+    "nodes",
+    "from",
+    "predicted ms",
+    "own ms",
+    "load",
+    "received",
+    "DDR",
+    "resident",
+    "works on",
+)
+
+
+def _single(run: PipelineRun) -> tuple[str, ...]:
+    seconds = run.single_core_ps / _PS_PER_S
+    return ("one core", "1", milliseconds(seconds), milliseconds(seconds), f"{1 / seconds:,.1f}", "1.00", "100%", "")
+
+
+def _summary(each: PartitionRun) -> tuple[str, ...]:
+    report = each.timed.report
+    return (
+        _title(each),
+        str(report.cores),
+        milliseconds(report.latency_ps / _PS_PER_S),
+        milliseconds(report.interval_ps / _PS_PER_S),
+        f"{report.inputs_per_s:,.1f}",
+        f"{report.speedup:.2f}",
+        f"{report.efficiency:.0%}",
+        f"{report.imbalance:.2f}",
+    )
+
+
+def _title(each: PartitionRun) -> str:
+    return {"balanced": "balanced", "score": "by score", "absolute": "absolute"}[each.method]
+
+
+def _group_rows(run: PipelineRun, each: PartitionRun) -> Iterator[tuple[str, ...]]:
+    for number, used in enumerate(each.partition.used):
+        found, load = each.timed.compiled.groups[number], each.timed.report.groups[number]
+        nodes = each.partition.nodes_of(used)
+        yield (
+            str(used),
+            name_cores(each.partition.groups[used]),
+            str(len(each.partition.parts_of(used))),
+            str(len(nodes)),
+            printable(run.nodes.graph.nodes[nodes[0]].name, _WIDTH),
+            milliseconds(each.placed.predicted_ps[used] / _PS_PER_S),
+            milliseconds(load.own_ps / _PS_PER_S),
+            f"{load.load:.0%}",
+            byte_size(found.received_bytes),
+            byte_size(found.ddr_bytes),
+            byte_size(found.resident_bytes),
+            load.by,
+        )

@@ -1,0 +1,1 @@
+"""Ways to split layers over cores: compared as predicted and as they run."""

@@ -1,0 +1,221 @@
+"""Compares predicted times of splits with times of their programs, event by event (S2.7)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
+from device_agents.emulated_npu.compiler.options import DEFAULT, Options
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces
+from device_agents.emulated_npu.compiler.prediction.split_choice import BEST, ONE, LayerChoice, choose_splits
+from device_agents.emulated_npu.compiler.prediction.split_times import slice_key
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
+from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
+from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS
+from device_agents.emulated_npu.compiler.stages import compile_graph, compile_system
+from device_agents.emulated_npu.inference import time_program
+from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.many_cores.pipeline_timing import core_steps
+from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
+
+CHAINED = "one, chained"
+_WHOLE = 3
+"""Networks that are timed beside those with one kind of split: on one core, by the best splits, and chained."""
+CLOSE = 0.03
+"""A split within this of the true best counts as well chosen."""
+
+
+@dataclass(frozen=True)
+class StudiedLayer:
+    """The choice for one layer; `true_ps` has the time of each candidate by name, and is empty if nothing was run."""
+
+    choice: LayerChoice
+    true_ps: Mapping[str, int]
+
+    @property
+    def true_best(self) -> str:
+        """The fastest candidate; of equally fast ones, the one that was predicted to be faster."""
+        return min((one.name for one in self.choice.candidates), key=lambda name: self.true_ps[name])
+
+    @property
+    def excess(self) -> float:
+        """The fraction by which the predicted best takes longer than the true best."""
+        return self.true_ps[self.choice.best.name] / self.true_ps[self.true_best] - 1
+
+    @property
+    def tau(self) -> float | None:
+        """Rank agreement of the candidates' predicted and true times; None if there are not two to rank."""
+        predicted = [one.predicted_ps for one in self.choice.candidates]
+        return kendall_tau_b(predicted, [self.true_ps[one.name] for one in self.choice.candidates])
+
+
+@dataclass(frozen=True)
+class StudiedNetwork:
+    """The network with every layer split by the kind `name` if possible, or by its predicted best for BEST.
+
+    `predicted_ps` is the sum over the layers. `true_ps` is None if nothing was run. `split_layers` counts split layers.
+    """
+
+    name: str
+    predicted_ps: int
+    true_ps: int | None
+    split_layers: int
+
+
+@dataclass(frozen=True)
+class SplitStudy:
+    """The studied layers, and whole networks split in one way; `networks` is empty for a study of some layers.
+
+    `chained` is the network on one core with chains of layers, which is what one core does at its best; None for a
+    study of some layers.
+    """
+
+    cores: int
+    layers: tuple[StudiedLayer, ...]
+    networks: tuple[StudiedNetwork, ...]
+    chained: StudiedNetwork | None = None
+
+    @property
+    def one_core_wins(self) -> bool:
+        """Whether one core with chains is as fast as the best way to split the network."""
+        if self.chained is None or not self.networks:
+            return False
+        return time_ps(self.chained) <= min(map(time_ps, self.networks))
+
+    @property
+    def well_chosen(self) -> float:
+        """The fraction of layers whose predicted best is the true best, or within CLOSE of it."""
+        return sum(layer.excess <= CLOSE for layer in self.layers) / len(self.layers)
+
+    @property
+    def layer_tau(self) -> float | None:
+        """The mean rank agreement of the layers that have several candidates."""
+        found = [tau for tau in (layer.tau for layer in self.layers) if tau is not None]
+        return math.fsum(found) / len(found) if found else None
+
+    @property
+    def network_tau(self) -> float | None:
+        """Rank agreement of the ways to split the whole network."""
+        known = [(one.predicted_ps, one.true_ps) for one in self.networks if one.true_ps is not None]
+        return kendall_tau_b([predicted for predicted, _ in known], [true for _, true in known])
+
+
+def study_splits(
+    graph: Graph,
+    machine: Machine,
+    cores: int,
+    options: Options = DEFAULT,
+    *,
+    layers: Sequence[int] | None = None,
+    verify: bool = True,
+    progress: Callable[[int, int], None] = lambda _done, _count: None,
+) -> SplitStudy:
+    """Predict all splits over `cores` cores of a chip, and run them if `verify` is true.
+
+    `layers` lists the indices of layers to study without the network; equal layers are run once. Every layer is a
+    chain, so that the times of the layers add up to that of the network. Raises DoesNotFit.
+    """
+    at_best, options = options, replace(options, chains="layers")
+    choices = choose_splits(graph, machine, cores, options, layers=layers)
+    spaces = choose_spaces(graph, machine)
+    known: dict[object, Mapping[str, int]] = {}
+    studied = []
+    steps = len(choices) + (0 if layers is not None else len(SPLIT_KINDS) + _WHOLE)
+    for number, choice in enumerate(choices):
+        progress(number, steps)
+        key = slice_key(choice.layer, graph.values, spaces)
+        if verify and key not in known:
+            known[key] = {
+                one.name: layer_ps(choice.layer, one.split, graph, machine, cores, options) for one in choice.candidates
+            }
+        studied.append(StudiedLayer(choice, known.get(key, {})))
+    if layers is not None:
+        return SplitStudy(cores, tuple(studied), ())
+    networks = []
+    for network in _networks(choices, graph, machine, cores, options, verify):
+        networks.append(network)
+        progress(len(choices) + len(networks), steps)
+    return SplitStudy(cores, tuple(studied), tuple(networks), _chained(graph, machine, at_best, verify))
+
+
+def time_ps(network: StudiedNetwork) -> int:
+    """Return the time of a network as it ran, or as predicted if nothing was run."""
+    return network.predicted_ps if network.true_ps is None else network.true_ps
+
+
+def _chained(graph: Graph, machine: Machine, options: Options, verify: bool) -> StudiedNetwork:
+    """Return the network on one core, with chains where the compiler finds them faster."""
+    compiled = compile_graph(graph, machine, options)
+    predicted_ps = sum(decision.chosen.predicted_ps for decision in compiled.decisions)
+    true_ps = time_program(compiled.program, machine).timing.makespan_ps if verify else None
+    return StudiedNetwork(CHAINED, predicted_ps, true_ps, 0)
+
+
+def _networks(
+    choices: Sequence[LayerChoice], graph: Graph, machine: Machine, cores: int, options: Options, verify: bool
+) -> Iterator[StudiedNetwork]:
+    for name in (ONE, *SPLIT_KINDS, BEST):
+        chosen = [choice.best if name == BEST else (choice.of_kind(name) or choice.fallback) for choice in choices]
+        count = sum(one.split.kind is not None for one in chosen)
+        if count == 0 and name not in (ONE, BEST):  # no layer has this kind of split
+            continue
+        splits: dict[int, LayerSplit] = {
+            choice.layer.index: one.split for choice, one in zip(choices, chosen, strict=True)
+        }
+        true_ps = network_ps(graph, splits, machine, cores, options) if verify else None
+        yield StudiedNetwork(name, sum(one.predicted_ps for one in chosen), true_ps, count)
+
+
+def layer_ps(
+    layer: HardwareLayer, split: LayerSplit, graph: Graph, machine: Machine, cores: int, options: Options = DEFAULT
+) -> int:
+    """Return the time of a layer alone, split over `cores` cores, from memory to memory; raises DoesNotFit."""
+    return network_ps(_alone(layer, graph), {0: split}, machine, cores, options)
+
+
+def network_ps(
+    graph: Graph, splits: Mapping[int, LayerSplit], machine: Machine, cores: int, options: Options = DEFAULT
+) -> int:
+    """Return the time of a network for one input, its layers split over a group of cores; raises DoesNotFit.
+
+    `splits` has the split of each layer by index.
+    """
+    group = GroupAssignment(tuple(range(cores)), tuple(range(len(graph.layers))))
+    compiled = compile_system(graph, machine, Assignment((group,)), options, splits=splits)
+    return simulate_cores(core_steps(compiled), machine, inputs=1, depths={0: 1}).makespan_ps
+
+
+def _alone(layer: HardwareLayer, graph: Graph) -> Graph:
+    """Return a layer as a graph: its inputs are in memory, and another core reads its output."""
+    touched = {view.value for view in (*layer.reads, layer.output)}
+    name = layer.output.value
+    values = {each: graph.values[each] for each in touched}
+    if not values[name].is_output:
+        values[name] = replace(values[name], kind="received")
+    return replace(
+        graph,
+        values=values,
+        layers=(replace(layer, index=0),),
+        inputs=tuple(each for each in graph.inputs if each in touched),
+        outputs=tuple(each for each in graph.outputs if each == name),
+        shared=frozenset({name}),
+    )
+
+
+def kendall_tau_b(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return Kendall's tau-b, (concordant - discordant) / sqrt(untied in first x untied in second).
+
+    None if either sequence has no two different values.
+    """
+    agreement = untied_first = untied_second = 0
+    for (a, b), (c, d) in itertools.combinations(zip(first, second, strict=True), 2):
+        one, other = (a > c) - (a < c), (b > d) - (b < d)
+        agreement += one * other
+        untied_first += one != 0
+        untied_second += other != 0
+    if not untied_first or not untied_second:
+        return None
+    return agreement / math.sqrt(untied_first * untied_second)

@@ -1,0 +1,140 @@
+"""A comparison of splits as the fields of a JSON object, CSV rows and text tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from device_agents.emulated_npu.compiler.prediction.split_choice import ONE
+from harness.npu.split.split_comparison import SplitComparison
+from harness.npu.split.split_study import CLOSE, SplitStudy, StudiedLayer, StudiedNetwork
+from harness.npu.tables import NAME_WIDTH, Facts, Part, Table
+from harness.text import printable
+
+
+def json_fields(split: SplitComparison) -> dict[str, Any]:
+    """Return the fields of `npu split --json`; results of runs are null if nothing was run."""
+    study = split.study
+    return {
+        "network": split.network,
+        "machine": split.machine.name,
+        "cores": study.cores,
+        "cycles_per_s": split.machine.clock_hz,
+        "layers": [
+            _layer_fields(split, each, operator) for each, operator in zip(study.layers, split.operators, strict=True)
+        ],
+        "networks": [_network_fields(split, each) for each in _ways(study)],
+        "one_core_wins": study.one_core_wins,
+        "agreement": {
+            "layers": len(study.layers),
+            "well_chosen": study.well_chosen if split.verified else None,
+            "layer_tau_b": study.layer_tau if split.verified else None,
+            "network_tau_b": study.network_tau if split.verified else None,
+        },
+    }
+
+
+def _layer_fields(split: SplitComparison, each: StudiedLayer, operator: str) -> dict[str, Any]:
+    choice = each.choice
+    return {
+        "name": choice.layer.name,
+        "operators": operator,
+        "predicted_best": choice.best.name,
+        "true_best": each.true_best if split.verified else None,
+        "excess": each.excess if split.verified else None,
+        "tau_b": each.tau if split.verified else None,
+        "candidates": [
+            {
+                "split": one.name,
+                "cores": max(map(len, one.split.phases)),
+                "predicted_cycles": split.cycles(one.predicted_ps),
+                "cycles": split.cycles(each.true_ps[one.name]) if split.verified else None,
+            }
+            for one in choice.candidates
+        ],
+        "refused": dict(choice.refused),
+    }
+
+
+def _ways(study: SplitStudy) -> tuple[StudiedNetwork, ...]:
+    """Return one core at its best, then the ways to split the network."""
+    return study.networks if study.chained is None else (study.chained, *study.networks)
+
+
+def _network_fields(split: SplitComparison, each: StudiedNetwork) -> dict[str, Any]:
+    return {
+        "split": each.name,
+        "split_layers": each.split_layers,
+        "predicted_cycles": split.cycles(each.predicted_ps),
+        "cycles": None if each.true_ps is None else split.cycles(each.true_ps),
+    }
+
+
+def candidate_rows(split: SplitComparison) -> list[dict[str, Any]]:
+    """Return the rows of the CSV file: every candidate of every layer, then every split of the network (no layer)."""
+    fields = json_fields(split)
+    rows = [
+        {
+            "layer": layer["name"],
+            "operators": layer["operators"],
+            "split": one["split"],
+            "predicted_cycles": one["predicted_cycles"],
+            "cycles": one["cycles"],
+            "predicted_best": one["split"] == layer["predicted_best"],
+            "true_best": one["split"] == layer["true_best"] if split.verified else None,
+        }
+        for layer in fields["layers"]
+        for one in layer["candidates"]
+    ]
+    blank = dict.fromkeys(("layer", "operators", "predicted_best", "true_best"))
+    names = ("split", "predicted_cycles", "cycles")
+    return rows + [{**blank, **{name: one[name] for name in names}} for one in fields["networks"]]
+
+
+def split_tables(split: SplitComparison) -> list[Part]:
+    """Return a table of the layers, one of the network, and how well predictions and runs agree."""
+    fields = json_fields(split)
+    parts: list[Part] = [_layer_table(fields, split.verified)]
+    if fields["networks"]:
+        rows = [(one["split"], str(one["split_layers"]), _times(one)) for one in fields["networks"]]
+        parts.append(Table(("network", "layers split", "cycles"), rows))
+    return [*parts, Facts(tuple(_summary(fields, split.verified)))]
+
+
+def _layer_table(fields: dict[str, Any], verified: bool) -> Table:
+    present = {one["split"] for layer in fields["layers"] for one in layer["candidates"]}
+    names = [name for name in (ONE, "batch", "rows", "outputs", "inputs") if name in present]
+    rows = []
+    for layer in fields["layers"]:
+        times = {one["split"]: _times(one) for one in layer["candidates"]}
+        own = (layer["true_best"], f"{layer['excess']:.1%}") if verified else ()
+        name = printable(layer["name"], NAME_WIDTH)
+        rows.append((name, *(times.get(each, "-") for each in names), layer["predicted_best"], *own))
+    header = ("layer", *names, "predicted best", *(("true best", "excess") if verified else ()))
+    return Table(header, rows)
+
+
+def _times(one: dict[str, Any]) -> str:
+    predicted = f"{one['predicted_cycles']:,.0f}"
+    return predicted if one["cycles"] is None else f"{predicted} / {one['cycles']:,.0f}"
+
+
+def _summary(fields: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]]:
+    if fields["one_core_wins"]:
+        yield "one core", "wins: its chains of layers are as fast as the best split, whose layers are not chained"
+    where = f"for {fields['cores']} cores of {fields['machine']}"
+    if not verified:
+        yield "cycles", f"as predicted {where}; nothing was run"
+        return
+    agreement = fields["agreement"]
+    yield "cycles", f"as predicted / event by event, {where}"
+    layers = agreement["layers"]
+    yield (
+        "agreement",
+        f"predicted best is the true best, or within {CLOSE:.0%} of it: "
+        f"{agreement['well_chosen']:.1%} of {layers} layer{'s' if layers > 1 else ''}",
+    )
+    tau = [("layers (mean)", agreement["layer_tau_b"]), ("network", agreement["network_tau_b"])]
+    shown = ", ".join(f"{what} {value:.3f}" for what, value in tau if value is not None)
+    if shown:
+        yield "ranks", f"Kendall's tau-b of {shown}"

@@ -1,0 +1,1 @@
+"""Networks in a report: side by side, and the layers, figures and graph of each."""

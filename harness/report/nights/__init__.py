@@ -1,0 +1,1 @@
+"""Nights in a report: Markdown, JUnit XML, and the page of all nights."""

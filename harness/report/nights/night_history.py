@@ -1,0 +1,155 @@
+"""The page of all nights: a time series for each network and layer, with the nights on which a level begins marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.files import write_whole
+from harness.report.html import page
+from harness.report.nights.night_figures import night_series
+from harness.report.tables import CaptionedFigure, SavedFile
+from harness.report.units import Unit, display, duration, percent, signed_percent, unit_for
+
+if TYPE_CHECKING:
+    from harness.nightly.set_history import SetHistory
+    from harness.slowdowns.subject_history import SubjectHistory
+
+_TEMPLATE = "history.html.j2"
+MAX_FIGURES = 40
+"""Figures of a set; the other subjects have their curve in the table."""
+_WIDTH, _HEIGHT, _MARGIN = 120.0, 26.0, 3.0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A small drawing of a time series: the points of the nights, and the marks of the steps."""
+
+    points: str
+    level: str
+    steps: tuple[tuple[float, float], ...]
+    label: str
+
+
+@dataclass(frozen=True)
+class HistoryRow:
+    """A subject's row: its cells, and its curve."""
+
+    cells: tuple[str, ...]
+    curve: Curve
+    is_slower: bool
+
+
+@dataclass(frozen=True)
+class HistorySection:
+    """One set on one device."""
+
+    title: str
+    nights: str
+    header: tuple[str, ...]
+    rows: tuple[HistoryRow, ...]
+    figures: tuple[CaptionedFigure, ...]
+    more: str
+
+
+def write_history(path: Path, sets: Sequence[SetHistory], command: str) -> None:
+    """Write the page of these sets; raises ConfigurationError if it cannot be written."""
+    write_whole(path, render_history(sets, command).encode("utf-8"))
+
+
+def render_history(sets: Sequence[SetHistory], command: str) -> str:
+    """Return the page as text."""
+    return page(_TEMPLATE, sections=[_section(one) for one in sets], saved=_saved(sets), command=command)
+
+
+def _section(one: SetHistory) -> HistorySection:
+    drawn = sorted(one.subjects, key=lambda history: (history.subject.kind == "layer", not history.steps))[:MAX_FIGURES]
+    figures = [CaptionedFigure(_caption(history), night_series(history)) for history in drawn]
+    left = len(one.subjects) - len(drawn)
+    nights = f"{len(one.nights)} nights, {one.nights[0]} to {one.nights[-1]}, {display(one.clock)} clock"
+    unit = unit_for(history.nights[-1].latency_s for history in one.subjects if history.subject.kind != "device")
+    return HistorySection(
+        title=f"{display(one.set)} on {display(one.device)}",
+        nights=nights if one.subjects else f"{nights}; there are no two nights to compare yet",
+        header=(
+            "subject",
+            "kind",
+            "operator",
+            f"last night, {unit.symbol}",
+            "±",
+            "last step",
+            "since",
+            "accepted because",
+        ),
+        rows=tuple(_row(one, history, unit) for history in one.subjects),
+        figures=tuple(figures),
+        more=f"{left} subjects without a step have no figure here; the table has their curves." if left else "",
+    )
+
+
+def _latency(history: SubjectHistory, value: float) -> str:
+    return percent(value) if history.subject.kind == "device" else duration(value)
+
+
+def _row(one: SetHistory, history: SubjectHistory, unit: Unit) -> HistoryRow:
+    """Return the row of a subject; the device as a whole has no latency, its curve shows its relative speed."""
+    last, subject = history.nights[-1], history.subject
+    step = history.steps[-1] if history.steps else None
+    acceptance = one.acceptance(history)
+    cells = (
+        display(subject.name),
+        subject.kind,
+        display(subject.op),
+        "" if subject.kind == "device" else unit.text(last.latency_s),
+        percent(last.halfwidth_s / last.latency_s) if last.latency_s > 0 else "",
+        signed_percent(step.change) if step else "",
+        step.night if step else "",
+        display(acceptance.reason) if acceptance else "",
+    )
+    return HistoryRow(cells, _curve(history), step is not None and step.change > 0 and acceptance is None)
+
+
+def _curve(history: SubjectHistory) -> Curve:
+    values = [night.latency_s for night in history.nights]
+    held = [*values, *(night.level_s for night in history.nights)]
+    low, span = min(held), (max(held) - min(held)) or 1.0
+    across = (_WIDTH - 2 * _MARGIN) / max(1, len(values) - 1)
+
+    def place(at: int, value: float) -> tuple[float, float]:
+        height = (_HEIGHT - 2 * _MARGIN) * (value - low) / span
+        return round(_MARGIN + at * across, 1), round(_HEIGHT - _MARGIN - height, 1)
+
+    stepped = {step.night for step in history.steps}
+    places = [place(at, night.latency_s) for at, night in enumerate(history.nights)]
+    levels = [place(at, night.level_s) for at, night in enumerate(history.nights)]
+    marks = tuple(spot for spot, night in zip(levels, history.nights, strict=True) if night.night in stepped)
+    points, level = (" ".join(f"{x},{y}" for x, y in drawn) for drawn in (places, levels))
+    label = f"{display(history.subject.name)}: {_latency(history, min(values))} to {_latency(history, max(values))}"
+    return Curve(points, level, marks, label)
+
+
+def _caption(history: SubjectHistory) -> str:
+    name = f"{history.subject.kind} {display(history.subject.name)}"
+    steps = [
+        f"{signed_percent(step.change)} on {step.night}"
+        + (f" ({display(', '.join(step.causes))})" if step.causes else "")
+        for step in history.steps
+    ]
+    return f"{name[:1].upper()}{name[1:]}: {'; '.join(steps) or 'no step'}."
+
+
+def _saved(sets: Sequence[SetHistory]) -> SavedFile:
+    rows = [
+        (one.device, one.set, *_subject(history), night.night, night.latency_s, night.halfwidth_s, night.level_s)
+        for one in sets
+        for history in one.subjects
+        for night in history.nights
+    ]
+    header = ("device", "set", "kind", "name", "op", "night", "latency_s", "halfwidth_s", "level_s")
+    return SavedFile.csv("nights.csv", header, rows)
+
+
+def _subject(history: SubjectHistory) -> tuple[str, str, str]:
+    return history.subject.kind, history.subject.name, history.subject.op

@@ -1,0 +1,1 @@
+"""Put this folder on the path: tests in its subfolders import the helper modules beside this file."""
