@@ -15,7 +15,7 @@ from harness.predictor.bounds import Bounds, ClassLimits
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline import Roofline
 from harness.predictor.uncertainty.coverage import Coverage, Hull
-from harness.predictor.uncertainty.intervals import Calibration
+from harness.predictor.uncertainty.intervals import Calibration, Scale
 from harness.strict_model import StrictModel
 
 METADATA_KEY = "harness.predictor"
@@ -55,10 +55,14 @@ class _Hull(StrictModel):
     names: tuple[str, ...]
 
 
+class _Scale(StrictModel):
+    relative: _Amount
+    absolute_s: _Amount
+
+
 class _Calibration(StrictModel):
-    floors: dict[str, _Amount]
+    expected: dict[str, _Scale]
     quantiles: tuple[tuple[str, str, _Amount | None], ...]
-    least_s: _Amount
 
 
 class _Limits(StrictModel):
@@ -113,8 +117,7 @@ def text_of(parameters: Parameters) -> str:
         "hull": {name: np.asarray(value).tolist() for name, value in vars(parameters.hull).items()},
         "bounds": asdict(parameters.bounds),
         "calibration": {
-            "floors": calibration.floors,
-            "least_s": calibration.least_s,
+            "expected": {operator: asdict(scale) for operator, scale in calibration.expected.items()},
             "quantiles": [
                 [operator, coverage, None if math.isinf(value) else value]
                 for (operator, coverage), value in calibration.quantiles.items()
@@ -144,7 +147,8 @@ def parameters_from(text: str) -> Parameters:
         (operator, Coverage(coverage)): math.inf if value is None else value
         for operator, coverage, value in content.calibration.quantiles
     }
-    calibration = Calibration(content.calibration.floors, quantiles, content.calibration.least_s)
+    expected = {name: Scale(one.relative, one.absolute_s) for name, one in content.calibration.expected.items()}
+    calibration = Calibration(expected, quantiles)
     given = content.bounds
     limits = {name: ClassLimits(one.launch_s, one.slowness) for name, one in given.classes.items()}
     bounds = Bounds(given.byte_s, given.work_s, given.least_s, limits)

@@ -26,6 +26,7 @@ _STREAMED_DEPTHS, _STREAMED_COLUMNS = (1, 16, 32), (1, 8, 16, 32, 64)
 _SEARCHED_TILES = tuple(tile for tile in ALL_TILES if tile[2] == 1)
 _MOST_FOLDS = 2
 _HALF_LOSS = 0.1
+_CLEARLY = 1.02
 
 
 def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats | None = None) -> DeviceTiling:
@@ -34,7 +35,8 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     Searches units on a grid of quarter octaves, then finer and with better fits about the best; then depth and channel
     padding in turn; then drops tiles that are rarely the fastest. Layers that compute each channel alone have no part
     in it: their work has no tiles. A device of n units with two tiles each may be found as 2 n units, which predicts
-    the same. Tilings that process one pixel at a time are judged in addition, and at last whether padding is skipped.
+    the same. Tilings that process one pixel at a time are judged in addition. Padding is skipped unless that is clearly
+    worse: most layers have little of it.
     """
     products = np.flatnonzero(~arrays.channelwise)
     order = np.random.default_rng(seed).permutation(products)[:_MOST_SAMPLES]
@@ -51,8 +53,8 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     best = judge.best([replace(best, depth=depth) for depth in _DEPTHS])
     best = judge.best([replace(best, channels=channels) for channels in _CHANNELS])
     best = judge.best([judge.pruned(replace(best, tiles=ALL_TILES)), *_streamed()])
-    best = judge.best([replace(best, channels=channels) for channels in _CHANNELS])
-    return judge.best([best, replace(best, skips_padding=True)])
+    best = strict.best([replace(best, channels=channels) for channels in _CHANNELS])
+    return strict.usual(replace(best, skips_padding=True), best)
 
 
 def _streamed() -> list[DeviceTiling]:
@@ -80,6 +82,10 @@ class _Judge:
     def best(self, candidates: list[DeviceTiling]) -> DeviceTiling:
         """Return the candidate with the least mean loss."""
         return min(candidates, key=self._loss)
+
+    def usual(self, tiling: DeviceTiling, other: DeviceTiling) -> DeviceTiling:
+        """Return a tiling unless the other's mean loss is clearly less: few layers may tell them apart."""
+        return tiling if self._loss(tiling) <= _CLEARLY * self._loss(other) else other
 
     def pruned(self, tiling: DeviceTiling) -> DeviceTiling:
         """Return the tiling without the tiles that are rarely the fastest."""
