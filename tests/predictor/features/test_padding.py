@@ -40,8 +40,12 @@ def test_shares_are_those_of_counting(size: int, taps: int, stride: int, dilatio
 
 
 def test_work_on_the_map_by_hand() -> None:
-    """Without padding a window takes all of its time; with only its centre on the map, a ninth at the speed of edges."""
+    """Without padding a window takes all of its time; with only its centre on the map, a ninth at the pace of edges."""
     plain = matrix_product(rows=64, depth=32, columns=32)
-    sizes = {"batch": 1, "in_channels": 16, "out_channels": 16, "size": (8, 8), "kernel": (3, 3)}
-    whole, centre = (convolution(**sizes, padding=(pad, pad), dilation=step) for pad, step in ((0, 1), (8, 8)))
+    whole, centre = (
+        convolution(
+            batch=1, in_channels=16, out_channels=16, size=(8, 8), kernel=(3, 3), padding=(pad, pad), dilation=apart
+        )
+        for pad, apart in ((0, 1), (8, 8))
+    )
     assert work_on_map(layer_arrays([plain, whole, centre])) == pytest.approx([1.0, 1.0, 2 / 9])
