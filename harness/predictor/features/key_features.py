@@ -105,12 +105,12 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
     kind = "depthwise" if 1 < groups == in_channels and not transposed else kind
     spatial = len(data.shape) - 2
     in_size, out_size = _plane(data.shape[2:]), _plane(out[2:])
-    # A transposed convolution applies its kernel once per input pixel: per output pixel, that is a kernel smaller by
-    # the stride on each side.
     kernel, stride = _plane(weight.shape[2:]), _plane(operator.per_axis("strides", spatial, 1, least=1))
     dilation = _plane(operator.per_axis("dilations", spatial, 1, least=1))
     if transposed:
-        kernel = (-(-kernel[0] // stride[0]), -(-kernel[1] // stride[1]))
+        # A product of matrices gives all taps of each input pixel, as if they were channels; then taps are added up.
+        out_channels, out_size = out_channels * math.prod(kernel), in_size
+        kernel = stride = dilation = (1, 1)
     return LayerFeatures(
         operator="/".join(("mac", "conv", kind + _typed(data), _suffix(layer, place))),
         batch=data.shape[0],
@@ -119,7 +119,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
         in_size=in_size,
         out_size=out_size,
         kernel=kernel,
-        stride=(1, 1) if transposed else stride,
+        stride=stride,
         groups=groups,
         weight_elements=math.prod(weight.shape),
         extra_operands=_extra_operands(layer, place, math.prod(out)),
