@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+
 import pytest
 
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
@@ -94,8 +95,8 @@ def test_every_kind_lies_between_neighbours_and_has_the_size_it_says() -> None:
     for index, layer in enumerate(EVERY_KIND):
         assert all("outside" not in context_of(network, part).split(",") for part in own[index])
         written = sum(network.types[name].bytes for name in own[index][-1].graph.outputs)
-        summed = isinstance(layer, Transposed)
-        assert written == (4 * layer.channels_out * math.prod(layer.out_size) if summed else layer.features.out_bytes)
+        summed = 4 * layer.channels_out * math.prod(layer.out_size) if isinstance(layer, Transposed) else None
+        assert written == (summed or layer.features.out_bytes)
         assert not set(own[index][-1].graph.outputs) & set(network.outputs)
 
 
