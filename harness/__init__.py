@@ -12,9 +12,9 @@ from harness import version
 
 if TYPE_CHECKING:
     from harness import errors
-    from harness.benchmarking.figures import LatencyFigures
+    from harness.benchmarking.benchmark_results import Benchmark, BenchmarkedNetwork
+    from harness.benchmarking.latency_figures import LatencyFigures
     from harness.benchmarking.measurement import benchmark
-    from harness.benchmarking.results import Benchmark, BenchmarkedNetwork
     from harness.device.inventory import Device, load_inventory
     from harness.errors import HarnessError
     from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate, NetworkEstimates, estimate
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from harness.notebook import BarPlot, LatencyBar
     from harness.npu.emulation import CompilerOptions, Emulation, emulate
     from harness.probe.auxiliary import AuxiliaryKind
-    from harness.search.blocks import super_network
     from harness.search.search_space import SearchSpace
     from harness.search.space_estimator import CandidateEstimates, SpaceEstimator, estimate_space
+    from harness.search.super_network import super_network
     from harness.space.exploration import SpaceProfile
     from harness.validation.layer_trace import DeviceTrace, NetworkTrace, TracedLayer, trace
     from harness.validation.network_validation import validate
@@ -98,9 +98,9 @@ __all__ = [
 ]
 
 _MODULES = {
-    "benchmarking.figures": ("LatencyFigures",),
+    "benchmarking.latency_figures": ("LatencyFigures",),
     "benchmarking.measurement": ("benchmark",),
-    "benchmarking.results": ("Benchmark", "BenchmarkedNetwork"),
+    "benchmarking.benchmark_results": ("Benchmark", "BenchmarkedNetwork"),
     "device.inventory": ("Device", "load_inventory"),
     "errors": ("HarnessError",),
     "estimation.network_estimate": ("LayerEstimate", "NetworkEstimate", "NetworkEstimates", "estimate"),
@@ -119,7 +119,7 @@ _MODULES = {
     "notebook": ("BarPlot", "LatencyBar"),
     "npu.emulation": ("CompilerOptions", "Emulation", "emulate"),
     "probe.auxiliary": ("AuxiliaryKind",),
-    "search.blocks": ("super_network",),
+    "search.super_network": ("super_network",),
     "search.search_space": ("SearchSpace",),
     "search.space_estimator": ("CandidateEstimates", "SpaceEstimator", "estimate_space"),
     "space.exploration": ("SpaceProfile",),

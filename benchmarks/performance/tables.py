@@ -18,7 +18,7 @@ from benchmarks.performance.measuring import Growth, Run, Task, cpu, fitted, gro
 from benchmarks.performance.page import reached_linear
 from harness import build_lut, cache, profile
 from harness.latency.estimators import estimate_layers
-from harness.lut.build import read_campaign
+from harness.lut.campaign_source import read_campaign
 from harness.lut.learning import learn_predictor
 from harness.lut.published_tables import PUBLISHED
 from harness.lut.table import Lut

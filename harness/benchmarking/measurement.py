@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.benchmarking.figures import LatencyFigures, State, latencies_s, mean_power_w, reported_clock
-from harness.benchmarking.results import Benchmark, BenchmarkedNetwork
+from harness.benchmarking.benchmark_results import Benchmark, BenchmarkedNetwork
+from harness.benchmarking.latency_figures import LatencyFigures, State, latencies_s, mean_power_w, reported_clock
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.overrides import Variant
 from harness.device.session import LoadReport

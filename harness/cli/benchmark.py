@@ -16,7 +16,7 @@ from harness.cli.terminal.progress import show_progress, stop_on_interrupt
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
-    from harness.benchmarking.results import Benchmark
+    from harness.benchmarking.benchmark_results import Benchmark
 
 _RUNS_OF_P99 = 100
 
@@ -111,7 +111,7 @@ def benchmark(
 
 
 def _show(found: Benchmark) -> None:
-    from harness.benchmarking.results import HEADER, cells
+    from harness.benchmarking.benchmark_results import HEADER, cells
 
     print_table(HEADER, [cells(one) for one in found.networks])
     print(f"device: {found.device}  clock: {', '.join(sorted({one.clock for one in found.networks}))}")

@@ -67,7 +67,6 @@ def compare(
     Example: harness compare cpu01 npu01 builtin:squeezenet
     """
     from harness.estimation.table_comparison import compare_tables, side_names
-    from harness.network.network_list import refusals_error
 
     workspace = find_workspace(directory)
     tables = _table(a, workspace), _table(b, workspace)
@@ -93,6 +92,13 @@ def compare(
         names = side_names(*tables)
         print(f"A: {printable(names[0])}    B: {printable(names[1])}")
         _show(found, top, wide)
+    _require_complete(found, tables)
+
+
+def _require_complete(found: TableComparison, tables: tuple[Lut, Lut]) -> None:
+    """Name the networks that were not compared; raise the error of those refused or not covered."""
+    from harness.network.network_list import refusals_error
+
     if found.unnamed:
         shown = ", ".join(found.unnamed[:_NAMED]) + (", …" if len(found.unnamed) > _NAMED else "")
         note(f"{len(found.unnamed)} networks of both tables ({shown}) are neither built in nor files here; name them")

@@ -41,8 +41,9 @@ class Files:
     ] = None
 
 
+# One parameter for each argument and group of options.
 @spread
-def estimate(  # one parameter for each argument and group of options
+def estimate(
     models: Annotated[
         list[str] | None,
         typer.Argument(metavar="[MODEL.onnx …]", help=arguments.MODELS_HELP, autocompletion=arguments.complete_model),

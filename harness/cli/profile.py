@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from harness.settings import DEFAULT_SPACE, SPACE_COUNT, SPACE_TARGET
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
+    from harness.measure.policy import RepeatPolicy
     from harness.measure.request import SpaceRequest
 
 Auxiliary = Annotated[AuxiliaryChoice, typer.Option("--aux", help=AUXILIARY_HELP)]
@@ -49,8 +51,7 @@ DryRun = Annotated[
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new campaign instead of resuming.")]
 
 
-# Each parameter is an option of the command.
-# Long, because it has one parameter for each option.
+# Each parameter is an option of the command; its length is theirs.
 @spread
 def profile(
     models: arguments.OptionalModels = None,
@@ -84,19 +85,15 @@ def profile(
 
     Example: harness profile --device cpu01 builtin:resnet50 model.onnx
     """
-    found = find_workspace(workspace)
-    dims, run_count, budget_s = reading.dims, arguments.parse_runs(runs), arguments.parse_budget(budget)
-    wait_s = arguments.parse_wait(wait)
-    if (space is not None or not models) and (models or dims or reading.batch or dry_run):
-        why = "Its layers are planned round by round" if dry_run else "A space file gives all sizes itself"
-        step = "" if models else f"Name networks; without any, layers of {DEFAULT_SPACE} are measured"
-        raise UsageError("--space excludes networks, --dim, --batch and --dry-run", why=why, next_step=step)
+    found, wait_s = find_workspace(workspace), arguments.parse_wait(wait)
+    policy = _policy(runs, budget, time_limit)
+    if space is not None or not models:
+        _check_space(models or (), reading, dry_run)
     chosen = _space(space if models else space or DEFAULT_SPACE, count, target)
 
     from harness.cli.profile_output import show_dry_run, show_profiles
     from harness.device.inventory import load_inventory
-    from harness.fleet.selection import select
-    from harness.measure.policy import RepeatPolicy
+    from harness.fleet.device_selection import select
     from harness.measure.request import ProfileRequest
 
     names = arguments.parse_names(found.default_device if device is None and not group and not everything else device)
@@ -107,11 +104,9 @@ def profile(
         device=devices[0].name,
         models=tuple(models or ()),
         space=chosen,
-        policy=RepeatPolicy(
-            runs=run_count, budget_s=budget_s, wall_s=arguments.parse_budget(time_limit, "--time-limit")
-        ),
+        policy=policy,
         auxiliary=chosen_kind(aux),
-        dims=dims,
+        dims=reading.dims,
         seed=seed,
         fresh=fresh,
         strict=reading.strict,
@@ -124,6 +119,24 @@ def profile(
         show_dry_run(request, found, json, wait_s=wait_s)
     else:
         show_profiles([replace(request, device=one.name) for one in devices], found, json, wait_s=wait_s)
+
+
+def _policy(runs: str, budget: str | None, time_limit: str | None) -> RepeatPolicy:
+    from harness.measure.policy import RepeatPolicy
+
+    return RepeatPolicy(
+        runs=arguments.parse_runs(runs),
+        budget_s=arguments.parse_budget(budget),
+        wall_s=arguments.parse_budget(time_limit, "--time-limit"),
+    )
+
+
+def _check_space(models: Sequence[str], reading: arguments.Reading, dry_run: bool) -> None:
+    """Raise UsageError for options that layers of a space exclude."""
+    if models or reading.dims or reading.batch or dry_run:
+        why = "Its layers are planned round by round" if dry_run else "A space file gives all sizes itself"
+        step = "" if models else f"Name networks; without any, layers of {DEFAULT_SPACE} are measured"
+        raise UsageError("--space excludes networks, --dim, --batch and --dry-run", why=why, next_step=step)
 
 
 def _space(reference: str | None, count: int | None, target: float | None) -> SpaceRequest | None:

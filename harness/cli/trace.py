@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from harness.cli.terminal.output import note, print_json, print_table, write_res
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt
 from harness.text import milliseconds
 from harness.workspace import find_workspace
+
+if TYPE_CHECKING:
+    from harness.validation.layer_trace import DeviceTrace
 
 
 @spread
@@ -58,27 +61,20 @@ def trace(
         )
     content = found.to_json()
     write_result(output, dumps(content, separators=(",", ":"), allow_nan=False))
+    devices = [_fields(one) for one in found.devices]
     if json:
-        devices = [
-            {
-                "device": one.device,
-                "clock": one.clock,
-                "lut": one.lut,
-                "layers": len(one.layers),
-                "layers_s": sum(layer.latency_s for layer in one.layers),
-            }
-            for one in found.devices
-        ]
         print_json(trace=str(output), network=found.network, events=len(content["traceEvents"]), devices=devices)
         return
-    rows = [
-        (
-            one.device,
-            str(len(one.layers)),
-            milliseconds(sum(layer.latency_s for layer in one.layers)),
-            one.lut or "none",
-        )
-        for one in found.devices
-    ]
+    rows = [(one["device"], str(one["layers"]), milliseconds(one["layers_s"]), one["lut"] or "none") for one in devices]
     print_table(("device", "layers", "sum ms", "table"), rows)
     note(f"Next: open {output} in https://ui.perfetto.dev")
+
+
+def _fields(traced: DeviceTrace) -> dict[str, Any]:
+    return {
+        "device": traced.device,
+        "clock": traced.clock,
+        "lut": traced.lut,
+        "layers": len(traced.layers),
+        "layers_s": sum(layer.latency_s for layer in traced.layers),
+    }

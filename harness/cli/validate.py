@@ -62,15 +62,12 @@ def validate(
 
     Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
     """
-    workspace, dims = find_workspace(directory), reading.dims
-    wait_s = arguments.parse_wait(wait) or 0.0
+    workspace = find_workspace(directory)
     label = device or (workspace.default_device if lut is None else str(lut))
 
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
-    from harness.network.network_list import refusals_error
     from harness.validation import network_validation as validation
-    from harness.validation.results import MOST_FLOOR
 
     with show_progress(f"validate {label}") as observe, stop_on_interrupt() as stop:
         result = validation.validate(
@@ -82,8 +79,8 @@ def validate(
             naive=extent.naive,
             layers=extent.layers,
             strict=reading.strict,
-            dims=dims,
-            wait_s=wait_s,
+            dims=reading.dims,
+            wait_s=arguments.parse_wait(wait) or 0.0,
             batch=reading.batch,
             threads=reading.threads,
             observe=observe,
@@ -93,12 +90,20 @@ def validate(
         from harness.report.html import report_networks
 
         table = open_table(result.device, Path(result.lut) if lut is None else lut, workspace)
-        read = read_keyed_networks(models, table.rules, dims, batch=reading.batch)
+        read = read_keyed_networks(models, table.rules, reading.dims, batch=reading.batch)
         report_networks(html, workspace, table, read, command_words(), result)
     if json:
         print_json(**asdict(result))
     else:
         show_validation(result)
+    _require_answer(result)
+
+
+def _require_answer(result: Validation) -> None:
+    """Raise the error of networks that were refused, or of a machine too noisy to answer."""
+    from harness.network.network_list import refusals_error
+    from harness.validation.results import MOST_FLOOR
+
     if result.refused_networks:
         raise refusals_error(result.refused_networks, len(result.networks))
     if not result.is_answered and result.machine is not None:

@@ -43,7 +43,7 @@ def worker(
     """
     from harness.device.inventory import load_inventory
     from harness.fleet.cluster.access import check_extra, dask_address, tls_files
-    from harness.fleet.selection import select
+    from harness.fleet.device_selection import select
 
     try:
         dask_address(scheduler)

@@ -41,7 +41,7 @@ from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.forecast import ClosingForecast
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING
-from harness.measure.noise.campaign_noise import judge_campaign
+from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign
 from harness.measure.noise.steadiness import check_steady
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
 from harness.measure.progress import Observer, followed_by, ignore, notes_of
@@ -49,7 +49,7 @@ from harness.measure.request import ProfileRequest
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
 from harness.space.exploration import explore_space
-from harness.space.space import SearchSpace, load_space
+from harness.space.space import LayerSpace, load_space
 from harness.workspace import Workspace
 
 _STALE_LEASE_S = Deadlines.lease_ttl_s + Deadlines.margin_s
@@ -146,7 +146,7 @@ def _attempt(
             run = _foreseeing(run, opened_s - started_s, time.monotonic() - opened_s)
             reached = replace(bare, golden_s=golden.latency_s, fingerprint=run.fingerprint)
             outcome = (
-                _explore(reached, run, subject) if isinstance(subject, SearchSpace) else _measure(reached, run, subject)
+                _explore(reached, run, subject) if isinstance(subject, LayerSpace) else _measure(reached, run, subject)
             )
             try:
                 check_golden_again(run, golden)
@@ -191,7 +191,8 @@ def _judged(
         measure_further_processes(
             device, journal, campaign, variant, gate=gate, stop=stop, observe=observe, time_limit=time_limit
         )
-    return replace(outcome, result=replace(result, machine=judge_campaign(journal, campaign)))
+    machine = judge_campaign(journal, campaign, phases_of_campaign(journal, campaign).slow_share)
+    return replace(outcome, result=replace(result, machine=machine))
 
 
 def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> ProfileOutcome:
@@ -210,7 +211,7 @@ def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> Profil
         return replace(reached, notes=(str(error),))
 
 
-def _explore(bare: ProfileOutcome, run: DeviceRun, space: SearchSpace) -> ProfileOutcome:
+def _explore(bare: ProfileOutcome, run: DeviceRun, space: LayerSpace) -> ProfileOutcome:
     journal = run.journal
     found = explore_space(run, space, bare.request, excluded=PENDING)
     if not found.campaigns:

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from harness.measure.journal.database import DurableFile, Schema
 
 HealthName = Literal["good", "unknown", "bad", "maintenance", "retired"]
-HEALTH: tuple[HealthName, ...] = ("good", "unknown", "bad", "maintenance", "retired")
 """The health of a device; its state (idle, leased, running) is independent of it."""
 OUT_OF_SERVICE: tuple[HealthName, ...] = ("maintenance", "retired")
 """Only a person sets and ends these."""

@@ -11,9 +11,9 @@ from typing import NoReturn
 from harness.errors import ConfigurationError
 from harness.imports.cells import BadRow, Row
 from harness.imports.latencies import NotMeasured, RowLatency, combined, latency_of, without_overhead
-from harness.imports.layer_network import KeyedLayer, keyed_layer
 from harness.imports.layer_spec import spec_of
 from harness.imports.mapping import NetworkRows, NodeRows, OperatorRows
+from harness.imports.one_layer_network import PlacedLayer, keyed_layer
 from harness.imports.source_file import SourceFile
 from harness.lut.entry_rows import MAX_ENTRIES
 from harness.network.network import ITEM_BYTES
@@ -58,7 +58,7 @@ class RowCounts:
 class ImportedLayer:
     """One layer in one context: its rows as one latency, the lines they are in, and the networks it is from."""
 
-    layer: KeyedLayer
+    layer: PlacedLayer
     latency: RowLatency
     lines: str
     networks: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ def operator_layers(
     Unless not `bounded`, raises ConfigurationError for more layers than a table holds.
     """
     mapping = source.mapping
-    found: dict[KeyedLayer, list[tuple[RowLatency, int]]] = defaultdict(list)
+    found: dict[PlacedLayer, list[tuple[RowLatency, int]]] = defaultdict(list)
     for section, row in rows:
         try:
             latency = latency_of(mapping, row)

@@ -12,8 +12,8 @@ from harness.errors import NetworkError
 from harness.imports.cells import BadRow, Column, Row, read_as, word
 from harness.imports.imported_layers import ImportedLayer, RowCounts, lines_of, moved_bytes
 from harness.imports.latencies import NotMeasured, RowLatency, combined, latency_of, without_overhead
-from harness.imports.layer_network import KeyedLayer
 from harness.imports.mapping import NetworkRows, NodeRows
+from harness.imports.one_layer_network import PlacedLayer
 from harness.imports.source_file import SourceFile
 from harness.network.fusion.fusion_rules import FusionRule, ReportedGroups, structure_of
 from harness.network.layers import context_of, cut
@@ -143,7 +143,7 @@ def _layers(source: SourceFile, network: Network, parts: Sequence[Named], counts
         taken = rows.get(nodes)
         if not taken:
             continue
-        keyed = KeyedLayer(layer.key.text, layer.op, context_of(network, layer))
+        keyed = PlacedLayer(layer.key.text, layer.op, context_of(network, layer))
         try:
             total = without_overhead(source.mapping, combined([one for one, _ in taken]), *moved_bytes(keyed.key))
         except BadRow as error:
@@ -155,7 +155,7 @@ def _layers(source: SourceFile, network: Network, parts: Sequence[Named], counts
 
 def _joined(layers: Sequence[ImportedLayer]) -> tuple[ImportedLayer, ...]:
     """Return one layer for each key and context: a layer that occurs several times has the median of its places."""
-    places: dict[KeyedLayer, list[ImportedLayer]] = defaultdict(list)
+    places: dict[PlacedLayer, list[ImportedLayer]] = defaultdict(list)
     for one in layers:
         places[one.layer].append(one)
     return tuple(

@@ -40,7 +40,7 @@ class CampaignData:
 
     `batches` are the summaries of each batch in which a probe was visited, by probe and number of the batch, for probes
     whose latency depends on what else is in the batch. Others are not in it. `slowdown` is what slow phases of the
-    machine added to all runs on average, as a fraction.
+    machine added to all runs on average, as a fraction; `slow_share` is the share of runs in these phases.
     """
 
     layers: Sequence[LayerProbes]
@@ -51,6 +51,7 @@ class CampaignData:
     summaries: Mapping[str, Measurement]
     batches: Mapping[str, Mapping[int, Measurement]] = field(default_factory=dict)
     slowdown: float = 0.0
+    slow_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,6 @@ def subtraction(layer: LayerProbes, method: Subtraction, data: CampaignData) -> 
         return Combination({layer.layer: 1.0}, row)
     row = tuple(one - other for one, other in zip(row, row_of(terms[baseline]), strict=True))
     return Combination({layer.layer: 1.0, baseline: -1.0}, row)
-
-
-def slope_over_copies(layer: LayerProbes, measured: Mapping[str, Measurement]) -> Latency | None:
-    """Return the weighted slope of totals over copies, or None where the stacks were not all measured."""
-    found = slope(layer, measured)
-    return None if found is None else found.latency(measured)
 
 
 def slope(layer: LayerProbes, measured: Mapping[str, Measurement]) -> Combination | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,29 +13,21 @@ import numpy as np
 from harness.array_types import Floats
 from harness.device.inventory import find_device, load_inventory
 from harness.device.overrides import Variant
-from harness.errors import CampaignIncomplete, IllConditionedDesign, LutError, LutNotFound
-from harness.latency.estimators import LayerLatencies, estimate_layers
+from harness.errors import CampaignIncomplete, LutNotFound
 from harness.latency.joint import Place
-from harness.latency.layer_latency import CampaignData
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
-from harness.latency.overhead import Overhead, overhead_of_samples
-from harness.latency.plain_overhead import plain_overhead_of_samples
+from harness.lut.campaign_source import CampaignSource, check_count
 from harness.lut.chain_rows import rows_of
-from harness.lut.error_correlations import MAX_CORRELATED, pack
+from harness.lut.error_correlations import pack
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import publish
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.noise.campaign_noise import judge_campaign, reference_s, repeatability_of
-from harness.measure.noise.quiet_phases import phases_of
 from harness.measure.progress import Observer, Progress, ignore, steps_of
-from harness.measure.summary import Measurement, summarise
 from harness.network.fusion.fusion_rules import FusionRule
-from harness.probe.batches import Visits
-from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import LayerProbes
-from harness.samples import Sample
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
 
 
@@ -69,36 +59,15 @@ def build_lut(
         if not measured_here:
             raise _nothing_measured(workspace, device, variant)
         campaigns = _comparable(measured_here, device, note)
-        used = _not_superseded(journal, campaigns)
-        journal.require_unaltered([*(one.id for one in used), *journal.lost()])
-        sources = []
-        for number, campaign in enumerate(used):
-            observe(Progress("fitting layers", number, len(used), unit="campaign"))
-            sources.append(_Source.read(journal, campaign, method))
-        machine = judge_campaign(journal, campaigns[-1])
-        between_processes = repeatability_of(journal, campaigns[-1])
-        reference = reference_s(journal, campaigns[-1])
-    newest = campaigns[-1]
+        sources = _read(journal, _not_superseded(journal, campaigns), method, observe)
+        newest = sources[-1]
+        machine = judge_campaign(journal, newest.campaign, newest.measured.slow_share)
+        between_processes = repeatability_of(journal, newest.campaign)
+        reference = reference_s(journal, newest.campaign)
     # A network may meet none of the slow phases, or twice as much.
-    slowdown = max(source.slowdown for source in sources) / 2
-    entries, covariance = _entries(sources, method)
-    draft = Lut(
-        path=Path(),
-        device=device,
-        created=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        clock=newest.clock,
-        method=method,
-        fingerprint=newest.fingerprint,
-        overhead=sources[-1].overhead,
-        rules=_merged(campaigns),
-        entries=entries,
-        additivity=sources[-1].latencies.additivity,
-        sum_error=max(source.latencies.sum_error for source in sources),
-        network_errors={name: error for source in sources for name, error in source.latencies.network_errors.items()},
-        correlations=pack(covariance),
-        predictor=learn_predictor(entries, steps_of(observe, "learning the predictor")),
-        chains=rows_of([source.chains for source in sources], [entry.place for entry in entries]),
-        other_overhead=sources[-1].other_overhead,
+    slowdown = max(source.measured.slowdown for source in sources) / 2
+    draft = replace(
+        _draft(sources, _merged(campaigns), method, observe),
         repeatability=math.hypot(between_processes, slowdown),
         machine=machine.text,
         reference_s=reference,
@@ -106,64 +75,41 @@ def build_lut(
     return publish(draft, workspace.lut)
 
 
-def read_campaign(journal: Journal, campaign: Campaign) -> tuple[CampaignData, Overhead]:
-    """Return a campaign's measurements on its own clock, and the overhead fitted to its calibration probes.
+def _read(
+    journal: Journal, campaigns: Sequence[Campaign], method: LatencyMethod, observe: Observer
+) -> list[CampaignSource]:
+    journal.require_unaltered([*(one.id for one in campaigns), *journal.lost()])
+    sources = []
+    for number, campaign in enumerate(campaigns):
+        observe(Progress("fitting layers", number, len(campaigns), unit="campaign"))
+        sources.append(CampaignSource.read(journal, campaign, method))
+    return sources
 
-    Raises IllConditionedDesign.
-    """
-    measured, overhead, _ = _read(journal, campaign)
-    return measured, overhead
 
-
-def _read(journal: Journal, campaign: Campaign) -> tuple[CampaignData, Overhead, Overhead | IllConditionedDesign]:
-    """Return a campaign's measurements, and its overhead with all terms and by the plain fit of S1.4."""
-    probes = journal.probes(campaign.id)
-    batched: dict[str, dict[int, list[Sample]]] = defaultdict(lambda: defaultdict(list))
-    phases = phases_of(journal.taken_samples(campaign.id), campaign.clock)
-    for one in phases.quiet:
-        batched[one.probe][one.batch].append(one.sample)
-    samples = {name: list(itertools.chain(*batches.values())) for name, batches in batched.items()}
-    roles = {name: probe.role for name, probe in probes.items()}
-    terms = {name: probe.terms for name, probe in probes.items()}
-    nulls = {name: taken for name, taken in samples.items() if roles[name] == "calibration"}
-    overhead = overhead_of_samples(nulls, terms, campaign.clock)
-    plain: Overhead | IllConditionedDesign
-    try:
-        plain = plain_overhead_of_samples(nulls, terms, campaign.clock)
-    except IllConditionedDesign as error:
-        plain = error
-    summaries = {name: summarise(taken, campaign.clock) for name, taken in samples.items()}
-    visits = {name: probe.visits for name, probe in probes.items()}
-    return (
-        CampaignData(
-            journal.layers(campaign.id),
-            journal.chains(campaign.id),
-            roles,
-            terms,
-            visits,
-            summaries,
-            _by_batch(batched, summaries, visits, campaign.clock),
-            phases.slowdown,
-        ),
-        overhead,
-        plain,
+def _draft(
+    sources: Sequence[CampaignSource], rules: tuple[FusionRule, ...], method: LatencyMethod, observe: Observer
+) -> Lut:
+    """Return the table of these campaigns, the newest one last, without what is known of their machine."""
+    newest = sources[-1]
+    entries, covariance = _entries(sources, method)
+    return Lut(
+        path=Path(),
+        device=newest.campaign.device,
+        created=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        clock=newest.campaign.clock,
+        method=method,
+        fingerprint=newest.campaign.fingerprint,
+        overhead=newest.overhead,
+        rules=rules,
+        entries=entries,
+        additivity=newest.latencies.additivity,
+        sum_error=max(source.latencies.sum_error for source in sources),
+        network_errors={name: error for source in sources for name, error in source.latencies.network_errors.items()},
+        correlations=pack(covariance),
+        predictor=learn_predictor(entries, steps_of(observe, "learning the predictor")),
+        chains=rows_of([source.measured.chains for source in sources], [entry.place for entry in entries]),
+        other_overhead=newest.other_overhead,
     )
-
-
-def _by_batch(
-    batched: Mapping[str, Mapping[int, Sequence[Sample]]],
-    summaries: Mapping[str, Measurement],
-    visits: Mapping[str, Visits],
-    clock: str,
-) -> dict[str, dict[int, Measurement]]:
-    """Summarise each batch of the probes whose latency depends on the caches."""
-    return {
-        probe: {
-            batch: summarise(own, clock) if len(batches) > 1 else summaries[probe] for batch, own in batches.items()
-        }
-        for probe, batches in batched.items()
-        if visits[probe] != "cold"
-    }
 
 
 def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str], None]) -> list[Campaign]:
@@ -218,43 +164,11 @@ def _nothing_measured(workspace: Workspace, device: str, variant: Variant) -> Lu
     return LutNotFound(f"Nothing was measured on {device}{asked} in this workspace", next_step=step)
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A campaign, its layers by place, its overhead, and its latencies by one estimator."""
-
-    campaign: Campaign
-    layers: Mapping[Place, LayerProbes]
-    windows: Mapping[Place, tuple[str, str]]
-    visits: Mapping[str, str]
-    overhead: Overhead
-    latencies: LayerLatencies
-    chains: Sequence[ChainProbes]
-    other_overhead: Overhead | None
-    slowdown: float
-
-    @classmethod
-    def read(cls, journal: Journal, campaign: Campaign, method: LatencyMethod) -> _Source:
-        measured, overhead, plain = _read(journal, campaign)
-        _check_count(len(measured.layers))
-        other = None if isinstance(plain, IllConditionedDesign) else plain
-        if method == "regression":
-            if isinstance(plain, IllConditionedDesign):
-                raise plain
-            overhead, other = plain, overhead
-        latencies = estimate_layers(measured, method, overhead)
-        windows = {place: (chain.alone, chain.alone_null) for chain in measured.chains for place in chain.places}
-        known = {(one.key.digest, one.context): one for one in measured.layers}
-        return cls(
-            *(campaign, known, windows, measured.visits, overhead, latencies, measured.chains, other),
-            measured.slowdown,
-        )
-
-
-def _entries(sources: Sequence[_Source], method: LatencyMethod) -> tuple[tuple[Entry, ...], Floats]:
+def _entries(sources: Sequence[CampaignSource], method: LatencyMethod) -> tuple[tuple[Entry, ...], Floats]:
     """Return the newest campaign's entry for each place, sorted, and their covariance: campaigns err independently."""
     newest = {place: number for number, source in enumerate(sources) for place in source.latencies.latencies}
     places = sorted(newest)
-    _check_count(len(places))
+    check_count(len(places))
     covariance = np.zeros((len(places), len(places)))
     for number, source in enumerate(sources):
         rows = {place: row for row, place in enumerate(source.latencies.latencies)}
@@ -264,15 +178,7 @@ def _entries(sources: Sequence[_Source], method: LatencyMethod) -> tuple[tuple[E
     return tuple(_entry(sources, sources[newest[place]], place, method) for place in places), covariance
 
 
-def _check_count(layers: int) -> None:
-    """Raise LutError for more layers than a table holds correlations of."""
-    if layers > MAX_CORRELATED:
-        what = f"{layers:,} layers were measured; a table holds at most {MAX_CORRELATED:,}"
-        why = "The errors of layers correlate, and a table has a number for each pair of them"
-        raise LutError(what, why=why, next_step="Profile the networks in several workspaces, which have a table each")
-
-
-def _entry(sources: Sequence[_Source], source: _Source, place: Place, method: LatencyMethod) -> Entry:
+def _entry(sources: Sequence[CampaignSource], source: CampaignSource, place: Place, method: LatencyMethod) -> Entry:
     key, context = place
     plain = (key, context.partition("@")[0])
     layer, latency = source.layers[plain], source.latencies.latencies[place]
@@ -286,7 +192,7 @@ def _entry(sources: Sequence[_Source], source: _Source, place: Place, method: La
         stderr_s=latency.stderr_s,
         samples=latency.samples,
         resolved=latency.resolved,
-        visit=source.visits[probe],
+        visit=source.measured.visits[probe],
         flags=source.latencies.flags.get(place, ""),
         networks=" ".join(networks),
         campaign=source.campaign.id,

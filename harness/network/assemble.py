@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
-from harness.network.inference import onnx_dtype, opset_imports, value_info
+from harness.network.learnt_weights import INTEGER_RANGE, is_weight, needs_values
 from harness.network.network import FLOATS, ITEM_BYTES, Network, Node, TensorType
-from harness.network.weights import INTEGER_RANGE, is_weight, needs_values
+from harness.network.node_inference import onnx_dtype, opset_imports, value_info
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.device.inventory import Device
 from harness.errors import LutError
-from harness.fleet.selection import select
+from harness.fleet.device_selection import select
 from harness.fleet.store import FleetStore
 from harness.lut.table import Entry
 from harness.lut.table_choice import latest_lut

@@ -91,6 +91,43 @@ class _Window:
         return self.probe.id, self.null.id if self.null else ""
 
 
+@dataclass(frozen=True)
+class _ChainedNetwork:
+    """A network, the chains in which the device runs its layers, by their places, and how to ask about windows."""
+
+    network: Network
+    layers: Sequence[Layer]
+    owner: Mapping[int, int]
+    views: frozenset[int]
+    chains: Chains
+    ask: Ask
+    prepare: Prepare
+
+    @classmethod
+    def of(
+        cls, network: Network, layers: Sequence[Layer], graph: RuntimeGraph, ask: Ask, prepare: Prepare
+    ) -> _ChainedNetwork:
+        views = frozenset(
+            place for place, layer in enumerate(layers) if all(node.index in graph.views for node in layer.graph.nodes)
+        )
+        owner = {node.index: place for place, layer in enumerate(layers) for node in layer.graph.nodes}
+        return cls(network, layers, owner, views, _in_places(graph.chains, owner, views), ask, prepare)
+
+    def windows(self, *joined: Sequence[_Group]) -> list[_Window]:
+        """Return a window for each list of groups that are joined in it."""
+        members = [sorted(itertools.chain(*groups)) for groups in joined]
+        made = [window_probes(self.network, self.layers, each, self.views) for each in members]
+        self.prepare([probe for pair in made for probe in pair if probe])
+        return [
+            _Window(probe, null, self._agrees(self.ask(probe), each))
+            for each, (probe, null) in zip(members, made, strict=True)
+        ]
+
+    def _agrees(self, answer: RuntimeGraph | None, members: Sequence[int]) -> bool:
+        expected = frozenset(chain & set(members) for chain in self.chains) - {frozenset()}
+        return answer is not None and _in_places(answer.chains, self.owner, self.views) == expected
+
+
 def plan_chains(
     network: Network,
     layers: Sequence[Layer],
@@ -107,53 +144,34 @@ def plan_chains(
     """
     if not graph.chains:
         return (), ()
-    views = frozenset(
-        place for place, layer in enumerate(layers) if all(node.index in graph.views for node in layer.graph.nodes)
-    )
-    owner = {node.index: place for place, layer in enumerate(layers) for node in layer.graph.nodes}
-    chains = _in_places(graph.chains, owner, views)
-    groups = _groups(layers, chains, views)
-    chained = Chained(layer_flows(network, layers), views)
-    described = _ordered(chained, groups)
-
-    def windows(*joined: Sequence[_Group]) -> list[_Window]:
-        """Return a window for each list of groups that are joined in it."""
-        members = [sorted(itertools.chain(*groups)) for groups in joined]
-        made = [window_probes(network, layers, each, views) for each in members]
-        prepare([probe for pair in made for probe in pair if probe])
-        return [
-            _Window(probe, null, agrees(ask(probe), each)) for each, (probe, null) in zip(members, made, strict=True)
-        ]
-
-    def agrees(answer: RuntimeGraph | None, members: Sequence[int]) -> bool:
-        expected = frozenset(chain & set(members) for chain in chains) - {frozenset()}
-        return answer is not None and _in_places(answer.chains, owner, views) == expected
+    on_device = _ChainedNetwork.of(network, layers, graph, ask, prepare)
+    groups = _groups(layers, on_device.chains, on_device.views)
+    first = on_device.windows(*([group] for group in groups), *itertools.pairwise(groups))
+    alone, pairs = first[: len(groups)], first[len(groups) :]
+    meetings = _meetings(alone, pairs)
+    checks = _checks(len(groups), lambda places: on_device.windows(*(groups[one] for one in places)))
+    wider = _wider(groups, meetings, lambda joined: on_device.windows(joined)[0])
+    meetings |= {at: found for at, (_, found) in wider.items()}
+    chained = Chained(layer_flows(network, layers), on_device.views)
 
     def places(members: Iterable[int]) -> tuple[tuple[str, str], ...]:
         return tuple((layers[place].key.digest, label(place)) for place in members)
 
-    first = windows(*([group] for group in groups), *itertools.pairwise(groups))
-    alone, pairs = first[: len(groups)], first[len(groups) :]
-    meetings = _meetings(alone, pairs)
-    checks = _checks(len(groups), lambda places: windows(*(groups[one] for one in places)))
-    wider = _wider(groups, meetings, lambda joined: windows(joined)[0])
-    meetings |= {at: found for at, (_, found) in wider.items()}
     found = []
-    for at, group in enumerate(groups):
-        meeting = meetings[at].ids if at in meetings else ("", "")
+    for at, (group, described) in enumerate(zip(groups, _ordered(chained, groups), strict=True)):
         checked, check = (checks[at][0], checks[at][1].ids) if at in checks else (CHECKED, ("", ""))
         found.append(
             ChainProbes(
                 places(group),
                 network.sha256[:16],
                 *alone[at].ids,
-                *meeting,
+                *(meetings[at].ids if at in meetings else ("", "")),
                 at == len(groups) - 1 or at in meetings,
                 *check,
-                views=places(sorted(views)) if at == 0 else (),
+                views=places(sorted(on_device.views)) if at == 0 else (),
                 borders=tuple((*one.read, *one.written) for one in chained.borders(group)),
                 weight_bytes=tuple(map(chained.weight_bytes, group)),
-                ordered=described[at],
+                ordered=described,
                 wider=wider[at][0] if at in wider else (0, 0),
                 checked=checked,
             )

@@ -14,8 +14,8 @@ from typing import Literal
 
 from harness.network.assemble import ModelBuilder, index_bound
 from harness.network.layers import Layer
+from harness.network.learnt_weights import INTEGER_RANGE
 from harness.network.network import Network, TensorType
-from harness.network.weights import INTEGER_RANGE
 from harness.probe.auxiliary import dequantised, dequantised_weight, is_quantised_picture, quantised
 
 ProducerKind = Literal["outside", "convolution", "abs"]

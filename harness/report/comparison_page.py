@@ -10,7 +10,7 @@ from harness.lut.diff import compare
 from harness.report.figures import NetworkPoint
 from harness.report.figures import compare as compare_figure
 from harness.report.html import page
-from harness.report.tables import CaptionedFigure, Facts, ReportTable, SavedFile
+from harness.report.page_values import CaptionedFigure, Facts, ReportTable, SavedFile
 from harness.report.units import display, duration, signed_percent, unit_for
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from harness.report.figures import ACCENT, RULE, SECOND, TEXT, base_figure, figure_json, hover
-from harness.report.tables import CaptionedFigure
+from harness.report.page_values import CaptionedFigure
 from harness.report.units import display, duration, signed_percent, unit_for
 from harness.text import byte_size
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.report.tables import Facts, ReportTable
+from harness.report.page_values import Facts, ReportTable
 from harness.report.units import Unit, percent, significant, unit_for
 
 if TYPE_CHECKING:

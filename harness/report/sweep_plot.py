@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.benchmarking.results import Benchmark, BenchmarkedNetwork
+from harness.benchmarking.benchmark_results import Benchmark, BenchmarkedNetwork
 from harness.report.line_plot import PlotAxis, PlotSeries, line_plot
 from harness.report.units import unit_for
 

@@ -25,7 +25,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 @dataclass(frozen=True)
-class Block:
+class PositionBlock:
     """Positions `members`, whose terms depend on the choices in `window`."""
 
     members: Window
@@ -37,7 +37,7 @@ class BlockCodes:
     """The blocks of a space with `sizes` choices."""
 
     sizes: tuple[int, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[PositionBlock, ...]
 
     @functools.cached_property
     def strides(self) -> NDArray[np.float32]:
@@ -64,17 +64,17 @@ def union(one: Window, other: Window) -> Window:
     return min(one[0], other[0]), max(one[1], other[1])
 
 
-def grouped(tables: Sequence[PositionTable], sizes: Sequence[int], most: int) -> tuple[Block, ...]:
+def grouped(tables: Sequence[PositionTable], sizes: Sequence[int], most: int) -> tuple[PositionBlock, ...]:
     """Return blocks, each as long as it has at most so many combinations; a single position may have more."""
-    blocks: list[Block] = []
+    blocks: list[PositionBlock] = []
     for at, table in enumerate(tables):
         if blocks:
             last = blocks[-1]
-            longer = Block((last.members[0], at + 1), union(last.window, table.window))
+            longer = PositionBlock((last.members[0], at + 1), union(last.window, table.window))
             if combinations(sizes, longer.window) <= most:
                 blocks[-1] = longer
                 continue
-        blocks.append(Block((at, at + 1), table.window))
+        blocks.append(PositionBlock((at, at + 1), table.window))
     return tuple(blocks)
 
 

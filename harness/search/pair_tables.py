@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.array_types import Floats, Ints
 from harness.errors import UnsupportedNetwork
-from harness.search.block_codes import Block, BlockCodes, Choices, combinations, union, widened
+from harness.search.block_codes import BlockCodes, Choices, PositionBlock, combinations, union, widened
 from harness.search.position_tables import PositionTable
 from harness.text import byte_size
 
@@ -29,7 +29,7 @@ MOST_BYTES = 1 << 29
 class _Numbered:
     """A block whose different counts are numbered: `kinds` by choices, and counts and own variance of each kind."""
 
-    block: Block
+    block: PositionBlock
     kinds: Ints
     counts: Floats
     spread_s2: Floats
@@ -42,7 +42,7 @@ class _Numbered:
         held, kinds = np.unique(both, return_inverse=True)
         left, right = np.divmod(held, len(other.counts))
         return _Numbered(
-            Block((self.block.members[0], other.block.members[1]), window),
+            PositionBlock((self.block.members[0], other.block.members[1]), window),
             kinds.reshape(both.shape).astype(np.int64),
             self.counts[left] + other.counts[right],
             self.spread_s2[left] + other.spread_s2[right],
@@ -109,7 +109,7 @@ def _numbered(at: int, table: PositionTable, sources: int) -> _Numbered:
         for source, count in held:
             counts[row, source] = count
     spread_s2 = np.array([own_s2 for _, own_s2 in numbers])
-    return _Numbered(Block((at, at + 1), table.window), np.array(renamed)[table.kinds], counts, spread_s2)
+    return _Numbered(PositionBlock((at, at + 1), table.window), np.array(renamed)[table.kinds], counts, spread_s2)
 
 
 def _blocks(positions: Sequence[_Numbered], sizes: Sequence[int]) -> list[_Numbered]:

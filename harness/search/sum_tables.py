@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.search.block_codes import Block, BlockCodes, Choices, grouped, widened
+from harness.search.block_codes import BlockCodes, Choices, PositionBlock, grouped, widened
 from harness.search.layer_terms import Terms
 from harness.search.position_tables import PositionTable
 
@@ -49,7 +49,7 @@ class SumTables:
 
 def _summed(
     codes: BlockCodes,
-    block: Block,
+    block: PositionBlock,
     tables: Sequence[PositionTable],
     values: Sequence[NDArray[np.generic]],
     dtype: type[np.generic],

@@ -11,7 +11,7 @@ from harness.errors import CampaignIncomplete, UnsupportedNetwork
 from harness.latency.estimators import LEAST_LATENCY_S, estimate_layers
 from harness.latency.layer_latency import Latency
 from harness.latency.method_names import DEFAULT_METHOD
-from harness.lut.build import read_campaign
+from harness.lut.campaign_source import read_campaign
 from harness.measure.campaign import CampaignRun
 from harness.measure.core_caches import core_cache_bytes
 from harness.measure.device_requests import device_s
@@ -27,9 +27,9 @@ from harness.network.layers import context_of
 from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.space.configuration import Configuration
+from harness.space.drawn_layers import SpaceLayers
 from harness.space.planner import Round, RoundResult, SpaceResult, explore
-from harness.space.sampling import SpaceLayers
-from harness.space.space import SearchSpace
+from harness.space.space import LayerSpace
 
 MAX_PART_LAYERS = 64
 MAX_PART_BYTES = 1 << 29
@@ -56,7 +56,7 @@ class SpaceProfile:
 
 def explore_space(
     run: DeviceRun,
-    space: SearchSpace,
+    space: LayerSpace,
     request: ProfileRequest,
     *,
     excluded: str | None = None,

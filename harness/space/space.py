@@ -18,7 +18,7 @@ _FOLDER = Path(__file__).parent
 _Positive = Annotated[int, Field(ge=1, le=1 << 50)]
 
 
-class Limits(StrictModel):
+class SpaceLimits(StrictModel):
     """The largest layers of the space: multiply-adds, and bytes of inputs, weights and result."""
 
     max_macs: _Positive = 4_000_000_000
@@ -30,10 +30,10 @@ class Limits(StrictModel):
         return features.macs <= self.max_macs and features.moved_bytes <= self.max_bytes
 
 
-class SearchSpace(StrictModel):
+class LayerSpace(StrictModel):
     """All layers of all blocks that are within the limits."""
 
-    limits: Limits = Limits()
+    limits: SpaceLimits = SpaceLimits()
     layers: Annotated[tuple[AnyBlock, ...], Field(min_length=1, max_length=100)]
 
     @property
@@ -47,7 +47,7 @@ def builtin_spaces() -> tuple[str, ...]:
     return tuple(BUILTIN_PREFIX + path.stem for path in sorted(_FOLDER.glob("*.toml")))
 
 
-def load_space(reference: str) -> SearchSpace:
+def load_space(reference: str) -> LayerSpace:
     """Read the space at a path or `builtin:NAME`; raises ConfigurationError."""
     known = builtin_spaces()
     if reference.startswith(BUILTIN_PREFIX) and reference not in known:
@@ -58,4 +58,4 @@ def load_space(reference: str) -> SearchSpace:
     given = read_toml(path)
     if isinstance(given.get("layers"), list):  # strict validation takes tuples for what stays as it is
         given["layers"] = tuple(given["layers"])
-    return check_settings(SearchSpace.model_validate, given, path)
+    return check_settings(LayerSpace.model_validate, given, path)

@@ -75,6 +75,7 @@ class NetworkTrace:
         return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": facts}
 
 
+# One keyword for each option of `harness trace`, and two for the call itself, as in `harness.profile`.
 def trace(
     model: Model,
     *,

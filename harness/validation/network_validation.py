@@ -89,21 +89,11 @@ def validate(
     table = open_lut(device, lut=lut, workspace=workspace, batch=batch, threads=threads)
     note = notes_of(observe)
     read = read_networks(references, dims, batch=batch, strict=strict, note=note)
-    estimates = [(network, estimate_network(network, table)) for network in read.networks]
-    uncovered = [_uncovered(network, estimated, table.name) for network, estimated in estimates if estimated.unknown]
-    cases = [
-        network_case(network, estimated, layers_alone(network, table.rules) if naive else ())
-        for network, estimated in estimates
-        if not estimated.unknown
-    ]
+    cases, uncovered = _cases(read.networks, table, naive)
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
-    compared_cases = cases if table.clock != "device" else []
-    after = (
-        sum(runs_s(case.covered[0]) for case in compared_cases),
-        sum(openings(one.network) for one in compared_cases),
-    )
     rules = {case.whole.id: case.stopping_rule(policy.target, processes) for case in cases}
+    after = _file_comparisons(cases, table)
     wanted = ProcessPlan(validation_plan(cases), rules, policy, layers, strict, wait_s, *after, variant)
     measured = measure_processes(table, workspace, wanted, observe, stop or threading.Event())
     by_device = _refused_by_device(cases, measured.refused)
@@ -111,19 +101,48 @@ def validate(
     left = [case for case in cases if case.whole.id not in measured.refused]
     check_refused(refused, len(left), strict=strict)
     note_refused(by_device, note)
-    first = measured.processes[0]
-    by_file = {shown(reference): reference for reference in references} if table.clock != "device" else {}
-    sizes = [runs_s(case.covered[0]) + openings(case.network) for case in left]
-    compared, results = steps_of(observe, "comparing with the files", sizes), []
-    for number, case in enumerate(left):
-        compared(number, len(left))
-        results.append(_with_file(_compare(case, measured, table.clock), by_file, case))
+    results = _compared(left, references, measured, table, observe)
     oracle = _report_oracle(table, left, [process.truths for process in measured.processes if process.truths])
-    found = _summary(table, results, first.fingerprint, oracle)
+    found = _summary(table, results, measured.processes[0].fingerprint, oracle)
     machine = judge_processes(measured.processes, table, found.floor)
     found = replace(found, refused_networks=refused, machine=machine)
     keep_validation(workspace, references, found)
     return found
+
+
+def _cases(networks: Sequence[Network], table: Lut, naive: bool) -> tuple[list[NetworkCase], list[RefusedNetwork]]:
+    """Return the networks that the table covers as cases, and a refusal for each of the others."""
+    estimates = [(network, estimate_network(network, table)) for network in networks]
+    cases = [
+        network_case(network, estimated, layers_alone(network, table.rules) if naive else ())
+        for network, estimated in estimates
+        if not estimated.unknown
+    ]
+    return cases, [_uncovered(network, estimated, table.name) for network, estimated in estimates if estimated.unknown]
+
+
+def _file_comparisons(cases: Sequence[NetworkCase], table: Lut) -> tuple[float, float]:
+    """Return the time of the comparisons with files that follow: seconds of their runs, and their openings."""
+    if table.clock == "device":
+        return 0.0, 0.0
+    return sum(runs_s(case.covered[0]) for case in cases), sum(openings(case.network) for case in cases)
+
+
+def _compared(
+    cases: Sequence[NetworkCase],
+    references: Sequence[ModelReference],
+    measured: MeasuredProcesses,
+    table: Lut,
+    observe: Observer,
+) -> list[NetworkValidation]:
+    """Compare each network with its estimate and, unless the device has a clock of its own, with its file."""
+    by_file = {shown(reference): reference for reference in references} if table.clock != "device" else {}
+    sizes = [runs_s(case.covered[0]) + openings(case.network) for case in cases]
+    step, results = steps_of(observe, "comparing with the files", sizes), []
+    for number, case in enumerate(cases):
+        step(number, len(cases))
+        results.append(_with_file(_compare(case, measured, table.clock), by_file, case))
+    return results
 
 
 def _with_file(

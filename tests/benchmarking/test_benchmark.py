@@ -18,7 +18,7 @@ from nullbench import DEVICE, Bench, build_network
 
 import harness
 from device_agents import power
-from harness.benchmarking.figures import LatencyFigures, mean_power_w
+from harness.benchmarking.latency_figures import LatencyFigures, mean_power_w
 from harness.errors import InvalidNetwork, UsageError
 
 TIMES = st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=300)

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from harness import build_lut, estimate, profile, validate
-from harness.lut.build import read_campaign
+from harness.lut.campaign_source import read_campaign
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign
 from harness.measure.policy import RepeatPolicy

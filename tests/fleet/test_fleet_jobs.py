@@ -17,11 +17,11 @@ from processes import workers
 
 from harness.device.inventory import load_inventory
 from harness.errors import CampaignIncomplete, JournalError, UnknownDevice, UsageError
+from harness.fleet.device_selection import select
 from harness.fleet.execution import NO_WAIT, WaitPolicy, run_request
 from harness.fleet.health import SESSIONS_TO_LEARN, TOLERANCE, learn_band
 from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import ProfileOutcome
-from harness.fleet.selection import select
 from harness.fleet.store import DeviceHealth, FleetStore
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy

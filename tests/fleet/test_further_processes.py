@@ -13,7 +13,7 @@ from harness import RepeatPolicy
 from harness.estimation.network_estimate import estimate_network
 from harness.fleet import further_processes
 from harness.measure.journal.journal import Journal
-from harness.measure.noise.campaign_noise import PROCESS, judge_campaign, repeatability_of
+from harness.measure.noise.campaign_noise import PROCESS, judge_campaign, phases_of_campaign, repeatability_of
 from harness.measure.noise.machine_noise import between_most_processes
 from harness.measure.summary import undisturbed
 from harness.network.model_references import load_network
@@ -37,7 +37,7 @@ def test_the_spread_between_processes_widens_estimates(tmp_path: Path, monkeypat
         assert len({one.token for one in (golden, *processes)}) == 1 + len(processes)
         runs = [(one.clock, journal.samples_of(one.id, one.reference)) for one in (golden, *processes)]
         spread = between_most_processes([undisturbed(taken, clock).latency_s for clock, taken in runs])
-        assert judge_campaign(journal, campaign) == result.machine
+        assert judge_campaign(journal, campaign, phases_of_campaign(journal, campaign).slow_share) == result.machine
         assert result.machine.between_processes == repeatability_of(journal, campaign) == pytest.approx(spread)
     table = harness.build_lut("cpu01", workspace=tmp_path)
     assert table.machine == result.machine.text

@@ -16,9 +16,9 @@ from import_files import CONVOLUTION, row, run_import
 from onnx import helper, numpy_helper
 
 from harness.imports.cells import BadRow, Row
-from harness.imports.layer_network import keyed_layer
 from harness.imports.layer_spec import spec_of
 from harness.imports.mapping import OperatorRows
+from harness.imports.one_layer_network import keyed_layer
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import load_network

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.latency.estimators import LayerLatencies, estimate_layers
-from harness.latency.layer_latency import CampaignData, slope_over_copies
+from harness.latency.layer_latency import CampaignData, Latency, slope
 from harness.latency.overhead import Overhead, fit_overhead, row_of
 from harness.measure.summary import Measurement
 from harness.network.key import LayerKey
@@ -148,10 +148,16 @@ def stacked(totals: Sequence[float], stderrs: Sequence[float]) -> dict[str, Meas
     return {name: measured(*one) for name, *one in zip(STACKS, totals, stderrs, strict=True)}
 
 
+def of_slope(totals: Mapping[str, Measurement]) -> Latency:
+    """Return the latency of the layer by the slope over its stacks."""
+    found = slope(LAYER, totals)
+    assert found is not None
+    return found.latency(totals)
+
+
 def test_copies_by_hand() -> None:
     """3, 5 and 9 seconds of one, two and four copies are 2 s each; errors of 1 s leave 1 / sqrt(14 / 3)."""
-    found = slope_over_copies(LAYER, stacked((3.0, 5.0, 9.0), (1.0, 1.0, 1.0)))
-    assert found is not None
+    found = of_slope(stacked((3.0, 5.0, 9.0), (1.0, 1.0, 1.0)))
     assert found.latency_s == pytest.approx(2.0)
     assert found.samples == 10
     assert found.stderr_s == pytest.approx(math.sqrt(3 / 14))  # (1 - 7/3)² + (2 - 7/3)² + (4 - 7/3)² = 14/3
@@ -166,8 +172,7 @@ ERRORS = st.lists(st.floats(1e-3, 0.02), min_size=3, max_size=3)
 @given(st.floats(0.1, 1.0), st.floats(0.0, 1.0), ERRORS)
 def test_a_line_gives_its_slope_whatever_the_errors(slope_s: float, front_s: float, errors: list[float]) -> None:
     """The slope over copies is the layer, whatever precedes the copies and whatever the errors."""
-    found = slope_over_copies(LAYER, stacked([front_s + copies * slope_s for copies in STACK_COPIES], errors))
-    assert found is not None
+    found = of_slope(stacked([front_s + copies * slope_s for copies in STACK_COPIES], errors))
     assert found.latency_s == pytest.approx(slope_s, rel=1e-6)
 
 
@@ -176,10 +181,9 @@ def test_a_line_gives_its_slope_whatever_the_errors(slope_s: float, front_s: flo
 def test_the_slope_is_that_of_weighted_least_squares(off: list[float], errors: list[float]) -> None:
     """Slope and standard error are those of numpy's weighted fit."""
     totals = [1.0 + 0.5 * copies + one for copies, one in zip(STACK_COPIES, off, strict=True)]
-    found = slope_over_copies(LAYER, stacked(totals, errors))
-    (slope, _), covariance = np.polyfit(STACK_COPIES, totals, 1, w=1 / np.array(errors), cov="unscaled")
-    assert found is not None
-    assert found.latency_s == pytest.approx(slope, rel=1e-6)
+    found = of_slope(stacked(totals, errors))
+    (slope_s, _), covariance = np.polyfit(STACK_COPIES, totals, 1, w=1 / np.array(errors), cov="unscaled")
+    assert found.latency_s == pytest.approx(slope_s, rel=1e-6)
     assert found.stderr_s == pytest.approx(math.sqrt(covariance[0, 0]), rel=1e-6)
 
 
@@ -187,9 +191,9 @@ def test_a_layer_that_cannot_follow_itself_has_no_slope() -> None:
     """A layer without all of its stacks measured has no slope."""
     everything = stacked((3.0, 5.0, 9.0), (1.0, 1.0, 1.0))
     for name in STACKS:
-        assert slope_over_copies(LAYER, {other: one for other, one in everything.items() if other != name}) is None
+        assert slope(LAYER, {other: one for other, one in everything.items() if other != name}) is None
     alone = LayerProbes(LAYER.key, "chip", "Conv", "conv", "whole", "alone", "within", "without")
-    assert slope_over_copies(alone, everything) is None
+    assert slope(alone, everything) is None
 
 
 def test_the_overhead_of_exact_null_probes_is_exact() -> None:

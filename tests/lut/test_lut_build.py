@@ -10,7 +10,7 @@ import pytest
 from nullbench import Bench, StopAfter, build_network
 
 from harness.errors import CampaignIncomplete, Interrupted, JournalError, LutError, LutNotFound
-from harness.lut import build
+from harness.lut import campaign_source
 from harness.lut.diff import compare
 from harness.lut.table_choice import latest_lut
 from harness.lut.table_files import read_lut
@@ -39,7 +39,7 @@ def test_an_unfinished_campaign_is_no_table(bench: Bench) -> None:
 def test_more_layers_than_a_table_holds_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error states the limit of a table, and no table is written."""
     bench.profile(policy=FEW)
-    monkeypatch.setattr(build, "MAX_CORRELATED", 1)
+    monkeypatch.setattr(campaign_source, "MAX_CORRELATED", 1)
     with pytest.raises(LutError, match="a table holds at most 1"):
         bench.build()
     assert not bench.workspace.lut.exists()

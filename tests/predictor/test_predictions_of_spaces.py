@@ -12,7 +12,7 @@ import roofline_machine
 from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
 from harness.predictor.fit import fit_predictor
 from harness.space.configuration import Configuration
-from harness.space.sampling import SpaceLayers
+from harness.space.drawn_layers import SpaceLayers
 from harness.space.space import load_space
 
 COMMON = SpaceLayers(load_space("builtin:common"))

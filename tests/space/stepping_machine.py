@@ -7,9 +7,9 @@ import math
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.space.configuration import Configuration
 from harness.space.planner import Round
-from harness.space.space import SearchSpace
+from harness.space.space import LayerSpace
 
-SPACE = SearchSpace.model_validate(
+SPACE = LayerSpace.model_validate(
     {
         "limits": {"max_macs": 100_000_000},
         "layers": (

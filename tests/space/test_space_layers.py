@@ -11,9 +11,9 @@ from harness.network.layers import context_of, cut
 from harness.network.model_references import load_network
 from harness.predictor.features.key_features import describe
 from harness.space.configuration import Configuration, Convolution, Pooling, Product, Transposed
+from harness.space.drawn_layers import SpaceLayers
 from harness.space.layer_network import network_of, own_layers
 from harness.space.movers import Elementwise, Joining, Permutation, Resizing, Rowwise
-from harness.space.sampling import SpaceLayers
 from harness.space.space import load_space
 
 EVERY_KIND: tuple[Configuration, ...] = (

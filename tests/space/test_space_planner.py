@@ -11,9 +11,9 @@ from stepping_machine import SPACE, measure
 from harness.errors import ConfigurationError
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.space.configuration import Configuration
+from harness.space.drawn_layers import SpaceLayers
 from harness.space.planner import Round, RoundResult, SpaceResult, explore
-from harness.space.sampling import SpaceLayers
-from harness.space.space import SearchSpace
+from harness.space.space import LayerSpace
 
 LAYERS = SpaceLayers(SPACE)
 
@@ -101,7 +101,7 @@ def test_a_budget_that_is_too_small_ends_the_rounds() -> None:
 
 def test_a_space_of_few_layers_is_exhausted() -> None:
     """All eight layers of a space of eight are measured, once."""
-    few = SearchSpace.model_validate({"layers": ({"op": "Relu", "channels": [8, 16, 24, 32], "size": [7, 14]},)})
+    few = LayerSpace.model_validate({"layers": ({"op": "Relu", "channels": [8, 16, 24, 32], "size": [7, 14]},)})
     recorded = Recorded()
     result = explore(SpaceLayers(few), recorded.measure)
     assert (result.stopped, result.measured) == ("exhausted", 8)
@@ -129,7 +129,7 @@ def test_huge_spaces_are_sampled_not_listed() -> None:
     """Layers can be drawn from a space of more than 1e12 layers."""
     channels, edge = {"low": 1, "high": 4096}, {"low": 1, "high": 512}
     block = {"op": "Conv", "channels_in": channels, "channels_out": channels, "size": edge, "width": edge}
-    space = SearchSpace.model_validate({"layers": (block,)})
+    space = LayerSpace.model_validate({"layers": (block,)})
     assert space.count > 1e12
     assert len(SpaceLayers(space).random(100, np.random.default_rng(0))) == 100
 
@@ -137,7 +137,7 @@ def test_huge_spaces_are_sampled_not_listed() -> None:
 def test_a_space_without_a_layer_within_its_limits_is_refused() -> None:
     """The error names the limits."""
     block = {"op": "Relu", "channels": [64], "size": [56]}
-    space = SearchSpace.model_validate({"limits": {"max_bytes": 100}, "layers": (block,)})
+    space = LayerSpace.model_validate({"limits": {"max_bytes": 100}, "layers": (block,)})
     for draw in (
         lambda: SpaceLayers(space).spread(4, 0),
         lambda: SpaceLayers(space).random(4, np.random.default_rng(0)),

@@ -9,6 +9,8 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 FLOAT = TensorProto.FLOAT
+MEMORY_BYTES = 8 << 30
+"""More than a command takes for networks as small as these."""
 Shape = Sequence[int | str | None]
 
 
@@ -87,3 +89,17 @@ def single(
     node = helper.make_node(operator, ["x", *(one.name for one in initializers)], ["y"], name="n", **attributes)
     outputs = [value("y", shape if out_shape is None else out_shape, dtype if out_dtype is None else out_dtype)]
     return model([node], inputs=[value("x", shape, dtype)], outputs=outputs, initializers=initializers, opset=opset)
+
+
+def nodes_of(*described: tuple[object, ...]) -> list[object]:
+    """Nodes of these operators, inputs and outputs, with names of their own."""
+    return [helper.make_node(*node, name=f"n{index}") for index, node in enumerate(described)]
+
+
+def chain(
+    *described: tuple[object, ...], initializers: tuple[TensorProto, ...] = (), y: tuple[object, ...] = (1, 8)
+) -> ModelProto:
+    """A model of these nodes between x and y."""
+    return model(
+        nodes_of(*described), inputs=[value("x", [1, 8])], outputs=[value("y", list(y))], initializers=initializers
+    )

@@ -23,7 +23,7 @@ from device_agents import arrays
 from device_agents.backends import Refused
 from device_agents.backends.command.command_options import filled, read_options
 from device_agents.backends.command.latency_rule import nanoseconds
-from device_agents.backends.command.tool_process import MAX_OUTPUT_BYTES, Call, Launcher, ToolFailed
+from device_agents.backends.command.tool_process import MAX_OUTPUT_BYTES, Launcher, ToolCall, ToolFailed
 from device_agents.backends.onnx_bytes import with_weights
 from device_agents.messages import LoadRequest, Revealed, Sample
 
@@ -165,7 +165,7 @@ class CommandBackend:
         share_ns = max(1, call.wall_ns // len(times_ns))
         return [Sample(one) if self.clock == "wall" else Sample(share_ns, None, one) for one in times_ns]
 
-    def _times_ns(self, call: Call, output: str) -> List[int]:
+    def _times_ns(self, call: ToolCall, output: str) -> List[int]:
         options = self._options
         printed = call.output if options.in_json else f"{call.output}\n{call.errors}"
         figures = options.rule.find(_read(output) if options.in_file else printed)
@@ -177,7 +177,7 @@ class CommandBackend:
             raise ValueError(f"a latency of {longest_s:g} s in a call that took {call_s:g} s: check the option unit")
         return times_ns
 
-    def _call(self, words: Sequence[str], values: Mapping[str, str], timeout_s: float) -> Call:
+    def _call(self, words: Sequence[str], values: Mapping[str, str], timeout_s: float) -> ToolCall:
         with _new_folder() as folder:
             return self._launcher.call(filled(words, values), timeout_s, folder)
 

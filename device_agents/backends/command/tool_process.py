@@ -37,7 +37,7 @@ class ToolFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolCall:
     """A call that succeeded: what the tool printed, and the wall time from start to end."""
 
     output: str
@@ -65,7 +65,7 @@ class Launcher:
         )
         weakref.finalize(self, _dismiss, self._guard)
 
-    def call(self, words: Sequence[str], timeout_s: float, folder: str) -> Call:
+    def call(self, words: Sequence[str], timeout_s: float, folder: str) -> ToolCall:
         """Run a program to its end in `folder`.
 
         Raises ToolFailed if it cannot be started, exits with another code than 0, takes longer than `timeout_s` or
@@ -96,7 +96,7 @@ class Launcher:
         finally:
             self._announce(0)
         output, errors = (bytes(one).decode("utf-8", "replace") for one in outputs)
-        call = Call(output, errors, wall_ns)
+        call = ToolCall(output, errors, wall_ns)
         if not problem and process.returncode:
             code = process.returncode
             problem = "failed with exit code %d" % code if code > 0 else "was killed by %s" % signal_name(-code)

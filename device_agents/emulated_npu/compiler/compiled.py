@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, LazyConstant
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
-from device_agents.emulated_npu.compiler.planning.chains.weights import pack_weights
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import pack_weights
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import PackedWeights, PlainConstant
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment

@@ -14,12 +14,12 @@ import numpy as np
 from device_agents.emulated_npu.emulator_errors import DoesNotFit, ExecutionFault
 from device_agents.emulated_npu.execution import vector_unit as vfu
 from device_agents.emulated_npu.execution import vector_windows as vfu_windows
+from device_agents.emulated_npu.execution.integer_values import evaluate as evaluate_quantised
 from device_agents.emulated_npu.execution.interleaving import UNLIMITED, Order, Queues, run_items
 from device_agents.emulated_npu.execution.matrix_unit import convolve
 from device_agents.emulated_npu.execution.memory import Memories, ResolvedView, resolve_view
 from device_agents.emulated_npu.execution.operand_memories import operands_of
 from device_agents.emulated_npu.execution.piecewise import piecewise_linear
-from device_agents.emulated_npu.execution.quantisation import evaluate as evaluate_quantised
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine

@@ -11,9 +11,9 @@ from typing import Any, cast
 import numpy as np
 
 from device_agents.emulated_npu.execution.activations import activate, activate_own
+from device_agents.emulated_npu.execution.integer_values import centred, multiplies_integers, scaled_sums
 from device_agents.emulated_npu.execution.matrix_unit import epilogue
 from device_agents.emulated_npu.execution.operand_memories import fault
-from device_agents.emulated_npu.execution.quantisation import centred, multiplies_integers, scaled_sums
 from device_agents.emulated_npu.execution.sliding_windows import (
     check_temporary,
     check_window,

@@ -118,8 +118,8 @@ def try_slower(
     """
     factors = dict(map(parse_slow, slow))
 
+    from harness.nightly.night_rehearsal import rehearse
     from harness.nightly.night_report import json_data
-    from harness.nightly.rehearsal import rehearse
     from harness.nightly.set_comparison import ComparisonRules
     from harness.slowdowns.detection_power import LEVEL
 

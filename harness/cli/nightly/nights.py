@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date, time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,22 +30,24 @@ if TYPE_CHECKING:
     from harness.nightly.night_report import NightReport
 
 PlanPath = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Plan file (default: nightly.toml).")]
+Night = Annotated[
+    str | None,
+    typer.Option("--night", metavar="DATE", help="Date of the night, such as 2026-11-20 (default: tonight)."),
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine", metavar="ENGINE", help="Run jobs with this engine instead of the plan's: local or dask=ADDRESS."
+    ),
+]
 _DAY_S = 86400.0
 _LINGER = "It runs while you are logged in; after `loginctl enable-linger` it always runs"
 
 
 def run(
     plan: PlanPath = None,
-    night: Annotated[
-        str | None,
-        typer.Option("--night", metavar="DATE", help="Date of the night, such as 2026-11-20 (default: tonight)."),
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            "--engine", metavar="ENGINE", help="Run jobs with this engine instead of the plan's: local or dask=ADDRESS."
-        ),
-    ] = None,
+    night: Night = None,
+    engine: Engine = None,
     markdown: Annotated[
         Path | None,
         typer.Option("--markdown", metavar="FILE", help="Also write the report to this file.", callback=result_file),
@@ -74,12 +76,8 @@ def run(
 
     from harness.nightly.night import current_night, engine_of, run_night
 
-    found = _plan(workspace, plan)
+    found = _plan(workspace, plan, engine)
     check_results([path for path in (markdown, junit, html) if path is not None], [found.path])
-    if engine is not None:
-        from harness.fleet.cluster.access import engine_address
-
-        found = replace(found, scheduler=engine_address(engine))
     which = _night(night, current_night(found))
     if dry_run:
         show_forecast(found, workspace, which, json)
@@ -100,19 +98,20 @@ def run(
         show_night(report)
     for path in written:
         note(f"Report: {path}")
+    _end_with_verdict(report, written[0])
+
+
+def _end_with_verdict(report: NightReport, written: Path) -> None:
+    """End the command as the night ended: interrupted, or with the exit code of its verdict."""
+    from harness.report.nights.nightly_markdown import verdict
+
     if report.stopped:
         step = "Run the same command again: it continues and replaces the report"
         raise Interrupted("The night was stopped", why="All measurements are kept and reported", next_step=step)
     if report.exit_code:
-        _end_with_verdict(report, written[0])
-
-
-def _end_with_verdict(report: NightReport, written: Path) -> NoReturn:
-    from harness.report.nights.nightly_markdown import verdict
-
-    plain = verdict(report).replace("*", "").replace("\\", "")
-    print_error(HarnessError(printable(plain), next_step=f"See {written}"))
-    raise typer.Exit(report.exit_code)
+        plain = verdict(report).replace("*", "").replace("\\", "")
+        print_error(HarnessError(printable(plain), next_step=f"See {written}"))
+        raise typer.Exit(report.exit_code)
 
 
 @contextlib.contextmanager
@@ -134,7 +133,7 @@ def status(plan: PlanPath = None, directory: arguments.WorkspaceFolder = None, j
     workspace = find_workspace(directory)
 
     from harness.device.inventory import load_inventory
-    from harness.fleet.selection import select
+    from harness.fleet.device_selection import select
     from harness.nightly.night_plan import PLAN_NAME
     from harness.nightly.night_report import json_data
     from harness.nightly.status import night_status
@@ -245,10 +244,13 @@ def install(
         note(_LINGER)
 
 
-def _plan(workspace: Workspace, path: Path | None) -> NightPlan:
+def _plan(workspace: Workspace, path: Path | None, engine: str | None = None) -> NightPlan:
+    """Return the plan, whose jobs run with this engine if one is given."""
+    from harness.fleet.cluster.access import engine_address
     from harness.nightly.night_plan import PLAN_NAME, load_plan
 
-    return load_plan(path or workspace.root / PLAN_NAME)
+    found = load_plan(path or workspace.root / PLAN_NAME)
+    return found if engine is None else replace(found, scheduler=engine_address(engine))
 
 
 def _night(text: str | None, tonight: date) -> date:

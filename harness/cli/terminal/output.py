@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.errors import HarnessError, NetworksRefused
 from harness.files import spreadsheet_csv, write_whole
-from harness.npu.tables import Part, Table
+from harness.npu.text_tables import Part, Table
 from harness.text import milliseconds, printable, shortened
 
 SCHEMA_VERSION = 1

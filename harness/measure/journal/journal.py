@@ -10,10 +10,10 @@ from typing import Any
 
 from harness.errors import DeviceBusy, LeaseLost
 from harness.measure.journal import digest
+from harness.measure.journal.checked_rows import new_number
 from harness.measure.journal.reader import ALTERED, JournalReader
 from harness.measure.journal.records import PENDING, Campaign, CampaignKey, Slot, compact_json
 from harness.measure.journal.sessions_at_work import is_at_work
-from harness.measure.journal.tables import new_number
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
 

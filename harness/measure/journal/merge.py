@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.measure.journal import digest
+from harness.measure.journal.checked_rows import CAMPAIGNS, CHAINS, LAYERS, PROBES, ROUNDS, SAMPLES, SERIES, new_number
 from harness.measure.journal.journal import SAME_KEY, Journal
 from harness.measure.journal.records import PENDING
-from harness.measure.journal.tables import CAMPAIGNS, CHAINS, LAYERS, PROBES, ROUNDS, SAMPLES, SERIES, new_number
 from harness.measure.journal.transfer import Extract, not_ours, opened
 from harness.text import printable
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from harness.errors import ExtractRefused, JournalError
 from harness.measure.journal import digest
+from harness.measure.journal.checked_rows import CAMPAIGNS, LONGEST_TEXT, InvalidRow, JournalTable
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, compact_json
 from harness.measure.journal.schema import SCHEMA
-from harness.measure.journal.tables import CAMPAIGNS, LONGEST_TEXT, InvalidRow, JournalTable
 
 MAX_EXTRACT_BYTES = 1 << 30
 """The largest extract that is merged; a campaign of a thousand probes with forty rounds takes some megabytes."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from harness.measure.journal.reader import JournalReader
 from harness.measure.journal.records import Campaign
 from harness.measure.noise.machine_noise import MachineNoise, Spreads, between_most_processes, judge, load_of
-from harness.measure.noise.quiet_phases import phases_of
+from harness.measure.noise.quiet_phases import Phases, phases_of
 from harness.measure.noise.steadiness import drift_of, scatter_of
 from harness.measure.summary import undisturbed
 from harness.samples import Sample
@@ -19,14 +19,22 @@ _MOST_PROCESSES = 20
 """Processes of one device that its repeatability is taken from, the newest."""
 
 
-def judge_campaign(journal: JournalReader, campaign: Campaign) -> MachineNoise:
-    """Return the verdict on the machine of a campaign, by what the journal holds of it and of processes about it."""
+def phases_of_campaign(journal: JournalReader, campaign: Campaign) -> Phases:
+    """Return the quiet and slow phases of a campaign."""
+    return phases_of(journal.taken_samples(campaign.id), campaign.clock)
+
+
+def judge_campaign(journal: JournalReader, campaign: Campaign, slow_share: float) -> MachineNoise:
+    """Return the verdict on the machine of a campaign, by what the journal holds of it and of processes about it.
+
+    `slow_share` is the share of its samples in slow phases.
+    """
     alone = [journal.samples_of(one.id, one.reference) for one in _about(journal, campaign)]
     spreads = Spreads(
         between_processes=between_most_processes(_latencies_s(alone, campaign.clock)),
         drift=drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock).judged,
         scatter=scatter_of(alone, campaign.clock),
-        slow_phases=phases_of(journal.taken_samples(campaign.id), campaign.clock).slow_share,
+        slow_phases=slow_share,
     )
     load = load_of(journal.states(campaign.id), campaign.fingerprint)
     return judge(load, campaign.fingerprint, campaign.clock, spreads)

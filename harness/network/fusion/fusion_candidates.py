@@ -15,10 +15,10 @@ from harness.network.fusion.fusion_rules import (
     parse_pattern,
     pattern_of,
 )
-from harness.network.inference import opset_imports, value_info
 from harness.network.key import Subgraph, attributes, canonical, layer_key
+from harness.network.learnt_weights import WEIGHT_OPS
 from harness.network.network import Constant, Network, Node, TensorType
-from harness.network.weights import WEIGHT_OPS
+from harness.network.node_inference import opset_imports, value_info
 
 SHAPES_AS_FOUND = 2
 SHAPES_ADAPTED = 2

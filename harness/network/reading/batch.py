@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UsageError
-from harness.network.inference import Operands, output_types
 from harness.network.network import Constant, Network, Node, TensorType
+from harness.network.node_inference import Operands, output_types
 
 if TYPE_CHECKING:
     import numpy as np

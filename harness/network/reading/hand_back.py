@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.network.documents import count_of, decode_document, encode, list_of, text_of, texts_of
-from harness.network.inference import MAX_TENSOR_BYTES
 from harness.network.network import ITEM_BYTES, Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
+from harness.network.node_inference import MAX_TENSOR_BYTES
 from harness.network.reading.expansion import MAX_NODES
 
 _SPARE_PARTS = 60 * MAX_NODES

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
-from harness.network.inference import Operands, checked, operands, output_types, tensor_type
+from harness.network.learnt_weights import reads_weights, unshared
 from harness.network.network import Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
+from harness.network.node_inference import Operands, checked, operands, output_types, tensor_type
 from harness.network.reading.control_flow import all_nodes, captured, domain_of, renamed, subgraphs, tensors_read
 from harness.network.reading.read import ModelFile
 from harness.network.single_runs import values
-from harness.network.weights import reads_weights, unshared
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto

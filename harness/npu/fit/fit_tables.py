@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.npu.fit.fitted_machine import FittedMachine
 from harness.npu.fit.machine_fit import MachineFit, Parameter
-from harness.npu.tables import NAME_WIDTH, Facts, Part, Table
+from harness.npu.text_tables import NAME_WIDTH, Facts, Part, Table
 from harness.text import milliseconds, printable
 
 _SHOWN_ARRAYS = 4

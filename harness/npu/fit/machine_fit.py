@@ -16,7 +16,7 @@ from harness.errors import MeasurementError
 from harness.latency.overhead import Coefficient, Overhead
 from harness.lut.table import Lut
 from harness.npu.fit.array_search import find_array
-from harness.npu.fit.intervals import ModelIntervals, bootstrap
+from harness.npu.fit.fit_intervals import ModelIntervals, bootstrap
 from harness.npu.fit.layer_model import FASTEST_S, Amounts, LayerModel, amounts_of
 from harness.npu.fit.layer_samples import PRODUCTS, LayerSamples, fitted_classes, samples_of
 from harness.npu.fit.multiplier_array import MultiplierArray

@@ -9,7 +9,7 @@ from typing import Any
 from device_agents.emulated_npu.partition.groups import name_cores
 from device_agents.emulated_npu.partition.node_graph import Workload
 from harness.npu.pipeline.pipeline_run import PartitionRun, PipelineRun
-from harness.npu.tables import Facts, Part, Table
+from harness.npu.text_tables import Facts, Part, Table
 from harness.text import byte_size, milliseconds, printable
 
 _PS_PER_S = 1e12

@@ -16,7 +16,7 @@ from device_agents.emulated_npu.reports.accounting import (
     peak_bytes,
     useful_macs,
 )
-from device_agents.emulated_npu.reports.energy import RunEnergy, run_energy
+from device_agents.emulated_npu.reports.energy_report import RunEnergy, run_energy
 from device_agents.emulated_npu.reports.statistics import LayerRow, layer_rows
 from device_agents.emulated_npu.unit_commands import Space
 from harness.errors import UsageError

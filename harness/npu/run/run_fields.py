@@ -12,7 +12,7 @@ from device_agents.emulated_npu.compiler.planning.search.choices import Choice
 from device_agents.emulated_npu.machine import MacroAreas, macro_areas
 from device_agents.emulated_npu.reports.accounting import instruction_counts, moved_by_class
 from device_agents.emulated_npu.reports.dft_counters import dft_counters
-from device_agents.emulated_npu.reports.energy import RunEnergy
+from device_agents.emulated_npu.reports.energy_report import RunEnergy
 from device_agents.emulated_npu.unit_commands import Space
 from harness.npu.loading import CompiledModel
 from harness.npu.run.core_run import CompiledProgram, CoreRun

@@ -9,7 +9,7 @@ from device_agents.emulated_npu.reports.statistics import LayerRow
 from harness.npu.npu_options import RowSort
 from harness.npu.run.core_run import CompiledProgram, CoreRun
 from harness.npu.run.run_fields import compile_fields, json_fields
-from harness.npu.tables import NAME_WIDTH, Facts, Part, Table
+from harness.npu.text_tables import NAME_WIDTH, Facts, Part, Table
 from harness.text import byte_size, four_digits, milliseconds, printable
 
 _SHOWN_WAITS = 3

@@ -8,7 +8,7 @@ from typing import Any
 from device_agents.emulated_npu.compiler.prediction.split_choice import ONE
 from harness.npu.split.split_comparison import SplitComparison
 from harness.npu.split.split_study import CLOSE, SplitStudy, StudiedLayer, StudiedNetwork
-from harness.npu.tables import NAME_WIDTH, Facts, Part, Table
+from harness.npu.text_tables import NAME_WIDTH, Facts, Part, Table
 from harness.text import printable
 
 

@@ -12,7 +12,7 @@ from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import area_mm2
-from device_agents.emulated_npu.reports.energy import run_energy
+from device_agents.emulated_npu.reports.energy_report import run_energy
 from harness.errors import InputError
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
 from harness.npu.loading import load_model

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from harness.npu.sweep.axis import SweepAxis, shown
 from harness.npu.sweep.knee import knee
 from harness.npu.sweep.points import Sweep, SweepPoint, pareto
-from harness.npu.tables import Facts, Part, Table
+from harness.npu.text_tables import Facts, Part, Table
 from harness.report.line_plot import Mark, PlotAxis, PlotSeries, line_plot
 from harness.text import four_digits, milliseconds, printable
 

@@ -132,6 +132,7 @@ def code_of(operator: str) -> str:
     return classes_of(operator)[:CODE_LEVELS][-1]
 
 
+# One keyword for each size of a convolution.
 def convolution(
     *,
     batch: int,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.report.figures import NetworkPoint, compare
-from harness.report.tables import CaptionedFigure, Facts, ReportTable
+from harness.report.page_values import CaptionedFigure, Facts, ReportTable
 from harness.report.units import display, duration, percent, signed_percent, unit_for
 
 if TYPE_CHECKING:

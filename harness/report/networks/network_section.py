@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from harness.report.networks import layer_figures, network_graph
 from harness.report.networks.layer_blocks import blocks_of
 from harness.report.networks.layer_figures import LayerBar
-from harness.report.tables import CaptionedFigure, Facts, ReportTable
+from harness.report.page_values import CaptionedFigure, Facts, ReportTable
 from harness.report.units import Unit, display, duration, percent, unit_for
 
 if TYPE_CHECKING:

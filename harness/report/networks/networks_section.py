@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.report import figures
-from harness.report.tables import CaptionedFigure, Facts, ReportTable
+from harness.report.page_values import CaptionedFigure, Facts, ReportTable
 from harness.report.units import DASH, NARROW_SPACE, Unit, display, duration, percent, signed_percent, unit_for
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.report.tables import SavedFile
+from harness.report.page_values import SavedFile
 
 if TYPE_CHECKING:
     from harness.estimation.network_estimate import NetworkEstimate

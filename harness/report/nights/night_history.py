@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from harness.files import write_whole
 from harness.report.html import page
 from harness.report.nights.night_figures import night_series
-from harness.report.tables import CaptionedFigure, SavedFile
+from harness.report.page_values import CaptionedFigure, SavedFile
 from harness.report.units import Unit, display, duration, percent, signed_percent, unit_for
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from onnx import ModelProto, NodeProto
 
-from device_agents.emulated_npu.compiler.graph import limits, views
+from device_agents.emulated_npu.compiler.graph import command_limits, views
 from device_agents.emulated_npu.compiler.graph.constants import ChannelStep, part_of, scale_shift
 from device_agents.emulated_npu.compiler.graph.drafts import NO_NODE, Builder, Draft
 from device_agents.emulated_npu.compiler.graph.folding import fold
@@ -159,13 +159,13 @@ class _Finish:
             self._build.resolved(draft.layer.output),
         )
         operands = [self._build.values[view.value] for view in (output, *inputs)]
-        limits.check_types(draft, operands)
-        limits.check_window(draft)
+        command_limits.check_types(draft, operands)
+        command_limits.check_window(draft)
         for value in operands:
-            limits.check_value(draft, value)
+            command_limits.check_value(draft, value)
         for view in (output, *inputs):
-            limits.check_elements(draft, view.shape)
-        return limits.within_rank(draft, inputs, output)
+            command_limits.check_elements(draft, view.shape)
+        return command_limits.within_rank(draft, inputs, output)
 
     def _factors(self, pair: LazyConstant, shape: tuple[int, ...]) -> tuple[View, View]:
         """Return scale and shift of an AFFINE layer as values, repeated over all axes except the channels."""

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from harness.files import write_whole
 from harness.npu.run.core_run import CoreRun
-from harness.npu.run.roofline import roofline_plot
+from harness.npu.run.roofline_plot import roofline_plot
 from harness.npu.run.run_fields import layer_rows
 from harness.npu.run.run_page.buffers import buffer_plot
 from harness.npu.run.run_page.unit_spans import gantt
 from harness.npu.run.run_tables import run_tables
-from harness.npu.tables import Facts, Table
+from harness.npu.text_tables import Facts, Table
 from harness.report.html import page
 from harness.report.networks.layer_figures import LayerBar, bars
-from harness.report.tables import CaptionedFigure, ReportTable, SavedFile
+from harness.report.page_values import CaptionedFigure, ReportTable, SavedFile
 from harness.report.units import display, duration, percent
 
 _TEMPLATE = "run.html.j2"

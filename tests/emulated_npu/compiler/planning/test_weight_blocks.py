@@ -12,7 +12,7 @@ from small_models import model, node, values
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
-from device_agents.emulated_npu.compiler.planning.chains.weights import (
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
     WeightBlock,
     cut_weights,
     gather_loads,

@@ -11,7 +11,7 @@ from importlib import import_module
 from onnx import NodeProto
 
 from device_agents.emulated_npu.compiler.graph.drafts import Handler
-from device_agents.emulated_npu.compiler.graph.operators.tables import DOMAIN, PIECEWISE_LINEAR
+from device_agents.emulated_npu.compiler.graph.operators.piecewise_linear import DOMAIN, PIECEWISE_LINEAR
 
 _FAMILIES = (
     "spatial.convolution",
@@ -20,7 +20,7 @@ _FAMILIES = (
     "matrix",
     "einsum",
     "elementwise",
-    "tables",
+    "piecewise_linear",
     "normalisation",
     "reduction",
     "movement",

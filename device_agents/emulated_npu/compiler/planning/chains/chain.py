@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value
 from device_agents.emulated_npu.compiler.graph.regions import size_of
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import is_product
 from device_agents.emulated_npu.compiler.planning.chains.layer_commands import depthwise_constants
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Cut, Geometry, count_tiles, cut_chain
 from device_agents.emulated_npu.compiler.planning.chains.weight_plans import WeightPlan, plan_weights
-from device_agents.emulated_npu.compiler.planning.chains.weights import is_product
 from device_agents.emulated_npu.compiler.planning.memory_places import stored_type
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine

@@ -25,6 +25,12 @@ from device_agents.emulated_npu.compiler.planning.chains.chain import (
     element_type,
     reads_outside,
 )
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
+    WeightBlock,
+    WeightLoad,
+    uses_weight_buffer,
+    weight_operand,
+)
 from device_agents.emulated_npu.compiler.planning.chains.factor_commands import Factors, batches
 from device_agents.emulated_npu.compiler.planning.chains.layer_commands import (
     Buffers,
@@ -34,12 +40,6 @@ from device_agents.emulated_npu.compiler.planning.chains.layer_commands import (
 )
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Tile
 from device_agents.emulated_npu.compiler.planning.chains.weight_plans import WeightPlan
-from device_agents.emulated_npu.compiler.planning.chains.weights import (
-    WeightBlock,
-    WeightLoad,
-    uses_weight_buffer,
-    weight_operand,
-)
 from device_agents.emulated_npu.compiler.planning.memory_places import (
     Buffer,
     dense_strides,

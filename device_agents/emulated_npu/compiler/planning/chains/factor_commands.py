@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.layer_parts import output_channels
 from device_agents.emulated_npu.compiler.graph.regions import Interval, Region, read_region, size_of
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import WeightBlock, weight_operand
 from device_agents.emulated_npu.compiler.planning.chains.layer_commands import (
     Buffers,
     convolve,
     factor_axes,
     view_of_factor,
 )
-from device_agents.emulated_npu.compiler.planning.chains.weights import WeightBlock, weight_operand
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Operand, Space, descriptor_of

@@ -20,7 +20,7 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     size_of,
     window_interval,
 )
-from device_agents.emulated_npu.compiler.planning.chains.weights import VECTOR_BYTES, WeightBlock
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import VECTOR_BYTES, WeightBlock
 from device_agents.emulated_npu.compiler.planning.memory_places import Axes, Buffer, view_operand
 from device_agents.emulated_npu.unit_commands import (
     Activation,

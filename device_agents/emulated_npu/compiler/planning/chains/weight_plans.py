@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
-from device_agents.emulated_npu.compiler.planning.chains.layer_commands import factor_axes
-from device_agents.emulated_npu.compiler.planning.chains.tiling import Geometry
-from device_agents.emulated_npu.compiler.planning.chains.weights import (
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
     WeightLoad,
     column_bytes,
     cut_weights,
@@ -18,6 +16,8 @@ from device_agents.emulated_npu.compiler.planning.chains.weights import (
     packed_bytes,
     uses_weight_buffer,
 )
+from device_agents.emulated_npu.compiler.planning.chains.layer_commands import factor_axes
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Geometry
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 

@@ -24,7 +24,7 @@ from device_agents.emulated_npu.compiler.planning.chains.chain_commands import (
     factor_scale_key,
     weight_key,
 )
-from device_agents.emulated_npu.compiler.planning.chains.weights import WeightBlock, uses_weight_buffer
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import WeightBlock, uses_weight_buffer
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer, buffer_bytes, dense_strides
 from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import place_by_gain
 from device_agents.emulated_npu.compiler.planning.off_chip.trailing import Trails, trails

@@ -23,18 +23,18 @@ from device_agents.emulated_npu.compiler.planning.chains.chain import (
     element_type,
 )
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
+    is_product,
+    packed_bytes,
+    slice_outputs,
+    uses_weight_buffer,
+)
 from device_agents.emulated_npu.compiler.planning.chains.tiling import (
     DividesParts,
     HaloMode,
     NotTileable,
     count_tiles,
     cut_chain,
-)
-from device_agents.emulated_npu.compiler.planning.chains.weights import (
-    is_product,
-    packed_bytes,
-    slice_outputs,
-    uses_weight_buffer,
 )
 from device_agents.emulated_npu.compiler.planning.search.chain_times import ChainTimes, QueueTimes, TimedPlan
 from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS, ChainEstimate, Way, estimate_of

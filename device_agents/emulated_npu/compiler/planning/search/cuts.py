@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
 from device_agents.emulated_npu.compiler.graph.regions import can_cut, cut_axis, is_windowed, read_axis
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import is_product
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Cut, count_tiles
-from device_agents.emulated_npu.compiler.planning.chains.weights import is_product
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.unit_commands import Function
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness.benchmarking.figures import LatencyFigures
+from harness.benchmarking.latency_figures import LatencyFigures
 from harness.network.network_list import RefusedNetwork
 from harness.notebook import BarPlot, LatencyBar, frame, html_table
 from harness.samples import Sample

@@ -35,7 +35,7 @@ _AXIS_OF_ROWS = ("Softmax", "LogSoftmax", "LayerNormalization")
 
 
 @dataclass(frozen=True)
-class KeyedLayer:
+class PlacedLayer:
     """A layer with its key, its context inside a network, and the pattern of its operators if it has several."""
 
     key: str
@@ -45,7 +45,7 @@ class KeyedLayer:
 
 
 @functools.lru_cache(maxsize=1 << 15)
-def keyed_layer(spec: LayerSpec, opset: int) -> KeyedLayer:
+def keyed_layer(spec: LayerSpec, opset: int) -> PlacedLayer:
     """Return the layer as `profile` would cut it from a network in which one kernel executes it; raises BadRow."""
     try:
         network = _network(spec, opset)
@@ -62,7 +62,7 @@ def keyed_layer(spec: LayerSpec, opset: int) -> KeyedLayer:
     rules = [FusionRule(f"network {structure_of(network)}: {group}", 1, 1, "import")] if several else []
     (layer,) = cut(network, rules)
     context = ",".join("chip" for _ in layer.graph.inputs)
-    return KeyedLayer(layer.key.text, layer.op, context, pattern_of(network, network.nodes) if several else "")
+    return PlacedLayer(layer.key.text, layer.op, context, pattern_of(network, network.nodes) if several else "")
 
 
 def _network(spec: LayerSpec, opset: int) -> Network:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from harness.errors import ConfigurationError
 from harness.space.configuration import Configuration
-from harness.space.space import SearchSpace
+from harness.space.space import LayerSpace
 
 if TYPE_CHECKING:
     from harness.space.blocks import AnyBlock
@@ -29,7 +29,7 @@ _POINTS_PER_LAYER = 20
 class SpaceLayers:
     """The layers of a space as `planner.explore` draws them."""
 
-    space: SearchSpace
+    space: LayerSpace
 
     @functools.cached_property
     def _shares(self) -> NDArray[np.float64]:

@@ -1,0 +1,59 @@
+"""The sizes of folders, modules and functions that docs/contributing.md allows."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ("harness", "device_agents")
+MODULES_OF_A_FOLDER, LINES_OF_A_MODULE, LINES_OF_A_FUNCTION, PARAMETERS = 22, 400, 60, 8
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _modules(*folders: str) -> Iterator[Path]:
+    return (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
+
+
+def _has_reason(function: Function, lines: list[str]) -> bool:
+    """Return whether a comment stands right above a function, or first in it, behind the docstring."""
+    first = min([function.lineno, *(one.lineno for one in function.decorator_list)])
+    body = function.body[ast.get_docstring(function) is not None :]
+    return any(lines[at - 2].lstrip().startswith("#") for at in (first, body[0].lineno))
+
+
+def _parameters(function: Function) -> int:
+    named = function.args
+    own = [*named.posonlyargs, *named.args, *named.kwonlyargs]
+    return sum(one.arg not in ("self", "cls") for one in own)
+
+
+def test_folders_hold_about_twenty_modules() -> None:
+    """A folder with more modules than a reader can look over at once has packages instead."""
+    counts = Counter(path.parent.relative_to(ROOT) for path in _modules(*SOURCE, "tests", "benchmarks", "fuzz"))
+    assert len(counts) > 50
+    assert {str(folder): count for folder, count in counts.items() if count > MODULES_OF_A_FOLDER} == {}
+
+
+def test_modules_have_at_most_400_lines() -> None:
+    """A longer module holds two things."""
+    lengths = {path.relative_to(ROOT): len(path.read_text("utf-8").splitlines()) for path in _modules(*SOURCE)}
+    assert {str(path): length for path, length in lengths.items() if length > LINES_OF_A_MODULE} == {}
+
+
+def test_long_functions_and_those_with_many_parameters_have_a_reason() -> None:
+    """A comment says why a function is longer than 60 lines, or why one outside the command line has 9 parameters."""
+    unexplained = []
+    for path in _modules(*SOURCE):
+        text = path.read_text("utf-8")
+        lines, is_command = text.splitlines(), path.is_relative_to(ROOT / "harness" / "cli")
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, Function):
+                continue
+            is_long = (node.end_lineno or node.lineno) - node.lineno >= LINES_OF_A_FUNCTION
+            has_many = not is_command and _parameters(node) > PARAMETERS
+            if (is_long or has_many) and not _has_reason(node, lines):
+                unexplained.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
+    assert unexplained == []
