@@ -35,7 +35,7 @@ class DeviceTiling:
 
     units: parallel units that share the tiles of a layer
     depth: products of a sum computed at a time
-    channels: input channels are padded to a multiple of this, unless there are fewer, as in first layers
+    channels: input channels are padded to a multiple of this; vector units do not pad fewer ones, as of first layers
     tiles: output tiles of its kernels
     skips_padding: taps outside the map take no time, see `work_on_map`
     """
@@ -45,6 +45,11 @@ class DeviceTiling:
     channels: int
     tiles: tuple[Tile, ...] = ALL_TILES
     skips_padding: bool = False
+
+    @property
+    def streams(self) -> bool:
+        """Whether the device processes one pixel at a time."""
+        return all(rows == 1 for rows, _, _ in self.tiles)
 
     def waves(self, arrays: LayerArrays) -> Floats:
         """Return how often all units are filled, (layers, tiles)."""
@@ -56,8 +61,8 @@ class DeviceTiling:
         """Return the depth steps of one tile, (layers,)."""
         on_map = work_on_map(arrays) if self.skips_padding else np.ones(len(arrays))
         channels = arrays.group_channels
-        whole = np.ceil(channels / self.channels) * self.channels
-        padded = arrays.taps * np.where(channels < self.channels, channels, whole)
+        few = (channels < self.channels) & self.streams
+        padded = arrays.taps * np.where(few, channels, np.ceil(channels / self.channels) * self.channels)
         own = arrays.taps * on_map + _RUN * arrays.runs / (arrays.groups * arrays.rows)
         return np.where(arrays.channelwise, own / self.depth, np.ceil(padded / self.depth) * on_map)
 

@@ -36,7 +36,7 @@ def test_waves_by_hand() -> None:
     assert DeviceTiling(2, 16, 1, ((64, 64, 2),)).waves(arrays).tolist() == [[2.0]]
     assert DeviceTiling(4, 16, 1).turns(arrays).tolist() == [3.0]
     assert DeviceTiling(4, 16, 32).turns(arrays).tolist() == [4.0]  # 33 padded to 64
-    assert DeviceTiling(4, 16, 64).turns(arrays).tolist() == [3.0]  # fewer than 64 are not padded
+    assert DeviceTiling(1, 16, 64, ((1, 16, 1),)).turns(arrays).tolist() == [3.0]  # vector units do not pad fewer
 
 
 def test_padded_work_by_hand() -> None:
