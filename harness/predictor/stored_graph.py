@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.array_types import Ints
+from harness.predictor.stored_parameters import METADATA_KEY, require_own_version
 from harness.predictor.tree_model import ENSEMBLE, EnsembleArrays, assemble
 from harness.predictor.trees import VOTES
 
@@ -47,7 +48,7 @@ _NO_TREES = EnsembleArrays(_ZERO, _ZERO, _ZERO_FLOAT, *(_ZERO,) * 5, _ZERO_FLOAT
 
 
 def check_model(content: bytes) -> None:
-    """Raise ValueError unless the content is the model of a predictor."""
+    """Raise ValueError unless the content is the model of a predictor, OtherVersion for that of another version."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -57,8 +58,9 @@ def check_model(content: bytes) -> None:
     except DecodeError as error:
         raise ValueError("it is not an ONNX model") from error
     features = _features_of(model)
-    _check_trees(_take_trees(model), features)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
+    require_own_version(metadata.get(METADATA_KEY, ""))
+    _check_trees(_take_trees(model), features)
     if _canonical(model) != _canonical(assemble(_NO_TREES, features, metadata)):
         raise ValueError("its graph is not that of a predictor")
 

@@ -128,12 +128,20 @@ def text_of(parameters: Parameters) -> str:
     return json.dumps(content, allow_nan=False, separators=(",", ":"))
 
 
-def parameters_from(text: str) -> Parameters:
-    """Read the text of `text_of`; raises OtherVersion for one of another version, and ValueError for any other."""
+def require_own_version(text: str) -> None:
+    """Raise OtherVersion for the parameters of another version; what is no such text is left to `parameters_from`."""
     try:
         version = _Version.model_validate_json(text).schema_version
-        if version != _VERSION:
-            raise OtherVersion(f"its schema version is {version}, this harness reads {_VERSION}")
+    except ValidationError:
+        return
+    if version != _VERSION:
+        raise OtherVersion(f"its schema version is {version}, this harness reads {_VERSION}")
+
+
+def parameters_from(text: str) -> Parameters:
+    """Read the text of `text_of`; raises OtherVersion for one of another version, and ValueError for any other."""
+    require_own_version(text)
+    try:
         content = _Content.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
