@@ -1,14 +1,15 @@
-"""Latencies of chains of layers from windows of a network, and each layer's share of its chain.
+"""Latencies of chains of layers from windows of a network.
 
-A network takes the sum of its chains and of their meetings. A meeting, the time of two chains together minus those of
-each, is charged to both chains in proportion to their own times, with an error for the choice of proportion. Chains
-share errors through common windows, the layers in front of these, and the overhead; the covariance includes them.
+A network takes the sum of its chains, of their meetings, and of the reaches of long windows. A meeting is the time of
+two chains together minus those of each. A saving is charged to the chain whose work it hides, other meetings to both
+chains in proportion to their own times, with an error for the choice. Chains share errors through common windows, the
+layers in front of these, and the overhead; the covariance includes them.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,16 +17,12 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from harness.array_types import Floats
-from harness.latency.chain_queues import ChainLayers, parts_of
-from harness.latency.layer_latency import Latency
+from harness.latency.chain_unknowns import chain_name, is_known, long_windows, meeting_name
 from harness.latency.overhead import COLUMNS, row_of
 from harness.latency.sparse_system import Solution
-from harness.measure.summary import Measurement
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 
-SIGNED = ("chain ", "meeting ", "reach ")
-"""Prefixes of unknowns that may come out negative."""
 LEAST_SHARE = 0.1
 """Least fraction of a chain's own time that it keeps where it overlaps its neighbours."""
 _LEAST_S = 1e-12
@@ -45,20 +42,6 @@ class ChainLatencies:
     charging: Floats
 
 
-@dataclass(frozen=True)
-class LayerShares:
-    """Each layer's share of its chain's latency.
-
-    `chains` are the indices of the chains and `places` the places of the layers, chain by chain; `values` in seconds
-    and `covariance` in s² have their order.
-    """
-
-    chains: tuple[int, ...]
-    places: tuple[tuple[str, str], ...]
-    values: Floats
-    covariance: Floats
-
-
 def chain_equations(
     chains: Sequence[ChainProbes], terms: Mapping[str, OverheadTerms], measured: Collection[str]
 ) -> dict[tuple[str, ...], tuple[str, Mapping[str, float]]]:
@@ -75,64 +58,67 @@ def chain_equations(
         equations[name] = (probe, {**overhead, **Counter(contents)})
 
     for at, (chain, behind) in enumerate(_with_next(chains)):
-        if not _known(chain, measured):
+        if not is_known(chain, measured):
             continue
         front = _front(chain.alone_null)
         if front:
             add((chain.alone_null,), chain.alone_null, *front)
-        add((chain.alone,), chain.alone, *front, _chain(chain))
-        window = chains[at - chain.wider[0] : at + 2 + chain.wider[1]]
-        if behind is None or not _meets(chain, window, measured):
+        add((chain.alone,), chain.alone, *front, chain_name(chain))
+        held = chains[at - chain.wider[0] : at + 2 + chain.wider[1]]
+        if behind is None or not _meets(chain, held, measured):
             continue
         front = _front(chain.meeting_null)
         if front:
             add((chain.meeting_null,), chain.meeting_null, *front)
-        meetings = (_meeting(one, other) for one, other in itertools.pairwise(window))
-        contents = (*front, *map(_chain, window), *meetings)
+        meetings = (meeting_name(one, other) for one, other in itertools.pairwise(held))
+        contents = (*front, *map(chain_name, held), *meetings)
         add((chain.meeting, chain.alone, behind.alone), chain.meeting, *contents)
-    met = {name for _, amounts in equations.values() for name in amounts}
-    for held in _long_windows(chains):
-        probes = (held[0].check, *filter(None, (held[0].check_null,)))
-        if not all(name in measured for name in probes) or not all(_known(one, measured) for one in held):
+    found = {name for _, amounts in equations.values() for name in amounts}
+    for window in long_windows(chains):
+        if not window.is_known(measured) or not found.issuperset(window.inside):
             continue
-        front = _front(held[0].check_null)
+        front = _front(window.null)
         if front:
-            add((held[0].check_null,), held[0].check_null, *front)
-        meetings = (_meeting(one, other) for one, other in itertools.pairwise(held))
-        contents = (*front, *map(_chain, held), *(name for name in meetings if name in met), _reach(held[0]))
-        add((held[0].check, held[0].alone), held[0].check, *contents)
+            add((window.null,), window.null, *front)
+        meetings = (meeting_name(one, other) for one, other in itertools.pairwise(window.held))
+        parts = (*map(chain_name, window.held), *(name for name in meetings if name in found), *window.inside)
+        add((window.probe, window.held[0].alone), window.probe, *front, *parts, window.reach)
+        found.add(window.reach)
     return equations
 
 
 def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainLatencies:
     """Return the chains in the solution, each with its part of its meetings with the previous and the next one.
 
-    What a long window takes beyond its chains and meetings is charged to all of its chains in proportion. A chain left
+    What a long window takes beyond everything else in it is charged to all of its chains in proportion. A chain left
     with less than LEAST_SHARE of its own time keeps that much, and its neighbours are charged the rest: sums over
     networks do not change.
     """
     names = frozenset(solution.names)
-    known = [(chain, behind) for chain, behind in _with_next(chains) if _chain(chain) in names]
-    alone = [solution.index(_chain(chain)) for chain, _ in known]
+    known = [(chain, behind) for chain, behind in _with_next(chains) if chain_name(chain) in names]
+    alone = [solution.index(chain_name(chain)) for chain, _ in known]
     alone_s = np.maximum(solution.values[alone], _LEAST_S)
+    weights = [sum(chain.weight_bytes) for chain, _ in known]
+    byte_s = min((time_s / size for time_s, size in zip(alone_s, weights, strict=True) if size), default=0.0)
     charged = np.zeros((len(known), len(solution.names)))
     charged[range(len(known)), alone] = 1.0
     charging = np.zeros((len(known), len(known)))
     for at, (chain, behind) in enumerate(known):
-        if behind is None or _meeting(chain, behind) not in names:
+        if behind is None or meeting_name(chain, behind) not in names:
             continue
-        meeting = solution.index(_meeting(chain, behind))
+        meeting = solution.index(meeting_name(chain, behind))
         both = [at, at + 1]
         parts = alone_s[both] / alone_s[both].sum()
-        charged[both, meeting] += parts
+        hidden = _hidden(-float(solution.values[meeting]), weights[at + 1] * byte_s)
+        charged[both, meeting] += parts if hidden is None else [1 - hidden, hidden]
         # The meeting's own error is already in the covariance.
         beyond = max(0.0, float(solution.values[meeting] ** 2 - solution.variances[meeting]))
         charging[np.ix_(both, both)] += beyond * parts.prod() * np.array([[1.0, -1.0], [-1.0, 1.0]])
     places = {id(chain): at for at, (chain, _) in enumerate(known)}
-    for held in _long_windows([chain for chain, _ in known]):
-        if _reach(held[0]) not in names:
+    for window in long_windows([chain for chain, _ in known]):
+        if window.reach not in names:
             continue
-        reach, within = solution.index(_reach(held[0])), [places[id(one)] for one in held]
+        reach, within = solution.index(window.reach), [places[id(one)] for one in window.held]
         parts = alone_s[within] / alone_s[within].sum()
         charged[within, reach] += parts
         beyond = max(0.0, float(solution.values[reach] ** 2 - solution.variances[reach]))
@@ -148,95 +134,6 @@ def chain_latencies(chains: Sequence[ChainProbes], solution: Solution) -> ChainL
     return ChainLatencies(tuple(chain for chain, _ in known), values, covariance, charging)
 
 
-def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency]) -> LayerShares:
-    """Divide each chain among its layers by their work in its queues; `layers` are latencies in context by place.
-
-    The covariance is that of the chains and of the charging of their meetings, divided likewise, plus the doubts of
-    `parts_of`, which leave each chain's sum unchanged. A layer not in `layers` counts as an average one of its chain,
-    with a standard error of the same size.
-    """
-    chains = latencies.chains
-    if not chains:
-        return LayerShares((), (), np.zeros(0), np.zeros((0, 0)))
-    owners = [at for at, chain in enumerate(chains) for _ in chain.places]
-    in_context = [_in_context(chain, layers, whole_s) for chain, whole_s in zip(chains, latencies.values, strict=True)]
-    in_queues = ChainLayers(
-        owners,
-        np.concatenate([context_s for context_s, _ in in_context]),
-        [sizes for chain in chains for sizes in chain.borders or [()] * len(chain.places)],
-        np.array([size for chain in chains for size in chain.weight_bytes or [0] * len(chain.places)], float),
-    )
-    of_chains = latencies.covariance + latencies.charging
-    split = parts_of(in_queues, latencies.values, np.sqrt(np.diag(of_chains)))
-    lacking = np.concatenate([lacks for _, lacks in in_context])
-    doubts = np.where(lacking, np.maximum(split.doubts, split.parts), split.doubts) * latencies.values[owners]
-    charged = np.zeros((len(owners), len(chains)))
-    charged[range(len(owners)), owners] = split.parts
-    # An error of one layer is balanced by all layers of its chain in proportion: the chain's sum does not change.
-    within = np.equal.outer(owners, owners)
-    balance = np.eye(len(owners)) - split.parts[:, None] * within
-    covariance = charged @ of_chains @ charged.T + (balance * doubts**2) @ balance.T
-    places = tuple(place for chain in chains for place in chain.places)
-    return LayerShares(tuple(owners), places, charged @ latencies.values, covariance)
-
-
-def check_residuals(
-    chains: Sequence[ChainProbes],
-    solution: Solution,
-    terms: Mapping[str, OverheadTerms],
-    measured: Mapping[str, Measurement],
-) -> dict[str, float]:
-    """Return the relative error of chains and meetings on windows of several chains, by network.
-
-    Errors of one sign add up over a network, others partly cancel: the larger of their sum and the root of their
-    squares counts. It also stands for what still longer windows would show if these windows are part of the fit.
-    """
-    names = frozenset(solution.names)
-    overhead = {name: float(solution.values[solution.index(name)]) for name in COLUMNS if name in names}
-    differences: dict[str, list[float]] = defaultdict(list)
-    whole: dict[str, float] = defaultdict(float)
-    for at, first in enumerate(chains):
-        held = chains[at : at + first.checked]
-        meetings = (_meeting(one, other) for one, other in itertools.pairwise(held))
-        parts = [*map(_chain, held), *(name for name in meetings if name in names or not first.ordered)]
-        nulls = {first.check_null} - {""}
-        if not first.check or not {first.check, *nulls} <= measured.keys() or not names.issuperset(parts):
-            continue
-        left_s = measured[first.check].latency_s - sum(measured[null].latency_s for null in nulls)
-        amounts = dict(zip(COLUMNS, row_of(terms[first.check]), strict=True))
-        for null in nulls:
-            amounts = {name: amounts[name] - one for name, one in zip(COLUMNS, row_of(terms[null]), strict=True)}
-        left_s -= sum(overhead.get(name, 0.0) * amount for name, amount in amounts.items())
-        taken_s = sum(float(solution.values[solution.index(part)]) for part in parts)
-        differences[first.network].append(taken_s - left_s)
-        whole[first.network] += left_s
-    return {
-        network: max(abs(sum(found)), sum(one**2 for one in found) ** 0.5) / whole[network]
-        for network, found in differences.items()
-        if whole[network] > 0
-    }
-
-
-def disagreements(
-    chains: Sequence[ChainProbes], solution: Solution, layers: Mapping[tuple[str, str], Latency]
-) -> dict[str, float]:
-    """Return half the relative difference to its single layers of each network whose windows have no borders.
-
-    `layers` are latencies in context by place. Windows of neighbours and single layers would agree if a layer cost the
-    same in any company. What a window shows of the difference, a longer one would show more of.
-    """
-    names = frozenset(solution.names)
-    found: dict[str, float] = {}
-    for network, group in itertools.groupby(chains, key=lambda chain: chain.network):
-        windows = list(group)
-        known = [chain for chain in windows if _chain(chain) in names and layers.keys() >= {*chain.places}]
-        whole_s = sum(float(solution.values[solution.index(_chain(chain))]) for chain in known)
-        if known and whole_s > 0 and not any(chain.meeting for chain in windows) and len(windows) > 1:
-            singles_s = sum(layers[place].remainder_s for chain in known for place in chain.places)
-            found[network] = abs(singles_s - whole_s) / whole_s / 2
-    return found
-
-
 def _with_next(chains: Sequence[ChainProbes]) -> Iterator[tuple[ChainProbes, ChainProbes | None]]:
     """Yield each chain with the next one, or with None where no window holds both."""
     for chain, behind in itertools.zip_longest(chains, chains[1:]):
@@ -244,45 +141,27 @@ def _with_next(chains: Sequence[ChainProbes]) -> Iterator[tuple[ChainProbes, Cha
         yield chain, behind if follows else None
 
 
-def _long_windows(chains: Sequence[ChainProbes]) -> Iterator[Sequence[ChainProbes]]:
-    """Yield the chains of each check window of a device that chains layers.
-
-    Windows of neighbours have none: on a processor, the differences of long windows are mostly noise.
-    """
-    for at, first in enumerate(chains):
-        held = chains[at : at + first.checked]
-        if first.check and first.ordered and all(one.network == first.network for one in held):
-            yield held
-
-
-def _known(chain: ChainProbes, measured: Collection[str]) -> bool:
-    return chain.alone in measured and (not chain.alone_null or chain.alone_null in measured)
-
-
 def _meets(chain: ChainProbes, window: Sequence[ChainProbes], measured: Collection[str]) -> bool:
     """Return whether the window of a chain's meeting was measured, and all chains and other meetings in it."""
     others = [one for one in window[:-1] if one is not chain]
     windows = (name for one in (chain, *others) for name in (one.meeting, one.meeting_null) if name)
     planned = all(other.meeting and other.wider == (0, 0) for other in others)
-    return planned and all(name in measured for name in windows) and all(_known(one, measured) for one in window)
+    return planned and all(name in measured for name in windows) and all(is_known(one, measured) for one in window)
+
+
+def _hidden(saved_s: float, loading_s: float) -> float | None:
+    """Return the part of a saving that belongs to the chain behind; None without a saving, or without weights behind.
+
+    The device loads the weights of the chain behind while the chain in front computes. If all of `loading_s` is saved,
+    the loads are hidden; if less is, the loads took longer, and the computation in front is hidden behind them.
+    """
+    if saved_s <= 0 or loading_s <= 0:
+        return None
+    return min(1.0, saved_s / loading_s) ** 2
 
 
 def _front(null: str) -> tuple[str, ...]:
     return (f"in front {null}",) if null else ()
-
-
-def _chain(chain: ChainProbes) -> str:
-    return f"chain {chain.alone}"
-
-
-def _reach(first: ChainProbes) -> str:
-    # Two networks may divide one window into chains in two ways.
-    return f"reach {first.check} {first.alone}"
-
-
-def _meeting(chain: ChainProbes, behind: ChainProbes) -> str:
-    # Two networks may divide one window into two chains in two ways.
-    return f"meeting {chain.meeting} {chain.alone} {behind.alone}"
 
 
 def _charged(values: Floats, floors: Floats) -> Floats:
@@ -298,14 +177,3 @@ def _charged(values: Floats, floors: Floats) -> Floats:
         charged[at] = max(available, floors[at])
         lacking = charged[at] - available
     return charged
-
-
-def _in_context(chain: ChainProbes, layers: Mapping[tuple[str, str], Latency], whole_s: float) -> tuple[Floats, Floats]:
-    """Return each layer's time in context, in seconds, and whether it was not measured."""
-    found = [layers.get(place) for place in chain.places]
-    known = [one.latency_s for one in found if one is not None]
-    average_s = sum(known) / len(known) if known else whole_s / len(found)
-    return (
-        np.array([average_s if one is None else one.latency_s for one in found]),
-        np.array([one is None for one in found]),
-    )

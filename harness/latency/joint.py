@@ -16,19 +16,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.array_types import Floats
-from harness.latency.chain_latencies import (
-    SIGNED,
-    LayerShares,
-    chain_equations,
-    chain_latencies,
-    check_residuals,
-    disagreements,
-    shares,
-)
+from harness.latency.chain_latencies import chain_equations, chain_latencies
+from harness.latency.chain_shares import LayerShares, shares
+from harness.latency.chain_unknowns import SIGNED
 from harness.latency.layer_latency import CampaignData, Latency, positive
 from harness.latency.overhead import COLUMNS, Overhead, row_of
 from harness.latency.robust import robust_spread
 from harness.latency.sparse_system import Equation, Solution, solve
+from harness.latency.sum_errors import check_residuals, disagreements, reach_errors
 from harness.measure.summary import Measurement
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import STACK_COPIES, LayerProbes
@@ -84,6 +79,7 @@ def fit_joint(data: CampaignData, overhead: Overhead) -> JointFit:
     at = [solution.index(_in_context(layer)) for layer in layers]
     in_context = _by_chain_place(chains, dict(zip(places, latencies, strict=True)))
     errors = disagreements(chains, solution, in_context) | check_residuals(chains, solution, data.terms, measured)
+    errors |= reach_errors(chains, solution)
     return JointFit(
         places=places,
         latencies=latencies,

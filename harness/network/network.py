@@ -25,6 +25,8 @@ _ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "Hard
 _WRITING_MAPS = _CONVOLUTIONS | _POOLS
 _KEEPING_MAPS = _ACTIVATIONS | {"Add", "Sum", "Mul", "Dropout", "Resize", "QuantizeLinear", "DequantizeLinear"}
 _MAP_AXES = 4
+PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
+"""Operators that read no more of their first input than they return."""
 HELD_CACHES = 4
 """Size of the weights, as a multiple of a core's cache, up to which a network runs as from that cache: the next cache
 is shared and larger, and weights are read from it in order. See docs/method.md for the experiment."""
@@ -195,9 +197,19 @@ class Network:
         return [name for name in node.inputs if name and name not in self.constants and name not in self.fixed]
 
     def constant_bytes(self, nodes: Iterable[Node]) -> int:
-        """Return the size in bytes of the constants that these nodes read, each counted once."""
-        read = {name for node in nodes for name in node.inputs if name in self.constants}
-        return sum(self.constants[name].type.bytes for name in read)
+        """Return the bytes that these nodes read of constants, each counted once; a Gather reads what it returns."""
+        read: dict[str, int] = {}
+        for node in nodes:
+            for slot, name in enumerate(node.inputs):
+                if name in self.constants:
+                    read[name] = max(read.get(name, 0), self._read_bytes(node, slot))
+        return sum(read.values())
+
+    def _read_bytes(self, node: Node, slot: int) -> int:
+        whole = self.constants[node.inputs[slot]].type.bytes
+        if slot or node.op not in PARTIAL_READS:
+            return whole
+        return min(whole, sum(self.types[name].bytes for name in node.outputs if name))
 
     def runs_from_caches(self, cache_bytes: int) -> bool:
         """Return whether the network finds its weights in the caches each time it runs."""

@@ -21,11 +21,9 @@ from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.chain_windows import window_probes
 from harness.probe.probe import Probe
 
-CHECKED = 3
-"""The least number of groups in a window that checks whether chains and meetings add up."""
-MOST_CHECKED, CHECKED_PART = 8, 3
-"""Long networks are checked in windows of up to eight groups and a third of the network: a compiler also moves weights
-and results over more than one chain, which shorter windows do not show."""
+CHECKED, USUAL_CHECKED, MOST_CHECKED = 3, 4, 8
+"""The least, usual and greatest number of groups in a window that checks whether chains and meetings add up: a compiler
+also moves weights and results over more than one chain. Journals of earlier versions hold windows of more than four."""
 WIDER = ((0, 1), (1, 0), (1, 1))
 """Numbers of further chains in front of a pair and behind it, in the order in which such windows are tried."""
 Ask = Callable[[Probe], RuntimeGraph | None]
@@ -56,8 +54,9 @@ class ChainProbes:
     come from outside. `meeting` is "" for the last group, and if `agrees` is false: the device runs the two groups
     together otherwise than in the network, although it runs each of them as there. `wider` is the number of further
     groups in the window `meeting`, in front of this group and behind the next one. `check` is a window of `checked`
-    groups from this one on; such windows tile the network. What they take beyond chains and meetings is charged to all
-    of their chains, and shows how well sums hold.
+    groups from this one on; such windows tile the network. `across` reaches from this group to the end of the next such
+    window. What these windows take beyond everything else in them is charged to all of their chains, and shows how well
+    sums hold.
     `views` are the layers that take no time on the device; the first group has those of the whole network. `borders`
     are the sizes in bytes of the tensors that each layer exchanges with other groups, `weight_bytes` the sizes of its
     weights. `ordered` describes each layer and its place in a chain; windows of neighbours do not have it.
@@ -78,6 +77,8 @@ class ChainProbes:
     ordered: tuple[ChainedLayer, ...] = ()
     wider: tuple[int, int] = (0, 0)
     checked: int = CHECKED
+    across: str = ""
+    across_null: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def plan_chains(
     first = on_device.windows(*([group] for group in groups), *itertools.pairwise(groups))
     alone, pairs = first[: len(groups)], first[len(groups) :]
     meetings = _meetings(alone, pairs)
-    checks = _checks(len(groups), lambda places: on_device.windows(*(groups[one] for one in places)))
+    checks, across = _checks(len(groups), lambda places: on_device.windows(*(groups[one] for one in places)))
     wider = _wider(groups, meetings, lambda joined: on_device.windows(joined)[0])
     meetings |= {at: found for at, (_, found) in wider.items()}
     chained = Chained(layer_flows(network, layers), on_device.views)
@@ -174,10 +175,12 @@ def plan_chains(
                 ordered=described,
                 wider=wider[at][0] if at in wider else (0, 0),
                 checked=checked,
+                across=across[at].ids[0] if at in across else "",
+                across_null=across[at].ids[1] if at in across else "",
             )
         )
-    checking = (window for _, window in checks.values())
-    probes = (probe for one in (*alone, *meetings.values(), *checking) for probe in (one.probe, one.null))
+    long = (*(window for _, window in checks.values()), *across.values())
+    probes = (probe for one in (*alone, *meetings.values(), *long) for probe in (one.probe, one.null))
     return tuple(found), tuple({probe.id: probe for probe in probes if probe}.values())
 
 
@@ -193,19 +196,27 @@ def _meetings(alone: Sequence[_Window], pairs: Sequence[_Window]) -> dict[int, _
     }
 
 
-def _checks(count: int, windows: Callable[[Sequence[slice]], Sequence[_Window]]) -> dict[int, tuple[int, _Window]]:
-    """Return the windows that agree, with their lengths, by their first group.
+def _checks(
+    count: int, windows: Callable[[Sequence[slice]], Sequence[_Window]]
+) -> tuple[dict[int, tuple[int, _Window]], dict[int, _Window]]:
+    """Return the windows that agree, with their lengths, and those across two of them, all by their first group.
 
-    Where a long window does not agree, short ones in its place may.
+    The windows have about equal lengths; where a long one does not agree, a short one in its place may. None is the
+    whole network.
     """
+    parts = max(1, min(-(-count // USUAL_CHECKED), count // CHECKED))
+    bounds = [round(at * count / parts) for at in range(parts + 1)]
     found: dict[int, tuple[int, _Window]] = {}
-    longest = min(MOST_CHECKED, max(CHECKED, count // CHECKED_PART))
-    for length in sorted({longest, CHECKED}, reverse=True):
-        covered = {place for at, (held, _) in found.items() for place in range(at, at + held)}
-        starts = [at for at in range(0, count - length + 1, length) if covered.isdisjoint(range(at, at + length))]
-        tried = zip(starts, windows([slice(at, at + length) for at in starts]), strict=True)
-        found |= {at: (length, window) for at, window in tried if window.agrees}
-    return found
+    whole = [slice(first, last) for first, last in itertools.pairwise(bounds)]
+    short = [slice(one.start, one.start + CHECKED) for one in whole]
+    for lengths in (whole, [one for one in short if one not in whole]):
+        tried = [one for one in lengths if one.start not in found and CHECKED <= one.stop - one.start < count]
+        for one, window in zip(tried, windows(tried), strict=True):
+            if window.agrees:
+                found[one.start] = (one.stop - one.start, window)
+    pairs = [slice(first, last + found[last][0]) for first, last in itertools.pairwise(sorted(found))]
+    pairs = [one for one in pairs if one.stop - one.start <= min(MOST_CHECKED, count - 1)]
+    return found, {one.start: window for one, window in zip(pairs, windows(pairs), strict=True) if window.agrees}
 
 
 def _wider(

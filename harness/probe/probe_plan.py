@@ -171,7 +171,8 @@ def _tilings(cut: CutNetwork) -> Iterator[list[tuple[Probe, ...]]]:
     alone = [(one.alone, one.alone_null) for one in cut.chains]
     meeting = [(one.meeting, one.meeting_null) for one in cut.chains]
     checks = [(one.check, one.check_null) for one in cut.chains]
-    for tiling in (alone, meeting[::2], meeting[1::2], checks):
+    across = [(one.across, one.across_null) for one in cut.chains if one.across]
+    for tiling in (alone, meeting[::2], meeting[1::2], checks, across[::2], across[1::2]):
         if any(window for window, _ in tiling):
             yield [(probes[window], probes[null]) for window, null in tiling if window]
 

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.latency.chain_latencies import SIGNED, ChainLatencies, chain_equations, chain_latencies, shares
+from harness.latency.chain_latencies import ChainLatencies, chain_equations, chain_latencies
+from harness.latency.chain_shares import shares
+from harness.latency.chain_unknowns import SIGNED
 from harness.latency.layer_latency import Latency
 from harness.latency.overhead import COLUMNS
 from harness.latency.sparse_system import Equation, Solution, solve
-from harness.probe.chain_plan import ChainProbes
+from harness.latency.sum_errors import reach_errors
+from harness.probe.chain_plan import ChainedLayer, ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -251,6 +254,70 @@ def test_few_chains_leave_layers_in_doubt() -> None:
         [(0.10125 + 0.16 / 16) * 1e-12, (0.10125 + 0.16 * 9 / 16) * 1e-12]
     )
     assert found.covariance.sum() == pytest.approx(0.16e-12)
+
+
+def described(count: int) -> tuple[list[ChainProbes], dict[str, float]]:
+    """Return chains of 100 us of a chained device without meetings, checked in threes, and the totals of their windows.
+
+    The windows of three take 6 and 9 us less than their chains, and the one across both another 12 us less.
+    """
+    layer = ChainedLayer(0, 0, 0, False)
+    chains = [
+        ChainProbes((("layer", str(at)),), "n", f"alone {at}", "", "", "", False, ordered=(layer,))
+        for at in range(count)
+    ]
+    chains[0] = replace(chains[0], check="check 0", across="across 0")
+    chains[3] = replace(chains[3], check="check 3")
+    seen = {f"alone {at}": 1e-4 for at in range(count)}
+    return chains, seen | {"check 0": 2.94e-4, "check 3": 2.91e-4, "across 0": 5.73e-4}
+
+
+def test_long_windows_are_charged_to_their_chains() -> None:
+    """What windows of three take is charged to their chains, and what one across two of these takes to all of its six.
+
+    Chains of 100 us are charged a third of -6 or -9 us and a sixth of -12 us; the one that is in no window is charged
+    nothing.
+    """
+    chains, seen = described(7)
+    terms = {name: OverheadTerms() for name in seen}
+    equations = chain_equations(chains, terms, seen).values()
+    signed = {name for _, amounts in equations for name in amounts if name.startswith(SIGNED)}
+    held = [
+        Equation({k: v for k, v in amounts.items() if k not in COLUMNS}, seen[one], 1e-9) for one, amounts in equations
+    ]
+    solution = solve(held, signed)
+    found = chain_latencies(chains, solution)
+    assert found.values == pytest.approx([9.6e-5] * 3 + [9.5e-5] * 3 + [1e-4], rel=1e-4)
+    # 12 us of the 573 us that the one window takes, which holds each part of the network twice.
+    assert reach_errors(chains, solution) == {"n": pytest.approx(12 / (573 / 2), rel=1e-3)}
+
+
+@pytest.mark.parametrize(
+    ("weight_bytes", "values_us"),
+    [
+        (
+            400_000,
+            (85.0, 195.0),
+        ),  # the saved 20 us are half of the loads' 40 us: a quarter of it, the square, hides loads
+        (200_000, (100.0, 180.0)),  # all loads are hidden
+        (0, (100 - 20 / 3, 200 - 40 / 3)),
+    ],
+)
+def test_a_saving_is_charged_to_the_chain_whose_work_it_hides(
+    weight_bytes: int, values_us: tuple[float, float]
+) -> None:
+    """Saved time is charged to the chain behind as far as it hides loads of its weights, else to the chain in front.
+
+    The third chain loads 1 MB in 100 us, the fastest of all: 10 bytes in a nanosecond.
+    """
+    chains = [
+        ChainProbes((("layer", "0"),), "n", "alone 0", "", "meeting 0", "", True, weight_bytes=(0,)),
+        ChainProbes((("layer", "1"),), "n", "alone 1", "", "", "", True, weight_bytes=(weight_bytes,)),
+        ChainProbes((("layer", "2"),), "n", "alone 2", "", "", "", True, weight_bytes=(1_000_000,)),
+    ]
+    truth = {"alone 0": 1e-4, "alone 1": 2e-4, "alone 2": 1e-4, "meeting 0": -2e-5}
+    found = chain_latencies(chains, solved(chains, totals(chains, truth), 1e-6))
+    assert found.values == pytest.approx([*(1e-6 * one for one in values_us), 1e-4], rel=1e-3)
 
 
 def test_an_unmeasured_layer_is_as_uncertain_as_it_is_long() -> None:

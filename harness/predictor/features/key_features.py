@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from harness.errors import UsageError
 from harness.network.layers import FEATURE_MAP
-from harness.network.network import ITEM_BYTES
+from harness.network.network import ITEM_BYTES, PARTIAL_READS
 from harness.predictor.features.key_parser import (
     CONVOLUTIONS,
     COPIES,
@@ -36,7 +36,6 @@ from harness.predictor.features.mover_classes import COPY, NORM, class_of_mover
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
 _FOLDED = frozenset({"BatchNormalization", "Affine"})
-PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
 # Chains of operators that exporters write and devices run as one operator, longest first.
 _IDIOMS = (
     (("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "Add"), "LayerNormalization"),

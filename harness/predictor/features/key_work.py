@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 from harness.errors import UsageError
-from harness.predictor.features.key_features import PARTIAL_READS, features_of
+from harness.network.network import PARTIAL_READS
+from harness.predictor.features.key_features import features_of
 from harness.predictor.features.key_parser import KeyOperator, MalformedKey, ParsedKey, Shape, Tensor, parse_key
 
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})

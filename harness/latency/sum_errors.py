@@ -1,0 +1,100 @@
+"""How well chains, meetings and windows of neighbours add up to networks, as longer windows show it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from harness.latency.chain_unknowns import chain_name, long_windows, meeting_name
+from harness.latency.layer_latency import Latency
+from harness.latency.overhead import COLUMNS, row_of
+from harness.latency.sparse_system import Solution
+from harness.measure.summary import Measurement
+from harness.probe.chain_plan import ChainProbes
+from harness.probe.overhead_terms import OverheadTerms
+
+
+def reach_errors(chains: Sequence[ChainProbes], solution: Solution) -> dict[str, float]:
+    """Return the relative error of sums of chains and meetings by network, as the longest windows show it.
+
+    It is what windows across two others take beyond these, or, where a network has none, what windows take beyond
+    chains and meetings: it stands for what still longer windows would show.
+    """
+    names = frozenset(solution.names)
+
+    def seconds(contents: Iterable[str]) -> float:
+        return sum(float(solution.values[solution.index(name)]) for name in contents if name in names)
+
+    beyond: dict[tuple[str, bool], list[tuple[float, float]]] = defaultdict(list)
+    for window in long_windows(chains):
+        if window.reach in names:
+            meetings = (meeting_name(one, other) for one, other in itertools.pairwise(window.held))
+            whole_s = seconds((*map(chain_name, window.held), *meetings, *window.inside, window.reach))
+            reach_s = seconds([window.reach])
+            # Windows across others hold each chain twice.
+            share = 2 if window.inside else 1
+            beyond[window.held[0].network, bool(window.inside)].append((reach_s, whole_s / share))
+    longest = dict(sorted(beyond.items()))
+    return {network: _error_of_sum(found) for (network, _), found in longest.items()}
+
+
+def check_residuals(
+    chains: Sequence[ChainProbes],
+    solution: Solution,
+    terms: Mapping[str, OverheadTerms],
+    measured: Mapping[str, Measurement],
+) -> dict[str, float]:
+    """Return the relative error of sums of windows of neighbours on windows of several of them, by network."""
+    names = frozenset(solution.names)
+    overhead = {name: float(solution.values[solution.index(name)]) for name in COLUMNS if name in names}
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for at, first in enumerate(chains):
+        held = chains[at : at + first.checked]
+        parts = [*map(chain_name, held), *(meeting_name(one, other) for one, other in itertools.pairwise(held))]
+        nulls = {first.check_null} - {""}
+        is_measured = {first.check, *nulls} <= measured.keys() and names.issuperset(parts)
+        if first.ordered or not first.check or not is_measured:
+            continue
+        left_s = measured[first.check].latency_s - sum(measured[null].latency_s for null in nulls)
+        amounts = dict(zip(COLUMNS, row_of(terms[first.check]), strict=True))
+        for null in nulls:
+            amounts = {name: amounts[name] - one for name, one in zip(COLUMNS, row_of(terms[null]), strict=True)}
+        left_s -= sum(overhead.get(name, 0.0) * amount for name, amount in amounts.items())
+        taken_s = sum(float(solution.values[solution.index(part)]) for part in parts)
+        found[first.network].append((taken_s - left_s, left_s))
+    return {
+        network: _error_of_sum(windows) for network, windows in found.items() if sum(left for _, left in windows) > 0
+    }
+
+
+def disagreements(
+    chains: Sequence[ChainProbes], solution: Solution, layers: Mapping[tuple[str, str], Latency]
+) -> dict[str, float]:
+    """Return half the relative difference to its single layers of each network whose windows have no borders.
+
+    `layers` are latencies in context by place. Windows of neighbours and single layers would agree if a layer cost the
+    same in any company. What a window shows of the difference, a longer one would show more of.
+    """
+    names = frozenset(solution.names)
+    found: dict[str, float] = {}
+    for network, group in itertools.groupby(chains, key=lambda chain: chain.network):
+        windows = list(group)
+        known = [chain for chain in windows if chain_name(chain) in names and layers.keys() >= {*chain.places}]
+        whole_s = sum(float(solution.values[solution.index(chain_name(chain))]) for chain in known)
+        if known and whole_s > 0 and not any(chain.meeting for chain in windows) and len(windows) > 1:
+            singles_s = sum(layers[place].remainder_s for chain in known for place in chain.places)
+            found[network] = abs(singles_s - whole_s) / whole_s / 2
+    return found
+
+
+def _error_of_sum(windows: Sequence[tuple[float, float]]) -> float:
+    """Return the relative error of a sum, from the differences and times of its windows in seconds.
+
+    Errors of one sign add up over a network, others partly cancel: the larger of their sum and the root of their
+    squares counts.
+    """
+    differences, times_s = zip(*windows, strict=True)
+    error: float = max(abs(sum(differences)), math.hypot(*differences)) / sum(times_s)
+    return error
