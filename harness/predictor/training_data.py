@@ -27,8 +27,6 @@ _EXTREME_SHARE = 0.1
 _CAP = 0.5
 _JUDGED_SHARE = 0.6
 """The share of layers that a way must be able to learn from: each part leaves fewer than all of them."""
-_CLEARLY = 1.03
-"""Trees are chosen if they are clearly better: a roofline alone is simpler, and limits hold it, too."""
 
 Grow = Callable[[FeatureMatrix, Floats, int], Corrector]
 WAYS: Mapping[str, Grow] = {"none": no_trees, "voting": grow_voting}
@@ -175,4 +173,4 @@ def best_way(folds: Sequence[HeldOutPredictions], operator: str) -> str:
         return float(np.mean(np.minimum(np.abs(errors), _CAP)))
 
     tried = ["none", *ways_for(round(_JUDGED_SHARE * sum(index.size for index in own)), tuple(WAYS))]
-    return min(tried, key=lambda name: mean_error(name) * (1.0 if name == "none" else _CLEARLY))
+    return min(tried, key=mean_error)
