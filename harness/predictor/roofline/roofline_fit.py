@@ -18,7 +18,7 @@ from harness.predictor.features.offset_names import DEVICE
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline import SIDES, Inputs, Roofline, forward
 
-_HUBER = 0.1
+_HUBER = 0.05
 _PULL_DEVICE = 3e-3
 _PULL_OFFSET = 0.03
 _FINER = 2.0
