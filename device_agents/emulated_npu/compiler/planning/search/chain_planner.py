@@ -18,7 +18,13 @@ from device_agents.emulated_npu.compiler.planning.chains.sampled_reads import wi
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, NotTileable
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import ChainKeys
 from device_agents.emulated_npu.compiler.planning.search.chain_search import ChainSearch
-from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS, Assumption, ChainEstimate, Choice, Way
+from device_agents.emulated_npu.compiler.planning.search.choices import (
+    ASSUMPTIONS,
+    Assumption,
+    ChainEstimate,
+    Choice,
+    Way,
+)
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
