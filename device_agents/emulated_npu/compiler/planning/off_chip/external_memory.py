@@ -240,7 +240,7 @@ class ExternalMemory:
                     loads = plan.weights[layer.index].loads
                     blocks = tuple(block for load in loads for block in load.blocks)
                     # Slices of a layer by rows have the same weights, and so have the steps of a recurrent network.
-                    same = (id(layer.weights), id(layer.scale_shift), layer.groups, layer.matrix, blocks)
+                    same = (layer.weights, layer.scale_shift, layer.groups, layer.matrix, blocks)
                     if same not in known:
                         size = blocks[-1].offset + blocks[-1].bytes
                         known[same] = self._reserve(size)
