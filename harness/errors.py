@@ -245,3 +245,7 @@ class RegressionFound(HarnessError, exit_code=7, fault="device"):
 
 class Interrupted(HarnessError, exit_code=130, fault="user", retry_helps=True):
     """The user stopped the command; the samples so far are kept."""
+
+
+class DamagedTableWarning(UserWarning):
+    """A folder of a table is left out because it lacks its manifest."""

@@ -45,20 +45,20 @@ def tables_section(run: Run) -> Section:
         paths = {size: publish(_of_size(known, size), folder).path for size in sizes}
         reading = {
             f"load and look up {LOOKUPS}": grow(sizes, lambda size: _reading(paths[size], size), run.repeats),
-            "the same without the index": grow(sizes, lambda size: _reading(paths[size], size, ""), run.repeats),
+            "the same without the cache": grow(sizes, lambda size: _reading(paths[size], size, ""), run.repeats),
         }
-    indexed, bare = reading.values()
+    noted, bare = reading.values()
     building = _building(run, lists)
     text = (
-        f"CPU time, medians of {run.repeats} in turns. The cache keeps an index of a large table:\n\n"
+        f"CPU time, medians of {run.repeats} in turns. The cache notes that a large table was checked:\n\n"
         f"{growth_table('entries', reading)}\n\n`harness lut build`, and two of its steps; `joint` has a covariance of "
         f"all layers:\n\n{growth_table('entries', building)}"
     )
     return Section(
         text,
         (
-            reached_linear("entries: load a table, look up 60", indexed),
-            reached_linear("entries: load a table without its index", bare),
+            reached_linear("entries: load a table, look up 60", noted),
+            reached_linear("entries: load a table without the cache", bare),
         ),
     )
 

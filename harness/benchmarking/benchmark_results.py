@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness.benchmarking.latency_figures import LatencyFigures
+from harness.measure.noise.machine_noise import MachineNoise
 from harness.network.network_list import RefusedNetwork
 from harness.notebook import BarPlot, LatencyBar, frame, html_table
 from harness.samples import Sample
@@ -25,7 +26,7 @@ class BenchmarkedNetwork:
     the first run. `before_bytes` is the worker's resident set before it loads the network, `peak_bytes` the largest one
     until its first run ends, and `loaded_bytes` the one after it; all contain the runtime's arena. `power_w` is the
     mean power while it runs and `energy_j` the energy of one run. What the device does not report is None. Load times
-    are medians over processes, memory is the largest value.
+    are medians over processes, memory is the largest value. `machine` is the verdict on the machine meanwhile.
     """
 
     network: str
@@ -42,6 +43,7 @@ class BenchmarkedNetwork:
     peak_bytes: int | None
     power_w: float | None
     energy_j: float | None
+    machine: MachineNoise
     processes: tuple[tuple[Sample, ...], ...] = field(repr=False)
 
     @property
@@ -54,7 +56,7 @@ class BenchmarkedNetwork:
     def figures(self) -> dict[str, Any]:
         """All figures by name, without samples."""
         kept = {name: value for name, value in vars(self).items() if name not in ("latency", "processes")}
-        return {**kept, **asdict(self.latency)}
+        return {**kept, **asdict(self.latency), "machine": self.machine.text}
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,14 @@ class Benchmark:
     device: str
     networks: tuple[BenchmarkedNetwork, ...]
     refused_networks: tuple[RefusedNetwork, ...] = ()
+
+    @property
+    def machine(self) -> str:
+        """The verdict on the machine: of the network that it disturbed most where they differ."""
+        found = {one.machine.text for one in self.networks}
+        worst = max(self.networks, key=lambda one: (len(one.machine.reasons) > 0, one.machine.resolution or 0.0))
+        which = f" ({worst.label}, the worst of {len(self.networks)})" if len(found) > 1 else ""
+        return f"{worst.machine.text}{which}"
 
     def samples(self) -> Iterator[dict[str, Any]]:
         """Yield each timed run as one row, in order; `process` counts the processes from 0."""
@@ -86,7 +96,8 @@ class Benchmark:
         return BarPlot(f"{self.device}: median latency, whiskers to the 99th percentile", tuple(bars))
 
     def _repr_html_(self) -> str:
-        return html_table(f"Benchmark on {self.device}", HEADER, [cells(one) for one in self.networks])
+        rows = [*(cells(one) for one in self.networks), (f"machine: {self.machine}", *[""] * (len(HEADER) - 1))]
+        return html_table(f"Benchmark on {self.device}", HEADER, rows)
 
 
 HEADER = (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.benchmarking.benchmark_results import Benchmark, BenchmarkedNetwork
-from harness.benchmarking.latency_figures import LatencyFigures, State, latencies_s, mean_power_w, reported_clock
+from harness.benchmarking.latency_figures import LatencyFigures, latencies_s, mean_power_w, reported_clock
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.overrides import Variant
 from harness.device.session import LoadReport
@@ -19,8 +19,12 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.fusion.cutting import refused_by_device
 from harness.measure.journal.journal import Journal
+from harness.measure.journal.records import Campaign
+from harness.measure.noise.campaign_noise import ProcessNoise, judge_processes
+from harness.measure.noise.machine_noise import between_processes
+from harness.measure.noise.quiet_phases import phases_of
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Observer, ignore, notes_of
+from harness.measure.progress import DONE, Observer, begin, ignore, notes_of, part_of
 from harness.network.model_references import Models, model_references
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
@@ -44,8 +48,13 @@ class _Process:
     samples: tuple[Sample, ...]
     clock: str
     report: LoadReport
-    states: Sequence[State]
-    cores: int
+    noise: ProcessNoise
+
+    @property
+    def power_w(self) -> float | None:
+        """The mean power of the device meanwhile."""
+        cores = self.noise.fingerprint.get("cores", "")
+        return mean_power_w(self.noise.states, int(cores) if cores.isdigit() else 0)
 
 
 @dataclass(frozen=True)
@@ -58,18 +67,25 @@ class _Bench:
     processes: int
     wait_s: float
     observe: Observer
+    count: int
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def measure(self, network: Network, variant: Variant) -> list[_Process] | RefusedNetwork:
-        """Measure a network in each process; the first refusal of the device ends it."""
+    def measure(self, network: Network, variant: Variant, done: int) -> list[_Process] | RefusedNetwork:
+        """Measure a network in each process, after `done` others; the first refusal of the device ends it."""
         probe = network_probe(network)
         found: list[_Process] = []
         with Journal(self.workspace.journal) as journal:
             for number in range(self.processes):
-                patience = Patience(self.wait_s, self.observe, self.stop)
+                observe = part_of(
+                    self.observe,
+                    "measuring",
+                    min(self.count, done) * self.processes + number,
+                    self.count * self.processes,
+                )
+                patience = Patience(self.wait_s, observe, self.stop)
                 with (
                     lease_when_free(variant.device(self.device), patience, "validation") as session,
-                    leased_run(session, self.device, journal, self.observe, self.stop, variant) as run,
+                    leased_run(session, self.device, journal, observe, self.stop, variant) as run,
                 ):
                     one = self._in_process(run, probe, number)
                 if isinstance(one, str):
@@ -85,14 +101,19 @@ class _Bench:
         refused = run.journal.probes(campaign.id)[probe.id].refused
         if refused:
             return refused
-        samples, cores = run.journal.samples_of(campaign.id, probe.id), run.fingerprint.get("cores", "")
         return _Process(
-            tuple(samples[: self.runs]),
+            tuple(run.journal.samples_of(campaign.id, probe.id)[: self.runs]),
             campaign.clock,
             run.session.load_reports.get(probe.id, LoadReport()),
-            run.journal.states(campaign.id),
-            int(cores) if cores.isdigit() else 0,
+            _noise(run, campaign),
         )
+
+
+def _noise(run: DeviceRun, campaign: Campaign) -> ProcessNoise:
+    """Return the noise of a process on the clock of its percentiles."""
+    clock = reported_clock(campaign.clock)
+    slow_share = phases_of(run.journal.taken_samples(campaign.id), clock).slow_share
+    return ProcessNoise.of(run.journal, campaign, clock, slow_share)
 
 
 # One keyword for each option of `harness benchmark`, and two for the call itself, as in `harness.profile`.
@@ -129,14 +150,17 @@ def benchmark(
     variants = [Variant(batch, count) for batch in batches for count in threads]
     for variant in variants:
         variant.device(chosen)  # raises before anything is measured
-    bench = _Bench(chosen, workspace, runs, processes, wait_s, observe, stop or threading.Event())
+    count = len(references) * len(variants)
+    bench = _Bench(chosen, workspace, runs, processes, wait_s, observe, count, stop or threading.Event())
     found: list[BenchmarkedNetwork] = []
     refused: list[RefusedNetwork] = []
     for batch in batches:
+        begin(observe, "reading networks", len(references))
         read = read_networks(references, dims, batch=batch, strict=strict, note=note)
         refused += read.refused
         _measure_all(bench, read.networks, [one for one in variants if one.batch == batch], found, refused, note)
     check_refused(refused, len(found), strict=strict)
+    observe(DONE)
     return Benchmark(chosen.name, tuple(found), tuple(dict.fromkeys(refused)))
 
 
@@ -151,7 +175,7 @@ def _measure_all(
     """Measure networks with each variant, and add each to those found or refused."""
     for network in networks:
         for variant in variants:
-            measured = bench.measure(network, variant)
+            measured = bench.measure(network, variant, len(found) + len(refused))
             if isinstance(measured, RefusedNetwork):
                 refused.append(measured)
                 note_refused([measured], note)
@@ -177,7 +201,8 @@ def _plan(probe: Probe, runs: int) -> tuple[ProbePlan, RepeatPolicy]:
 def _summary(name: str, variant: Variant, processes: Sequence[_Process]) -> BenchmarkedNetwork:
     clock, reports = processes[0].clock, [one.report for one in processes]
     latency = LatencyFigures.of([value for one in processes for value in latencies_s(one.samples, clock)])
-    powers = [mean_power_w(one.states, one.cores) for one in processes]
+    powers = [one.power_w for one in processes]
+    medians_s = [LatencyFigures.of(latencies_s(one.samples, clock)).p50_s for one in processes]
     power_w = None if None in powers else statistics.fmean(one for one in powers if one is not None)
     return BenchmarkedNetwork(
         network=name,
@@ -194,6 +219,7 @@ def _summary(name: str, variant: Variant, processes: Sequence[_Process]) -> Benc
         peak_bytes=_largest([one.peak_bytes for one in reports]),
         power_w=power_w,
         energy_j=None if power_w is None else power_w * latency.mean_s,
+        machine=judge_processes([one.noise for one in processes], reported_clock(clock), between_processes(medians_s)),
         processes=tuple(one.samples for one in processes),
     )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Annotated, Any, TextIO
 
@@ -16,8 +18,8 @@ import typer
 
 from harness.cli.options.invocation import remember
 from harness.cli.options.result_files import ResultCommand
-from harness.cli.terminal.output import print_error
-from harness.errors import ConfigurationError, HarnessError, InputError, Interrupted
+from harness.cli.terminal.output import note, print_error
+from harness.errors import ConfigurationError, DamagedTableWarning, HarnessError, InputError, Interrupted
 from harness.version import VERSION
 
 EXIT_CODES = """
@@ -95,7 +97,8 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="replace")
     try:
         try:
-            program(sys.argv[1:] if arguments is None else arguments)(arguments, prog_name="harness")
+            with _warnings_as_notes():
+                program(sys.argv[1:] if arguments is None else arguments)(arguments, prog_name="harness")
         except SystemExit as end:
             if isinstance(end.__context__, BrokenPipeError):  # click's own code for it is 1
                 raise end.__context__ from None
@@ -117,6 +120,23 @@ def main(arguments: list[str] | None = None) -> None:
         why = f"{type(error).__name__}: {error}"
         bug = HarnessError("This is a bug in harness", why=why, next_step="Run `harness --debug …` and report it")
         _end(bug, error)
+
+
+@contextlib.contextmanager
+def _warnings_as_notes() -> Iterator[None]:
+    """Print warnings of harness as lines beside the result, each once."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def shown(message: Warning | str, category: type[Warning], *place: Any, **also: Any) -> None:
+            if issubclass(category, DamagedTableWarning):
+                note(f"warning: {message}")
+            else:
+                show(message, category, *place, **also)
+
+        warnings.showwarning = shown
+        warnings.simplefilter("default", DamagedTableWarning)
+        yield
 
 
 def _discard(stream: TextIO) -> None:

@@ -13,6 +13,7 @@ from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import result_file
 from harness.cli.terminal.output import note, print_json, print_table, write_csv
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt
+from harness.text import printable
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -100,10 +101,11 @@ def benchmark(
         from harness.report.html import write_figure
         from harness.report.sweep_plot import sweep_plot
 
-        write_figure(files.html, *sweep_plot(found))
+        write_figure(files.html, *sweep_plot(found), notes=[f"The machine meanwhile: {found.machine}."])
     if json:
         refused = [asdict(one) for one in found.refused_networks]
-        print_json(device=found.device, networks=[one.figures for one in found.networks], refused_networks=refused)
+        networks = [{**one.figures, "machine": asdict(one.machine)} for one in found.networks]
+        print_json(device=found.device, networks=networks, refused_networks=refused)
     else:
         _show(found)
     if found.refused_networks:
@@ -115,6 +117,7 @@ def _show(found: Benchmark) -> None:
 
     print_table(HEADER, [cells(one) for one in found.networks])
     print(f"device: {found.device}  clock: {', '.join(sorted({one.clock for one in found.networks}))}")
+    print(printable(f"machine: {found.machine}", 500))
     if any(one.latency.runs < _RUNS_OF_P99 for one in found.networks):
         note(f"With fewer than {_RUNS_OF_P99} runs, p99 is the longest one")
     if all(one.peak_bytes is None for one in found.networks):

@@ -10,7 +10,7 @@ import typer
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_words
 from harness.cli.terminal.output import note, print_json
-from harness.cli.terminal.progress import show_progress, stop_on_interrupt
+from harness.cli.terminal.progress import LINE_EVERY_S, show_progress, stop_on_interrupt
 from harness.workspace import find_workspace
 
 DEMO_DEVICE = "npu01"
@@ -45,18 +45,21 @@ def demo(
     found, wait_s = find_workspace(workspace), arguments.parse_wait(wait) or 0.0
     find_device(load_inventory(found.devices), device)
     started_s = time.monotonic()
-    with show_progress(device) as observe, stop_on_interrupt() as stop:
+    with stop_on_interrupt() as stop:
         note(f"1/4 profile: every layer of {', '.join(DEMO_NETWORKS)} on {device}, each with an auxiliary layer")
-        measured = profile(DEMO_NETWORKS, device=device, workspace=found, wait_s=wait_s, observe=observe, stop=stop)
+        with show_progress(f"profile {device}") as observe:
+            measured = profile(DEMO_NETWORKS, device=device, workspace=found, wait_s=wait_s, observe=observe, stop=stop)
         note(
             f"2/4 lut build: {measured.samples:,} samples of {measured.probes} probes,"
             f" {measured.device_seconds:.1f} s on the device"
         )
-        table = build_lut(device, workspace=found)
+        with show_progress(f"lut build {device}", quiet_s=LINE_EVERY_S, by_thread=False) as observe:
+            table = build_lut(device, workspace=found, observe=observe)
         note(f"3/4 estimate and validate: {len(table.entries)} entries in {table.path}")
-        result = validate(
-            DEMO_NETWORKS, device=device, workspace=found, naive=True, wait_s=wait_s, observe=observe, stop=stop
-        )
+        with show_progress(f"validate {device}") as observe:
+            result = validate(
+                DEMO_NETWORKS, device=device, workspace=found, naive=True, wait_s=wait_s, observe=observe, stop=stop
+            )
     path = found.reports / "demo.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     networks = read_keyed_networks(DEMO_NETWORKS, table.rules)

@@ -23,28 +23,31 @@ MarkedHealth = Literal["unknown", "maintenance", "retired"]
 
 @app.command("list")
 def list_devices(directory: arguments.WorkspaceFolder = None, json: arguments.Json = False) -> None:
-    """List the built-in devices and those in devices.toml, with their health.
+    """List the built-in devices and those in devices.toml, with their health and its reason.
 
     Example: harness devices list
     """
     from harness.device.inventory import load_inventory
-    from harness.fleet.store import FleetStore
+    from harness.fleet.store import FleetStore, never_measured
 
     workspace = find_workspace(directory)
     inventory = load_inventory(workspace.devices)
     if workspace.fleet.exists():
         with FleetStore(workspace.fleet) as store:
-            health = {name: store.health(name) for name in inventory}
+            health = [store.health(name) for name in inventory]
     else:
-        health = {}
+        health = [never_measured(name) for name in inventory]
+    known = list(zip(inventory.values(), health, strict=True))
     if json:
-        print_json(devices=[{**_facts(one), "health": _health(health.get(one.name))} for one in inventory.values()])
+        print_json(
+            devices=[{**_facts(one), "health": held.health, "health_reason": held.reason} for one, held in known]
+        )
         return
     rows = [
-        (one.name, one.backend, one.transport.kind, one.board, ",".join(one.groups), _health(health.get(one.name)))
-        for one in inventory.values()
+        (one.name, one.backend, one.transport.kind, one.board, ",".join(one.groups), held.health, held.reason)
+        for one, held in known
     ]
-    print_table(("device", "backend", "transport", "board", "groups", "health"), rows, left=6)
+    print_table(("device", "backend", "transport", "board", "groups", "health", "because"), rows, left=7)
 
 
 @app.command()
@@ -164,10 +167,6 @@ def golden(
 def _origin(band: Any) -> str:
     sessions = len(band.latencies_s)
     return f"from {sessions} session{'s' * (sessions > 1)}, {band.learnt}" if sessions else band.learnt
-
-
-def _health(known: Any) -> str:
-    return known.health if known is not None else "unknown"
 
 
 def _facts(device: Any) -> dict[str, Any]:

@@ -106,11 +106,14 @@ def estimate(
             _show_layers(network, work, view)
         print(f"table: {printable(table.name)}  method: {table.method}  clock: {clock_name(table.clock)}")
     _note_source(table, by_default=choice.lut is None)
-    if not allow_partial and any(network.unknown for network in found):
-        _raise_for(
-            found, _uncovered(found, table.device + variant.options(), _more_covered(found, models, table, reading))
-        )
-    _raise_for(found, None)
+    uncovered = None
+    if any(network.unknown for network in found):
+        covering = _covering(found, models, table, reading)
+        if not allow_partial:
+            uncovered = _uncovered(found, table.device + variant.options(), covering)
+        elif covering:
+            note(covering)
+    _raise_for(found, uncovered)
 
 
 _SHOWN = 10
@@ -255,10 +258,8 @@ def _raise_for(found: NetworkEstimates, uncovered: CoverageError | None) -> None
         raise uncovered
 
 
-def _more_covered(
-    found: NetworkEstimates, models: Sequence[str], table: Lut, reading: arguments.Reading
-) -> tuple[str, int] | None:
-    """Return the name of the package's table if it has more layers of the networks, and how many it lacks."""
+def _covering(found: NetworkEstimates, models: Sequence[str], table: Lut, reading: arguments.Reading) -> str:
+    """Return the advice to use the package's table if it has more layers of the networks, else nothing."""
     from harness.device.overrides import Variant
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.published_tables import is_published
@@ -267,17 +268,18 @@ def _more_covered(
 
     published = None if is_published(table) else published_lut(table.device, Variant(reading.batch, reading.threads))
     if published is None:
-        return None
+        return ""
     read = read_keyed_networks(models, published.rules, reading.dims, batch=reading.batch)
     lacking = _lacking(NetworkEstimates.of(read, published))
-    return (published.name, lacking) if lacking < _lacking(found) else None
+    has = f"lacks {counted(lacking, 'layer')} of them" if lacking else "has all layers"
+    return f"Give --lut {published.name}, the published table, which {has}" if lacking < _lacking(found) else ""
 
 
 def _lacking(found: Sequence[NetworkEstimate]) -> int:
     return sum(len(network.unknown) for network in found)
 
 
-def _uncovered(found: Sequence[NetworkEstimate], device: str, more_covered: tuple[str, int] | None) -> CoverageError:
+def _uncovered(found: Sequence[NetworkEstimate], device: str, covering: str) -> CoverageError:
     for network in found:
         for layer in network.unknown[:_SHOWN]:
             note(f"not in the table: {network.name}: {layer.name} ({layer.op})")
@@ -286,10 +288,8 @@ def _uncovered(found: Sequence[NetworkEstimate], device: str, more_covered: tupl
     names = ", ".join(network.name for network in found if network.unknown)
     unknown = _lacking(found)
     step = f"Run `harness profile --device {device}` on them and build the table again, or give --allow-partial"
-    if more_covered is not None:
-        name, lacking = more_covered
-        has = f"lacks {counted(lacking, 'layer')} of them" if lacking else "has all layers"
-        step = f"Give --lut {name}, the published table, which {has}. Or run{step.removeprefix('Run')}"
+    if covering:
+        step = f"{covering}. Or run{step.removeprefix('Run')}"
     verb = "is" if unknown == 1 else "are"
     return CoverageError(f"{counted(unknown, 'layer')} of {names} {verb} not in the table", next_step=step)
 

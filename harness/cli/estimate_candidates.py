@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,10 +13,12 @@ import typer
 from harness.cli.options import arguments
 from harness.cli.options.result_files import result_file
 from harness.cli.terminal.output import interval_ms, note, print_json, print_table, write_result
+from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.errors import CoverageError, UsageError
 from harness.text import clock_name, latency_s, milliseconds, printable
 
 if TYPE_CHECKING:
+    from harness.measure.progress import Observer
     from harness.search.candidates import Span
     from harness.search.ranking import Ranking, Wanted
     from harness.search.search_space import SearchSpace
@@ -81,9 +83,11 @@ def estimate_candidates(
     wanted = Wanted(options.best, _bound_s(options.under))
     table = open_table(choice.device, choice.lut, workspace, Variant(reading.batch, reading.threads))
     space = SearchSpace.read(options.space, reading.dims, reading.batch)
-    spans = _spans(options, space)
+    count, spans = _spans(options, space)
     estimator = SpaceEstimator.of(space, table)
-    found = best_of(_rankings(options.engine, estimator, spans, wanted), wanted)
+    with show_progress("estimate", quiet_s=LINE_EVERY_S, by_thread=False) as observe:
+        rankings = _watched(_rankings(options.engine, estimator, spans, wanted), count, observe)
+        found = best_of(rankings, wanted)
     if options.output is not None:
         write_result(options.output, _npy(found))
     if json:
@@ -108,7 +112,8 @@ def estimate_candidates(
     _raise_unknown(found)
 
 
-def _spans(options: SpaceOptions, space: SearchSpace) -> Iterator[Span]:
+def _spans(options: SpaceOptions, space: SearchSpace) -> tuple[int, Iterator[Span]]:
+    """Return the number of candidates, and their spans."""
     from harness.search.candidates import array_spans, random_count, random_spans, read_candidates, read_scores
 
     text = options.candidates or ""
@@ -116,11 +121,24 @@ def _spans(options: SpaceOptions, space: SearchSpace) -> Iterator[Span]:
     if count is not None:
         if options.scores is not None:
             raise UsageError("Random candidates have no scores", next_step="Give --candidates FILE.npy with --scores")
-        return random_spans(count, space.sizes, options.seed)
+        return count, random_spans(count, space.sizes, options.seed)
     rows = read_candidates(Path(text), len(space.sizes))
     if not len(rows):
         raise UsageError(f"{text[:80]} has no candidates")
-    return array_spans(rows, None if options.scores is None else read_scores(options.scores, len(rows)))
+    scores = None if options.scores is None else read_scores(options.scores, len(rows))
+    return len(rows), array_spans(rows, scores)
+
+
+def _watched(rankings: Iterable[Ranking], candidates: int, observe: Observer) -> Iterator[Ranking]:
+    """Yield rankings of spans, and report how many of the candidates are ranked."""
+    from harness.measure.progress import DONE, steps_of
+    from harness.search.candidates import SPAN
+
+    show = steps_of(observe, "ranking spans of candidates")
+    for done, ranking in enumerate(rankings, start=1):
+        yield ranking
+        show(done, -(-candidates // SPAN))
+    observe(DONE)
 
 
 def _rankings(engine: str, estimator: SpaceEstimator, spans: Iterator[Span], wanted: Wanted) -> Iterator[Ranking]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.measure.profiling import DryRun, ProfileResult
     from harness.measure.progress import Observer
     from harness.measure.request import ProfileRequest
-    from harness.space.exploration import SpaceProfile
+    from harness.space.space_profile import SpaceProfile
     from harness.workspace import Workspace
 
 _STOPPED = {
@@ -84,7 +84,7 @@ def _observers(requests: Sequence[ProfileRequest]) -> Iterator[Callable[[Profile
         with show_progress(f"profile {requests[0].device}") as only:
             yield lambda _: only
     else:
-        lines = {request.device: show_lines(request.device) for request in requests}
+        lines = {one.device: show_lines(one.device, command=f"profile {one.device}") for one in requests}
         yield lambda request: lines[request.device]
 
 

@@ -68,7 +68,7 @@ def report(
             read = read_keyed_networks(
                 chosen,
                 table.rules,
-                reading.dims,
+                reading.dims or (last.dims if last and not models else {}),
                 batch=reading.batch,
                 strict=reading.strict,
                 note=note,

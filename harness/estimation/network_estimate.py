@@ -180,9 +180,8 @@ def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEsti
     plain = (entry for entry in found if isinstance(entry, Entry) and "@" not in entry.context)
     aside_s = sum(entry.remainder_s for entry in plain if table.is_displaced(entry.key))
     sum_error = table.network_errors.get(network.sha256[:16], table.sum_error)
-    common = (sum_error**2 + table.overhead.drift**2 + table.repeatability**2) * covered_s**2 + (
-        table.displacement * aside_s
-    ) ** 2
+    common = (sum_error**2 + table.overhead.drift**2 + table.repeatability**2) * covered_s**2
+    common += (table.displacement * aside_s) ** 2 if aside_s else 0.0  # the displacement of large tables takes long
     stderr_s = math.sqrt(variance + common)
     return NetworkEstimate(
         name=network.name,

@@ -10,7 +10,9 @@ import random
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import Deadlines, open_session
@@ -26,36 +28,34 @@ from harness.errors import (
     Interrupted,
 )
 from harness.fleet.connections import ConnectGate, pause
-from harness.fleet.further_processes import (
-    FURTHER_PROCESSES,
-    LEAST_CAMPAIGN_S,
-    measure_further_processes,
-    note_busy_machine,
-)
+from harness.fleet.further_processes import LEAST_CAMPAIGN_S, measure_further_processes, note_busy_machine
 from harness.fleet.health import check_golden, check_golden_again, check_in_service, configured_band, note_failure
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
+from harness.fleet.shared_reading import SharedReading
 from harness.fleet.store import FleetStore, now
 from harness.fleet.watch_campaign import measure_watch
 from harness.measure.busy_device import Announcement
 from harness.measure.device_run import DeviceRun, leased_run
-from harness.measure.forecast import ClosingForecast
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING
 from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign
 from harness.measure.noise.steadiness import check_steady
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
-from harness.measure.progress import Observer, followed_by, ignore, notes_of
+from harness.measure.progress import DONE, Observer, begin, ignore, named, notes_of
 from harness.measure.request import ProfileRequest
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
-from harness.space.exploration import explore_space
-from harness.space.space import LayerSpace, load_space
 from harness.workspace import Workspace
+
+if TYPE_CHECKING:
+    from harness.space.space import LayerSpace
 
 _STALE_LEASE_S = Deadlines.lease_ttl_s + Deadlines.margin_s
 """How long our own lease still holds the device after a lost link."""
 _WATCH_SHARE = 0.4
 """The part of a request's budget that is reserved for its watch campaign."""
+_Measurement = Callable[[ProfileOutcome, DeviceRun], ProfileOutcome]
+"""Measures on a leased device, and adds the result to an outcome."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,14 @@ def run_request(
     gate: ConnectGate | None = None,
     wait: WaitPolicy = NO_WAIT,
     observe: Observer = ignore,
+    reading: SharedReading | None = None,
 ) -> ProfileOutcome:
     """Run a request to its end; the outcome holds the failure if there is one, the journal the samples.
 
     Failures of the link or the worker are retried, and a busy device is waited for; each attempt continues the one
-    before.
+    before. Requests with the same `reading` share the networks that it read.
     """
+    reading = reading or SharedReading()
     gate, started, waited_from_s = gate or ConnectGate(), now(), time.monotonic()
     bare = ProfileOutcome(request, started, started, 0)
     announce, time_limit = Announcement(observe), TimeLimit(request.policy.wall_s)
@@ -94,7 +96,8 @@ def run_request(
         begun = request.fresh and attempts > 1 and _newest_campaign(workspace, request.device) != newest
         trying = replace(bare, request=replace(request, fresh=False)) if begun else bare
         try:
-            outcome = _attempt(trying, workspace, stop, gate, observe, time_limit)
+            outcome = _attempt(trying, workspace, stop, gate, observe, time_limit, reading)
+            observe(DONE)
             return replace(outcome, request=request, ended=now(), attempts=attempts)
         except DeviceBusy as error:
             allowed_s = max(wait.busy_s, _STALE_LEASE_S if attempts > 1 else 0.0)
@@ -130,24 +133,22 @@ def _attempt(
     gate: ConnectGate,
     observe: Observer,
     time_limit: TimeLimit,
+    reading: SharedReading,
 ) -> ProfileOutcome:
     request = bare.request
     device = request.variant.device(find_device(load_inventory(workspace.devices), request.device))
-    subject = load_space(request.space.reference) if request.space else request.read_networks(notes_of(observe))
+    measure = _measurement(request, reading, observe)
+    begin(observe, "opening the device")
     with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:
         check_in_service(store, device.name)
-        started_s = time.monotonic()
         with gate.connecting(device, stop):
             session = open_session(device)
-        opened_s = time.monotonic()
         with session, leased_run(session, device, journal, observe, stop, request.variant, time_limit) as run:
             note_busy_machine(run)
             golden = check_golden(run, store, configured_band(device) if request.threads is None else None)
-            run = _foreseeing(run, opened_s - started_s, time.monotonic() - opened_s)
             reached = replace(bare, golden_s=golden.latency_s, fingerprint=run.fingerprint)
-            outcome = (
-                _explore(reached, run, subject) if isinstance(subject, LayerSpace) else _measure(reached, run, subject)
-            )
+            outcome = measure(reached, run)
+            begin(observe, "measuring the golden probe again")
             try:
                 check_golden_again(run, golden)
             except DeviceQuarantined as error:  # the device changed during the campaign
@@ -164,11 +165,16 @@ def _attempt(
         return _judged(outcome, device, journal, gate=gate, stop=stop, observe=observe, time_limit=time_limit)
 
 
-def _foreseeing(run: DeviceRun, opening_s: float, golden_s: float) -> DeviceRun:
-    """Return the run with an observer that counts the golden probe behind a campaign, and its further processes."""
-    further_s = 0.0 if run.session.hello.clock == "device" else FURTHER_PROCESSES * (opening_s + golden_s)
-    closing = ClosingForecast(golden_s, further_s, LEAST_CAMPAIGN_S)
-    return replace(run, observe=followed_by(run.observe, closing.later_s))
+def _measurement(request: ProfileRequest, reading: SharedReading, observe: Observer) -> _Measurement:
+    """Read the networks or the space of a request, and return what measures them."""
+    begin(observe, "reading networks", len(request.models))
+    if request.space is None:
+        found = reading.networks(request, notes_of(observe))
+        return lambda bare, run: _measure(bare, run, found)
+    from harness.space.space import load_space  # spaces and their predictor take a while to load
+
+    space = load_space(request.space.reference)
+    return lambda bare, run: _explore(bare, run, space)
 
 
 def _judged(
@@ -205,13 +211,16 @@ def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> Profil
     if request.watch_level is None:
         return reached
     left_s = max(0.0, whole_s - profiled.result.device_seconds) if whole_s else DEFAULT_BUDGET_S
+    watched = replace(run, observe=named(run.observe, "watching"))
     try:
-        return replace(reached, watch=measure_watch(run, request, profiled, budget_s=left_s))
+        return replace(reached, watch=measure_watch(watched, request, profiled, budget_s=left_s))
     except CampaignIncomplete as error:  # the campaign itself is complete
         return replace(reached, notes=(str(error),))
 
 
 def _explore(bare: ProfileOutcome, run: DeviceRun, space: LayerSpace) -> ProfileOutcome:
+    from harness.space.exploration import explore_space
+
     journal = run.journal
     found = explore_space(run, space, bare.request, excluded=PENDING)
     if not found.campaigns:

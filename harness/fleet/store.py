@@ -108,7 +108,7 @@ class FleetStore(DurableFile):
     def health(self, device: str) -> DeviceHealth:
         """Return the health of a device; unknown if none was ever recorded."""
         history = self.history(device, 1)
-        return history[0] if history else DeviceHealth(device, "unknown", "never measured", "")
+        return history[0] if history else never_measured(device)
 
     def history(self, device: str, limit: int = 20) -> tuple[DeviceHealth, ...]:
         """Return the recorded healths of a device, newest first."""
@@ -191,6 +191,11 @@ class FleetStore(DurableFile):
         with self._reading():
             rows = self._db.execute("SELECT night, finished, report FROM reports ORDER BY night DESC LIMIT ?", (limit,))
             return tuple((night, finished, json.loads(report)) for night, finished, report in rows)
+
+
+def never_measured(device: str) -> DeviceHealth:
+    """Return the health of a device without a record."""
+    return DeviceHealth(device, "unknown", "never measured", "")
 
 
 def now() -> str:

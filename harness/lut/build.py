@@ -25,7 +25,7 @@ from harness.lut.table_files import publish
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.noise.campaign_noise import judge_campaign, reference_s, repeatability_of
-from harness.measure.progress import Observer, Progress, ignore, steps_of
+from harness.measure.progress import DONE, Observer, Progress, begin, ignore, steps_of
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.probe.probe_plan import LayerProbes
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
@@ -61,6 +61,7 @@ def build_lut(
         campaigns = _comparable(measured_here, device, note)
         sources = _read(journal, _not_superseded(journal, campaigns), method, observe)
         newest = sources[-1]
+        begin(observe, "joining layers")
         machine = judge_campaign(journal, newest.campaign, newest.measured.slow_share)
         between_processes = repeatability_of(journal, newest.campaign)
         reference = reference_s(journal, newest.campaign)
@@ -72,16 +73,18 @@ def build_lut(
         machine=machine.text,
         reference_s=reference,
     )
-    return publish(draft, workspace.lut)
+    published = publish(draft, workspace.lut)
+    observe(DONE)
+    return published
 
 
 def _read(
     journal: Journal, campaigns: Sequence[Campaign], method: LatencyMethod, observe: Observer
 ) -> list[CampaignSource]:
     journal.require_unaltered([*(one.id for one in campaigns), *journal.lost()])
-    sources = []
+    sources, probes = [], sum(len(journal.probes(one.id)) for one in campaigns)
     for number, campaign in enumerate(campaigns):
-        observe(Progress("fitting layers", number, len(campaigns), unit="campaign"))
+        observe(Progress("fitting layers", number, len(campaigns), unit="campaign", work=probes))
         sources.append(CampaignSource.read(journal, campaign, method))
     return sources
 

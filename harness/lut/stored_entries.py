@@ -1,9 +1,9 @@
 """The entries of a large table, parsed when they are looked up.
 
-A table of 100,000 entries takes seconds to parse and check. Once that was done, the cache holds an index under the hash
-of `entries.csv`: where each row begins, and the rows in the order of their keys. The file is read each time, and its
-hash is compared (`read_with_digest`); the index states only that this content was checked. Files that `write_entries`
-would write otherwise have no index, because their rows need the full parser.
+A table of 100,000 entries takes seconds to parse and check. Once that was done, the cache notes under the hash of
+`entries.csv` that this content was checked, and nothing else: what it lists is found in the content itself each time.
+The file is read each time, and its hash is compared (`read_with_digest`). Files that `write_entries` would write
+otherwise are not noted, because their rows need the full parser.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 
 from harness import cache
 from harness.lut.entry_rows import read_entries, write_entries
-from harness.lut.table import Entry, displacement_of, rows_by_key
+from harness.lut.table import Entry
 from harness.version import VERSION
 
 LEAST_BYTES = 1 << 19
-"""The smallest file that has an index: a smaller one is parsed as soon as an index is read."""
-_BYTES_PER_ENTRY = 20
+"""The smallest file that is noted: a smaller one is parsed as soon as a note is read."""
+_CHECKED = b"checked"
 _NEWLINE = 10
+_KEY_DIGITS = 16
+_HEX = np.full(256, 255, np.uint8)
+_HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 
 def entries_of(content: bytes, sha256: str) -> Sequence[Entry]:
@@ -31,45 +34,28 @@ def entries_of(content: bytes, sha256: str) -> Sequence[Entry]:
     if len(content) < LEAST_BYTES:
         return read_entries(content)
     code = cache.code_version("harness.lut")
-    key = cache.key_of("entries 1", VERSION, code, sha256)
-    index = cache.get(key) if code else None
-    if index is not None:
-        try:
-            return StoredEntries(content, index)
-        except ValueError:
-            pass  # the cache is no authority: the file is parsed
+    key = cache.key_of("entries 2", VERSION, code, sha256)
+    if code and cache.get(key) == _CHECKED:
+        return StoredEntries(content)
     entries = read_entries(content)
     if code and content.count(b"\n") == len(entries) + 1 and write_entries(entries) == content:
-        cache.put(key, _index(content, entries))
+        cache.put(key, _CHECKED)
     return entries
-
-
-def _index(content: bytes, entries: Sequence[Entry]) -> bytes:
-    ends = np.flatnonzero(np.frombuffer(content, np.uint8) == _NEWLINE)
-    keys = np.array([int(entry.key, 16) for entry in entries], np.uint64)
-    order = np.argsort(keys, kind="stable")
-    whole = np.array([displacement_of(entries, rows_by_key(entries))], np.float64)
-    parts = (whole, ends.astype("<u8"), keys[order], order.astype("<u4"))
-    return b"".join(part.tobytes() for part in parts)
 
 
 class StoredEntries(Sequence[Entry]):
     """The entries of a file that was checked before, in its order."""
 
-    def __init__(self, content: bytes, index: bytes) -> None:
-        """`index` is what `_index` made of the content; raises ValueError for another size."""
-        count, left = divmod(len(index) - 16, _BYTES_PER_ENTRY)
-        if count < 0 or left:
-            raise ValueError("the index has another size")
+    def __init__(self, content: bytes) -> None:
+        """`content` is what `write_entries` writes: a row for each line, which begins with a key in quotes."""
         self._content, self._parsed = content, dict[int, Entry]()
-        self.displacement = float(np.frombuffer(index, np.float64, 1)[0])
-        self._ends = np.frombuffer(index, "<u8", count + 1, 8)
-        keys: NDArray[Any] = np.frombuffer(index, "<u8", count, 16 + 8 * count)
-        order: NDArray[Any] = np.frombuffer(index, "<u4", count, 16 + 16 * count)
-        self.rows: Mapping[str, Sequence[int]] = _KeyRows(keys, order)
+        read = np.frombuffer(content, np.uint8)
+        self._ends = np.flatnonzero(read == _NEWLINE)
+        digits = _HEX[read[self._ends[:-1, None] + np.arange(2, 2 + _KEY_DIGITS)]]
+        keys = np.ascontiguousarray(digits[:, ::2] << 4 | digits[:, 1::2]).view(">u8").ravel().astype(np.uint64)
+        order = np.argsort(keys, kind="stable")
+        self.rows: Mapping[str, Sequence[int]] = _KeyRows(keys[order], order)
         """The rows of each key."""
-        if int(self._ends[-1]) + 1 != len(content):
-            raise ValueError("the index is that of another file")
 
     def __len__(self) -> int:
         """Return the number of entries."""

@@ -180,8 +180,7 @@ class Lut:
     @functools.cached_property
     def displacement(self) -> float:
         """How far layers in their neighbourhoods are from their time in context, as a fraction; 0 without such."""
-        found: float | None = getattr(self.entries, "displacement", None)
-        return displacement_of(self.entries, self._rows) if found is None else found
+        return displacement_of(self.entries, self._rows)
 
     def is_displaced(self, key: str) -> bool:
         """Return whether the table also lists a key in a neighbourhood."""

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from harness.device.overrides import NO_VARIANT, Variant
-from harness.errors import LutMismatch, LutNotFound
+from harness.errors import DamagedTableWarning, LutMismatch, LutNotFound
 from harness.latency.method_names import COMPARISON_METHODS
 from harness.lut.published_tables import PUBLISHED
 from harness.lut.table import IMPORT, Lut
 from harness.lut.table_files import MANIFEST, of_device, read_lut, read_part
 from harness.workspace import AnyWorkspace, Workspace, as_workspace, find_workspace
 
+_FOLDER_NAME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}-[a-z-]+-[0-9a-f]{8}")
 TableReference = Lut | str | os.PathLike[str] | None
 """A table that is open, its folder or name, or None for the newest one of a device."""
 
@@ -58,7 +61,7 @@ def open_table(
         places = (folder, workspace.lut / folder, PUBLISHED / folder)
         return _with_threads(read_lut(next(filter(Path.exists, places), places[1]), device), variant)
     name = workspace.default_device if device is None else device
-    if not name or not (workspace.lut / name).is_dir():
+    if not name or not ((workspace.lut / name).is_dir() or table_folders(PUBLISHED, name)):
         from harness.device.inventory import find_device, load_inventory
 
         find_device(load_inventory(workspace.devices), name)
@@ -71,6 +74,8 @@ def default_table(workspace: Workspace, device: str, variant: Variant = NO_VARIA
     Raises LutNotFound.
     """
     published = bool(_tables(PUBLISHED, device, variant)) and not _tables(workspace.lut, device, variant)
+    if published:
+        _warn_of_damaged(workspace.lut, device)
     return latest_lut(PUBLISHED if published else workspace.lut, device, variant)
 
 
@@ -92,11 +97,13 @@ def _with_threads(table: Lut, variant: Variant) -> Lut:
 def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
     """Return the folder of a device's newest table for this batch and these threads; raises LutNotFound.
 
-    Tables of comparison methods do not count, and imported ones only if there is none that was measured.
+    Tables of comparison methods do not count, and imported ones only if there is none that was measured. A newer folder
+    without a manifest is left out with a DamagedTableWarning.
     """
     made = _tables(root, device, variant)
     usable = [path for path, one in made.items() if one.method not in COMPARISON_METHODS]
     if not usable:
+        _warn_of_damaged(root, device)
         asked = variant.options()
         step = f"Build one: harness profile --device {device}{asked}, then harness lut build --device {device}{asked}"
         what = f"There is no table for {device}{f' with{asked}' if asked else ''} in this workspace"
@@ -108,7 +115,19 @@ def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
         step = f"Build one without --method: harness lut build --device {device}{asked}; or give --lut"
         raise LutNotFound(what, why=why, next_step=step)
     measured = [path for path in usable if made[path].method != IMPORT]
-    return max(measured or usable, key=lambda path: (path.name[:10], made[path].created, path.name))
+    newest = max(measured or usable, key=lambda path: (path.name[:10], made[path].created, path.name))
+    _warn_of_damaged(root, device, newest.name[:10])
+    return newest
+
+
+def _warn_of_damaged(root: Path, device: str, since: str = "") -> None:
+    """Warn of folders of tables of this date or later that lack their manifest."""
+    folders = (root / device).glob("*-*") if (root / device).is_dir() else ()
+    damaged = [one.name for one in folders if _FOLDER_NAME.fullmatch(one.name) and not (one / MANIFEST).is_file()]
+    for name in sorted(damaged):
+        if name[:10] >= since:
+            text = f"{device}/{name} is not used: it has no {MANIFEST}. Restore it from a copy, or remove the folder"
+            warnings.warn(text, DamagedTableWarning, stacklevel=2)
 
 
 def table_folders(root: Path, device: str = "*") -> list[Path]:

@@ -14,10 +14,9 @@ from harness.measure.device_run import DeviceRun
 from harness.measure.forecast import CampaignForecast
 from harness.measure.journal.records import Campaign, Slot
 from harness.measure.loaded_probes import LoadedProbes
-from harness.measure.pace import pace_of
 from harness.measure.policy import FEWEST_ROUNDS, RepeatPolicy, unsettled, visit_order
 from harness.measure.preparation import prepare
-from harness.measure.progress import Progress, ignore
+from harness.measure.progress import Progress
 from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Batch, probe_of
 from harness.probe.probe import Probe
@@ -56,6 +55,8 @@ class CampaignRun:
     _rounds: list[int] = field(default_factory=list)
     _refused: set[str] = field(default_factory=set)
     _forecast: CampaignForecast = field(init=False)
+    _work: float = 0.0
+    _began_s: float = 0.0
 
     def run(self) -> None:
         """Measure what the journal does not hold yet; raises Interrupted when stopped, and a DeviceError.
@@ -74,10 +75,9 @@ class CampaignRun:
         self._rounds = [self._whole_rounds(batch) for batch in range(len(self.plan.batches))]
         batches = self.plan.batches
         targets = [[rounds for at, rounds in enumerate(self.policy.passes) if self._is_due(one, at)] for one in batches]
-        pace = None if self.on.observe is ignore else pace_of(journal, self.on.device, self.campaign.purpose)
         sizes = [round(sum(map(self._effort, one.loads))) for one in batches]
-        prior_s = None if pace is None else pace.per_probe_s * sum(len(one.loads) for one in batches)
-        self._forecast = CampaignForecast(sizes, targets, list(self._rounds), prior_s)
+        self._forecast = CampaignForecast(sizes, targets, list(self._rounds))
+        self._work, self._began_s = self._forecast.work, time.monotonic()
         time_is_up = False
         try:
             self._measure()
@@ -291,4 +291,9 @@ class CampaignRun:
         if left_s is not None and self.policy.budget_s is not None and requests.visited:
             slowness = requests.elapsed_s / max(requests.spent_here_s, 1e-9)
             left_s = min(left_s, max(0.0, self.policy.budget_s - requests.spent_s) * slowness)
-        self.on.observe(Progress(stage, batch, batches, self._rounds[batch], samples, requests.spent_s, left_s))
+        gone_s = time.monotonic() - self._began_s
+        share = None if left_s is None else gone_s / max(1e-9, gone_s + left_s)
+        spent_s, rounds = requests.spent_s, self._rounds[batch]
+        self.on.observe(
+            Progress(stage, batch, batches, rounds, samples, spent_s, phase="measuring", work=self._work, share=share)
+        )

@@ -11,14 +11,12 @@ class CampaignForecast:
     """What a campaign has measured of itself; batches that it has not met take as long as the others by their size.
 
     `sizes` are the efforts that the batches take, in any unit, and `passes` the rounds that each has after each pass
-    over it. `rounds` are those done, by batch. `prior_s` is the time of the whole campaign if it is like earlier
-    ones, None if there were none.
+    over it. `rounds` are those done, by batch.
     """
 
     sizes: Sequence[float]
     passes: Sequence[Sequence[int]]
     rounds: list[int]
-    prior_s: float | None = None
     _load_s: dict[int, float] = field(default_factory=dict)
     _round_s: dict[int, float] = field(default_factory=dict)
     _kept: dict[int, bool] = field(default_factory=dict)
@@ -56,20 +54,14 @@ class CampaignForecast:
 
     @property
     def remaining_s(self) -> float | None:
-        """The seconds that the campaign still takes; before the first visit as earlier ones took, or None."""
-        whole = max(1.0, sum(self.sizes))
-        if not self._round_s:
-            unbegun = sum(size for size, done in zip(self.sizes, self.rounds, strict=True) if not done)
-            return None if self.prior_s is None else self.prior_s * unbegun / whole
-        left_s = {batch: self._batch_s(batch) for batch in range(len(self.sizes))}
-        unmet = [batch for batch in left_s if batch not in self._load_s]
-        unmet_s = sum(left_s[batch] for batch in unmet)
-        met_s = sum(left_s.values()) - unmet_s
-        if self.prior_s is not None:
-            # The first batches are small and say little of the others, which earlier campaigns had, too.
-            share = sum(self.sizes[batch] for batch in unmet) / whole
-            unmet_s = (1 - share) * unmet_s + share * self.prior_s * share
-        return met_s + unmet_s
+        """The seconds that the campaign still takes; None before the first visit."""
+        return sum(map(self._batch_s, range(len(self.sizes)))) if self._round_s else None
+
+    @property
+    def work(self) -> float:
+        """The effort of the rounds that the passes still need."""
+        needs = zip(self.sizes, self.passes, self.rounds, strict=True)
+        return sum(size * max(0, max(passes, default=0) - done) for size, passes, done in needs)
 
     def _batch_s(self, batch: int) -> float:
         done, own = self.rounds[batch], [rounds for rounds in self.passes[batch] if rounds > self.rounds[batch]]
@@ -100,50 +92,3 @@ class CampaignForecast:
     def _mean(self, seconds: dict[int, float]) -> float:
         """Return the seconds per effort."""
         return sum(seconds.values()) / max(1.0, sum(self.sizes[batch] for batch in seconds))
-
-
-@dataclass
-class ProcessForecast:
-    """The time that several processes take which run nearly the same campaign, and that of what follows.
-
-    `loads` are the numbers of loads that the processes measure: a process that has not begun takes as long as the one
-    before, by its number of loads. What follows the last one takes `after_s`, and `after_openings` times as long as it
-    took to open a process: that shows how fast the machine starts processes and reads files.
-    """
-
-    loads: Sequence[int]
-    after_s: float = 0.0
-    after_openings: float = 0.0
-    _began_s: float = 0.0
-    _number: int = 0
-    _opening_s: float | None = None
-
-    def begin(self, number: int, now_s: float) -> None:
-        """Note that a process begins."""
-        self._number, self._began_s = number, now_s
-
-    def opened(self, now_s: float) -> None:
-        """Note that the process is open; the first one counts."""
-        if self._opening_s is None:
-            self._opening_s = now_s - self._began_s
-
-    def remaining_s(self, own_s: float | None, now_s: float) -> float | None:
-        """Return the seconds left of all processes and what follows, if the present one has `own_s` left."""
-        if own_s is None:
-            return None
-        whole_s, later = now_s - self._began_s + own_s, sum(self.loads[self._number + 1 :])
-        after_s = self.after_s + self.after_openings * (self._opening_s or 0.0)
-        return own_s + whole_s * later / max(1, self.loads[self._number]) + after_s
-
-
-@dataclass(frozen=True)
-class ClosingForecast:
-    """The time behind a campaign: its second golden probe, and further processes if it takes `least_s` or longer."""
-
-    golden_s: float
-    further_s: float
-    least_s: float
-
-    def later_s(self, campaign_s: float) -> float:
-        """Return the time behind a campaign of this length."""
-        return self.golden_s + (self.further_s if campaign_s >= self.least_s else 0.0)

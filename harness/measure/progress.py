@@ -1,19 +1,22 @@
-"""The progress that a campaign reports while it runs."""
+"""The progress that a command reports while it runs."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a command that measures; `remaining_s` is None while nothing is known of the time left.
+    """The state of a command that measures.
 
     The command is in step `batch` of `batches`, counted from 0, each of which is a `unit`; a campaign has batches of
     probes. It runs in `processes` of the device's worker, and is in the one with number `process`. `note` is a line to
     show once beside the progress, such as the refusal of a network; it is mostly empty.
+
+    The stage belongs to a `phase` of the command, by default the stage itself. `work` is how much there is to do in the
+    phase, in a unit of its own, None if the phase takes equally long in all runs. `share` is the part of the phase's
+    time that has passed, as far as its own steps show it.
     """
 
     stage: str
@@ -22,13 +25,17 @@ class Progress:
     round: int = 0
     samples: int = 0
     device_s: float = 0.0
-    remaining_s: float | None = None
     note: str = ""
     unit: str = "batch"
     process: int = 0
     processes: int = 1
+    phase: str = ""
+    work: float | None = None
+    share: float | None = None
 
 
+DONE = Progress("done", 0, 0)
+"""The last report of a command that succeeds."""
 Observer = Callable[[Progress], None]
 
 
@@ -37,36 +44,43 @@ def notes_of(observe: Observer) -> Callable[[str], None]:
     return lambda text: observe(Progress("reading networks", 0, 0, note=text))
 
 
-def followed_by(observe: Observer, later_s: Callable[[float], float]) -> Observer:
-    """Return an observer whose progress has as time left also that of what follows.
-
-    `later_s` receives how long all before will have taken, and returns the time of what follows.
-    """
-    started_s = time.monotonic()
-
-    def show(progress: Progress) -> None:
-        left_s = progress.remaining_s
-        if left_s is not None:
-            left_s += later_s(time.monotonic() - started_s + left_s)
-        observe(replace(progress, remaining_s=left_s))
-
-    return show
+def begin(observe: Observer, stage: str, work: float | None = None) -> None:
+    """Report that a stage without steps begins."""
+    observe(Progress(stage, 0, 0, work=work))
 
 
-def without_forecast(observe: Observer, stage: str) -> Observer:
-    """Return an observer of one of several campaigns of unknown number, which is in a stage and knows no time left."""
-    return lambda progress: observe(replace(progress, stage=f"{stage}, {progress.stage}", remaining_s=None))
+def in_phase(observe: Observer, phase: str, work: float | None = None) -> Observer:
+    """Return an observer for the stages of a phase, which report no shares of it."""
+    return lambda progress: observe(replace(progress, phase=phase, work=work, share=None))
+
+
+def named(observe: Observer, phase: str) -> Observer:
+    """Return an observer for a campaign that is another phase."""
+    return lambda progress: observe(replace(progress, phase=phase))
+
+
+def part_of(observe: Observer, phase: str, number: int, count: int) -> Observer:
+    """Return an observer for one of `count` equal parts of a phase; the stages report their share of the part."""
+    return lambda progress: observe(
+        replace(progress, phase=phase, work=count, share=(number + (progress.share or 0.0)) / count)
+    )
+
+
+def among_several(observe: Observer, phase: str) -> Observer:
+    """Return an observer for one of several campaigns of unknown number, whose stages name the phase."""
+    return lambda progress: in_phase(observe, phase)(replace(progress, stage=f"{phase}, {progress.stage}"))
 
 
 def steps_of(observe: Observer, stage: str, sizes: Sequence[float] = ()) -> Callable[[int, int], None]:
     """Return a function that receives how many of a stage's steps are done; they take as long as `sizes` or equally."""
-    started_s = time.monotonic()
 
     def show(done: int, count: int) -> None:
         own = sizes or [1.0] * count
-        left_s = (time.monotonic() - started_s) * sum(own[done:]) / sum(own[:done]) if done else None
-        observe(Progress(stage, min(done, count - 1), count, remaining_s=left_s, unit="step"))
+        whole = sum(own)
+        share = sum(own[:done]) / whole if done and whole > 0 else None
+        observe(Progress(stage, min(done, count - 1), count, unit="step", work=whole, share=share))
 
+    begin(observe, stage)
     return show
 
 

@@ -206,6 +206,7 @@ class JobQueue:
             refused_networks=result.refused_networks,
             campaigns=outcome.space.campaigns if outcome.space else (result.campaign,),
             watch=outcome.watch,
+            machine="" if result.machine is None else result.machine.text,
         )
 
     def _spent_s(self, job: ProfileRequest) -> float:

@@ -26,7 +26,8 @@ class SetRow:
 
     `reason` says why the set is not done. `device_s` is time on the device, including the watch campaign. `now` is true
     for jobs of this run, and false for jobs that an earlier run of the same night finished. `refused_networks` are
-    networks of a set that was measured without them.
+    networks of a set that was measured without them. `machine` is the verdict on the machine meanwhile, empty where
+    there is none.
     """
 
     set: str
@@ -48,6 +49,7 @@ class SetRow:
     failure: Failure | None = None
     now: bool = False
     refused_networks: tuple[RefusedNetwork, ...] = ()
+    machine: str = ""
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> SetRow:

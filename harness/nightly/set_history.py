@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.errors import UsageError
 from harness.fleet.store import Acceptance, FleetStore
@@ -20,7 +20,8 @@ from harness.workspace import Workspace
 class SetHistory:
     """One set on one device: its nights, its subjects over these nights, and the accepted changes by subject.
 
-    Without two comparable nights there are no subjects.
+    Without two comparable nights there are no subjects. `machine` is the verdict on the machine in the last night,
+    empty where there is none.
     """
 
     device: str
@@ -29,6 +30,7 @@ class SetHistory:
     nights: tuple[str, ...]
     subjects: tuple[SubjectHistory, ...]
     accepted: tuple[Acceptance, ...]
+    machine: str = ""
 
     def acceptance(self, history: SubjectHistory) -> Acceptance | None:
         """Return the acceptance of a subject's change, None if nobody accepted one."""
@@ -46,7 +48,11 @@ def set_histories(
     if not workspace.fleet.exists() or not workspace.journal.exists():
         raise _no_night()
     with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:
-        known = sorted({row["device"] for _, _, report in store.reports(nights) for row in report["devices"]})
+        rows = [row for _, _, report in store.reports(nights) for row in report["devices"]]
+        machines = {
+            (row["device"], one["set"]): one.get("machine", "") for row in reversed(rows) for one in row["sets"]
+        }
+        known = sorted({row["device"] for row in rows})
         if not known:
             raise _no_night()
         for device in devices:
@@ -55,7 +61,10 @@ def set_histories(
                 raise UsageError(f"No night has measured {device[:80]}", next_step=step)
         accepted = store.acceptances()
         return tuple(
-            _set_history(journal, device, name, nights, threshold, accepted)
+            replace(
+                _set_history(journal, device, name, nights, threshold, accepted),
+                machine=machines.get((device, name), ""),
+            )
             for device in devices or known
             for name in watched_sets(journal, device)
         )

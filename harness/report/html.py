@@ -107,9 +107,13 @@ def render(
     )
 
 
-def write_figure(path: Path, title: str, figure: str) -> None:
-    """Write a page with one figure of `figures` or `line_plot`; raises ConfigurationError if it cannot be written."""
-    write_whole(path, page(FIGURE_TEMPLATE, title=display(title), figure=figure).encode("utf-8"))
+def write_figure(path: Path, title: str, figure: str, notes: Sequence[str] = ()) -> None:
+    """Write a page with one figure of `figures` or `line_plot`, and sentences below it.
+
+    Raises ConfigurationError if it cannot be written.
+    """
+    shown = [display(note, 400) for note in notes]
+    write_whole(path, page(FIGURE_TEMPLATE, title=display(title), figure=figure, notes=shown).encode("utf-8"))
 
 
 def page(template: str, **fields: Any) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _HEIGHT = 460
 _PAD = 0.05
 _MAX_NAME = 40
+_DECADE = 10
 # Okabe and Ito's palette, distinct for colour-blind readers, without yellow and black, which vanish on a page.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 _MARKERS = ("circle", "square", "triangle", "diamond")
@@ -50,6 +51,11 @@ class PlotAxis:
     label: str
     scale: Scale = "linear"
     ticks: tuple[tuple[float, str], ...] = ()
+
+
+def scale_of_range(values: Sequence[float]) -> Scale:
+    """Return log for values that reach over a decade or more."""
+    return "log" if min(values, default=0.0) > 0 and max(values) >= _DECADE * min(values) else "linear"
 
 
 def line_plot(series: Sequence[PlotSeries], x: PlotAxis, y: PlotAxis) -> str:

@@ -3,41 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
 from harness.benchmarking.benchmark_results import Benchmark, BenchmarkedNetwork
-from harness.report.line_plot import PlotAxis, PlotSeries, line_plot
-from harness.report.units import unit_for
+from harness.report.line_plot import PlotAxis, PlotSeries, line_plot, scale_of_range
+from harness.report.units import Unit, unit_for
+
+Varied = Literal["batch", "threads", "network"]
+VARIED: tuple[Varied, Varied] = ("batch", "threads")
+PERCENTILES = ("p50", "p99")
 
 
 def sweep_plot(benchmark: Benchmark) -> tuple[str, str]:
-    """Return title and figure; the axis is the batch if it varies, else the threads, and each other value has lines."""
+    """Return title and figure: latency over the batch or else the threads, whichever varies, or by network.
+
+    Each other value has lines of its own.
+    """
     networks = benchmark.networks
-    by_batch = len({one.batch for one in networks}) > 1
+    varied: Varied = next((name for name in VARIED if len({getattr(one, name) for one in networks}) > 1), "network")
     unit = unit_for(one.latency.p50_s for one in networks)
+    values = list(dict.fromkeys(getattr(one, varied) for one in networks))
+    places = {value: _place(value, at) for at, value in enumerate(values)}
     lines: dict[str, list[BenchmarkedNetwork]] = {}
-    for one in networks:
-        other = ("threads", one.threads) if by_batch else ("batch", one.batch)
-        name = one.network if other[1] is None else f"{one.network} {other[0]}={other[1]}"
-        lines.setdefault(name, []).append(one)
+    for one in sorted(networks, key=lambda one: places[getattr(one, varied)]):
+        lines.setdefault(_line(one, varied), []).append(one)
     series = [
-        PlotSeries(f"{name} {percentile}", _points(found, percentile, by_batch, unit.seconds))
+        _series(
+            f"{name} {percentile}".strip(), found, [places[getattr(one, varied)] for one in found], percentile, unit
+        )
         for name, found in lines.items()
-        for percentile in ("p50", "p99")
+        for percentile in PERCENTILES
     ]
-    places = sorted({float(_place(one, by_batch)) for one in networks})
-    ticks = tuple((place, f"{place:g}") for place in places)
-    x = PlotAxis("batch" if by_batch else "threads", "log" if len(places) > 1 else "linear", ticks)
-    title = f"Latency on {benchmark.device}"
-    return title, line_plot(series, x, PlotAxis(f"latency, {unit.symbol}"))
+    ticks = tuple(sorted((place, str(value)) for value, place in places.items()))
+    heights = [height for one in series for _, height in one.points if height is not None]
+    if varied == "network":  # no line from one network to another
+        series = [replace(one, names=tuple(one.name for _ in one.points)) for one in series]
+    x = PlotAxis(varied, "linear" if varied == "network" else scale_of_range(list(places.values())), ticks)
+    title = f"Median and 99th percentile of the latency on {benchmark.device}, by {varied}"
+    return title, line_plot(series, x, PlotAxis(f"latency, {unit.symbol}", scale_of_range(heights)))
 
 
-def _points(
-    networks: Sequence[BenchmarkedNetwork], percentile: str, by_batch: bool, unit_s: float
-) -> tuple[tuple[float, float | None], ...]:
-    ordered = sorted(networks, key=lambda one: _place(one, by_batch))
-    return tuple((float(_place(one, by_batch)), getattr(one.latency, f"{percentile}_s") / unit_s) for one in ordered)
+def _series(
+    name: str, networks: Sequence[BenchmarkedNetwork], places: Sequence[float], percentile: str, unit: Unit
+) -> PlotSeries:
+    heights = [getattr(one.latency, f"{percentile}_s") / unit.seconds for one in networks]
+    return PlotSeries(name, tuple(zip(places, heights, strict=True)))
 
 
-def _place(one: BenchmarkedNetwork, by_batch: bool) -> int:
-    """The place on the axis; 1 where the file or the inventory decides."""
-    return (one.batch if by_batch else one.threads) or 1
+def _line(one: BenchmarkedNetwork, varied: Varied) -> str:
+    """Return what a line has in common."""
+    parts = [] if varied == "network" else [one.network]
+    parts += [f"{name}={getattr(one, name)}" for name in VARIED if name != varied and getattr(one, name) is not None]
+    return " ".join(parts)
+
+
+def _place(value: str | int | None, at: int) -> float:
+    """Return the place on the axis; 1 where the file or the inventory decides."""
+    return float(at) if isinstance(value, str) else float(value or 1)

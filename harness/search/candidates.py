@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import ConfigurationError, UsageError, reason_of
+from harness.errors import ConfigurationError, UsageError
+from harness.search.array_file import ArrayFile, open_array
 
 SPAN = 1 << 17
 """Candidates of a span."""
-_MALFORMED = (ValueError, TypeError, OverflowError, RecursionError, SyntaxError, tokenize.TokenError)
-"""What NumPy raises for a damaged header."""
-_RANDOM = re.compile(r"random:([0-9]{1,15})\Z")
+MOST_RANDOM = 10**12
+"""One core takes a day or more for so many."""
+_RANDOM = re.compile(r"random:([1-9][0-9]*)\Z")
 Rows = NDArray[np.integer[Any]]
 
 
@@ -69,11 +69,23 @@ class ArraySpan:
 
     def rows(self) -> Rows:
         """Return the candidates."""
-        return np.asarray(self.held)
+        return self.held
 
     def scores(self) -> NDArray[np.floating[Any]] | None:
         """Return their scores."""
-        return None if self.scored is None else np.asarray(self.scored)
+        return self.scored
+
+
+class Part(Protocol):
+    """An array of which parts are read, in memory or in a file."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        ...
+
+    def __getitem__(self, part: slice, /) -> NDArray[Any]:
+        """Return some rows."""
+        ...
 
 
 def random_spans(count: int, sizes: Sequence[int], seed: int) -> Iterator[Span]:
@@ -82,8 +94,8 @@ def random_spans(count: int, sizes: Sequence[int], seed: int) -> Iterator[Span]:
         yield RandomSpan(first, min(SPAN, count - first), tuple(sizes), seed)
 
 
-def array_spans(rows: Rows, scores: NDArray[np.floating[Any]] | None = None) -> Iterator[Span]:
-    """Yield spans of an array, which may be a mapped file."""
+def array_spans(rows: Part, scores: Part | None = None) -> Iterator[Span]:
+    """Yield spans of an array or a file."""
     for first in range(0, len(rows), SPAN):
         part = slice(first, first + SPAN)
         yield ArraySpan(first, rows[part], None if scores is None else scores[part])
@@ -94,37 +106,30 @@ def random_count(text: str) -> int | None:
     if not text.startswith("random:"):
         return None
     found = _RANDOM.match(text)
-    if not found or not int(found[1]):
+    if not found:
         raise UsageError(f"{text[:40]!r} is not a number of candidates", next_step="Write random:1000000")
+    if len(found[1]) > len(str(MOST_RANDOM)) or int(found[1]) > MOST_RANDOM:
+        why = "One core estimates a few million candidates a second"
+        raise UsageError(f"{text[:40]} is more than {MOST_RANDOM:,} candidates", why=why, next_step="Ask for fewer")
     return int(found[1])
 
 
-def read_candidates(path: Path, positions: int) -> Rows:
-    """Map a file of candidates, one row for each and one column for each position; raises ConfigurationError."""
-    found = _mapped(path)
-    if found.ndim != 2 or found.shape[1] != positions or found.dtype.kind not in "iu":
+def read_candidates(path: Path, positions: int) -> ArrayFile:
+    """Open a file of candidates, one row for each and one column for each position; raises ConfigurationError."""
+    found = open_array(path)
+    if len(found.shape) != 2 or found.shape[1] != positions or found.dtype.kind not in "iu":
         why = f"It holds {found.dtype} of shape {found.shape}"
         step = f"Save whole numbers with {positions} columns, one for each position"
         raise ConfigurationError(f"{path} does not hold candidates of this space", why=why, next_step=step)
     return found
 
 
-def read_scores(path: Path, candidates: int) -> NDArray[np.floating[Any]]:
-    """Map a file of scores, one number for each candidate; raises ConfigurationError."""
-    found = _mapped(path)
+def read_scores(path: Path, candidates: int) -> ArrayFile:
+    """Open a file of scores, one number for each candidate; raises ConfigurationError."""
+    found = open_array(path)
     if found.shape != (candidates,) or found.dtype.kind not in "iuf":
         why = f"It holds {found.dtype} of shape {found.shape}"
         raise ConfigurationError(
             f"{path} does not hold scores", why=why, next_step=f"Save an array of {candidates:,} numbers"
         )
     return found
-
-
-def _mapped(path: Path) -> NDArray[Any]:
-    if not path.is_file():  # a pipe cannot be mapped
-        raise ConfigurationError(f"{path} is not a file", next_step="Name a .npy file, or random:N")
-    try:
-        return np.lib.format.open_memmap(path, mode="r")
-    except (OSError, *_MALFORMED) as error:
-        step = "Save it with numpy.save"
-        raise ConfigurationError(f"{path} is not a .npy file", why=reason_of(error)[:200], next_step=step) from error

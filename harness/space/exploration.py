@@ -20,7 +20,7 @@ from harness.measure.fusion.cutting import cut_as_reported
 from harness.measure.journal.records import Campaign
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import PURPOSE
-from harness.measure.progress import without_forecast
+from harness.measure.progress import among_several
 from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.layers import context_of
@@ -28,8 +28,9 @@ from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.space.configuration import Configuration
 from harness.space.drawn_layers import SpaceLayers
-from harness.space.planner import Round, RoundResult, SpaceResult, explore
+from harness.space.planner import Round, explore
 from harness.space.space import LayerSpace
+from harness.space.space_profile import RoundResult, SpaceProfile
 
 MAX_PART_LAYERS = 64
 MAX_PART_BYTES = 1 << 29
@@ -40,18 +41,6 @@ LayerPlace = tuple[str, str]
 _Part = Sequence[tuple[int, Configuration]]
 """Layers of a round with their numbers in it."""
 _Cuts = tuple[list[CutNetwork], tuple[FusionRule, ...]]
-
-
-@dataclass(frozen=True)
-class SpaceProfile:
-    """The rounds of one run; `resumed` of them were already in the journal, at least in part."""
-
-    device: str
-    result: SpaceResult
-    campaigns: tuple[int, ...]
-    resumed: int
-    device_seconds: float
-    wall_seconds: float
 
 
 def explore_space(
@@ -171,7 +160,7 @@ class DeviceRounds:
         campaign = None if request.fresh else self.on.newest(self.on.key(plan, settings))
         self.resumed += campaign is not None
         campaign = campaign or self.on.begin(plan, settings)
-        on = replace(self.on, observe=without_forecast(self.on.observe, "measuring a round of layers"))
+        on = replace(self.on, observe=among_several(self.on.observe, "measuring a round of layers"))
         CampaignRun(on, campaign, plan, policy, self.excluded).run()
         self.campaigns.append(campaign.id)
         self.device_s += sum(map(device_s, journal.samples(campaign.id).values()))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -21,18 +21,21 @@ _MAX_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class LastValidation:
-    """A validation, and the networks that it was given, as paths or `builtin:NAME`."""
+    """A validation, the networks that it was given, as paths or `builtin:NAME`, and the sizes of their dimensions."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     models: tuple[str, ...]
     result: Validation
+    dims: Mapping[str, int] = field(default_factory=dict)
 
 
-def keep_validation(workspace: Workspace, models: Sequence[ModelReference], result: Validation) -> None:
+def keep_validation(
+    workspace: Workspace, models: Sequence[ModelReference], dims: Mapping[str, int], result: Validation
+) -> None:
     """Replace the last validation on its device; raises ConfigurationError if it cannot be written."""
     paths = tuple(one if is_builtin(one) else os.path.abspath(one) for one in models if isinstance(one, str))
-    content = TypeAdapter(LastValidation).dump_json(LastValidation(paths, result))
+    content = TypeAdapter(LastValidation).dump_json(LastValidation(paths, result, dims))
     path = _path(workspace, result.device)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

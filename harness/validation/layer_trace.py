@@ -8,6 +8,7 @@ Perfetto and chrome://tracing open.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,7 @@ class TracedLayer:
     """A layer as the device executed it, with the names of the network's layers whose nodes it computes.
 
     `estimates` are those of these layers, none without a table. A layer of the network that several executed layers
-    share has its estimate with the first of them.
+    share has its estimate with the first of them, for which `is_whole` is false.
     """
 
     name: str
@@ -48,6 +49,7 @@ class TracedLayer:
     operators: tuple[str, ...]
     latency_s: float
     estimates: tuple[LayerEstimate, ...] = ()
+    is_whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,11 @@ def _joined(device: str, network: Network, answer: _Answer, table: Lut | None) -
     emitted = answer.probe.model.names.nodes
     shown: set[int] = set()
     layers = []
+    executed = [
+        [entries[emitted[name]] for name in layer.nodes if emitted.get(name) in entries]
+        for layer in answer.truth.layers
+    ]
+    parts = Counter(at for own in executed for at in set(own))
     for layer in answer.truth.layers:
         unknown = next((name for name in layer.nodes if name not in emitted), None)
         if unknown is not None:
@@ -149,7 +156,9 @@ def _joined(device: str, network: Network, answer: _Answer, table: Lut | None) -
         here = dict.fromkeys(entries[node] for node in nodes if node in entries and entries[node] not in shown)
         shown.update(here)
         names, operators = tuple(named[at].name for at in touched), tuple(named[at].op for at in touched)
-        layers.append(TracedLayer(layer.name, names, operators, layer.latency_s, tuple(estimated[at] for at in here)))
+        is_whole = all(parts[at] == 1 for at in here)
+        own = tuple(estimated[at] for at in here)
+        layers.append(TracedLayer(layer.name, names, operators, layer.latency_s, own, is_whole))
     return DeviceTrace(device, answer.clock, tuple(layers), None if table is None else table.name, estimated)
 
 
@@ -198,7 +207,8 @@ def _arguments(layer: TracedLayer) -> dict[str, Any]:
     if layer.estimates:
         estimated_s = sum(one.remainder_s or 0.0 for one in layer.estimates)
         found["estimated_us"] = estimated_s * _US
-        found["error"] = estimated_s / layer.latency_s - 1 if layer.latency_s else None
+        # A part is not comparable with the estimate of the whole.
+        found["error"] = estimated_s / layer.latency_s - 1 if layer.latency_s and layer.is_whole else None
         found["entries"] = [_entry(one) for one in layer.estimates]
     return found
 

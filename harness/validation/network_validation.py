@@ -14,16 +14,13 @@ from harness.estimation.network_estimate import NetworkEstimate, estimate_networ
 from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
 from harness.measure.fusion.cutting import refused_by_device
-from harness.measure.noise.machine_noise import MachineNoise, Spreads, judge, load_of
-from harness.measure.noise.steadiness import scatter_of
+from harness.measure.noise.campaign_noise import judge_processes
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Observer, ignore, notes_of, steps_of
-from harness.measure.summary import undisturbed
+from harness.measure.progress import DONE, Observer, begin, ignore, notes_of, steps_of
 from harness.network.layers import cut
 from harness.network.model_references import ModelReference, Models, model_references, shown
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
-from harness.samples import Sample
 from harness.settings import VALIDATION_PROCESSES
 from harness.validation.file_comparison import compare_with_file, openings, runs_s
 from harness.validation.last_validation import keep_validation
@@ -41,7 +38,6 @@ from harness.validation.results import NetworkValidation, Validation
 from harness.validation.whole_networks import (
     MeasuredProcesses,
     ProcessPlan,
-    ProcessSamples,
     measure_processes,
     whole_latency,
 )
@@ -88,13 +84,14 @@ def validate(
     variant = Variant(batch, threads)
     table = open_lut(device, lut=lut, workspace=workspace, batch=batch, threads=threads)
     note = notes_of(observe)
+    begin(observe, "reading networks", len(references))
     read = read_networks(references, dims, batch=batch, strict=strict, note=note)
+    begin(observe, "estimating", len(references))
     cases, uncovered = _cases(read.networks, table, naive)
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)
     rules = {case.whole.id: case.stopping_rule(policy.target, processes) for case in cases}
-    after = _file_comparisons(cases, table)
-    wanted = ProcessPlan(validation_plan(cases), rules, policy, layers, strict, wait_s, *after, variant)
+    wanted = ProcessPlan(validation_plan(cases), rules, policy, layers, strict, wait_s, variant)
     measured = measure_processes(table, workspace, wanted, observe, stop or threading.Event())
     by_device = _refused_by_device(cases, measured.refused)
     refused = (*read.refused, *uncovered, *by_device)
@@ -104,9 +101,11 @@ def validate(
     results = _compared(left, references, measured, table, observe)
     oracle = _report_oracle(table, left, [process.truths for process in measured.processes if process.truths])
     found = _summary(table, results, measured.processes[0].fingerprint, oracle)
-    machine = judge_processes(measured.processes, table, found.floor)
+    noises = [process.noise for process in measured.processes]
+    machine = judge_processes(noises, table.clock, found.floor, table.reference_s)
     found = replace(found, refused_networks=refused, machine=machine)
-    keep_validation(workspace, references, found)
+    keep_validation(workspace, references, dims or {}, found)
+    observe(DONE)
     return found
 
 
@@ -119,13 +118,6 @@ def _cases(networks: Sequence[Network], table: Lut, naive: bool) -> tuple[list[N
         if not estimated.unknown
     ]
     return cases, [_uncovered(network, estimated, table.name) for network, estimated in estimates if estimated.unknown]
-
-
-def _file_comparisons(cases: Sequence[NetworkCase], table: Lut) -> tuple[float, float]:
-    """Return the time of the comparisons with files that follow: seconds of their runs, and their openings."""
-    if table.clock == "device":
-        return 0.0, 0.0
-    return sum(runs_s(case.covered[0]) for case in cases), sum(openings(case.network) for case in cases)
 
 
 def _compared(
@@ -210,28 +202,6 @@ def _summary(
         oracle=oracle,
         method=table.method,
     )
-
-
-def judge_processes(processes: Sequence[ProcessSamples], table: Lut, floor: float | None) -> MachineNoise:
-    """Return the verdict on the machine that measured whole networks with this floor, compared with the table's."""
-    states = [state for process in processes for state in process.states]
-    alone = [process.reference for process in processes if process.reference]
-    spreads = Spreads(
-        between_processes=floor,
-        drift=max((one.reference_drift for one in processes if one.reference_drift is not None), default=None),
-        scatter=scatter_of(alone, table.clock),
-        since_table=_since_table(alone, table),
-        slow_phases=statistics.fmean(one.slow_phases for one in processes),
-    )
-    facts = processes[0].fingerprint
-    return judge(load_of(states, facts), facts, table.clock, spreads, of_networks=True)
-
-
-def _since_table(alone: Sequence[Sequence[Sample]], table: Lut) -> float | None:
-    """Return how much longer the reference probe takes than when the table was measured, as a fraction."""
-    if table.reference_s is None or not alone:
-        return None
-    return statistics.median(undisturbed(taken, table.clock).latency_s for taken in alone) / table.reference_s - 1
 
 
 def _uncovered(network: Network, estimated: NetworkEstimate, table: str) -> RefusedNetwork:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 import threading
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,11 +21,10 @@ from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun, leased_run
-from harness.measure.forecast import ProcessForecast
 from harness.measure.journal.journal import Journal
-from harness.measure.noise.machine_noise import State, between_processes
-from harness.measure.noise.quiet_phases import by_probe, phases_of
-from harness.measure.noise.steadiness import drift_of
+from harness.measure.noise.campaign_noise import ProcessNoise, phases_of_campaign
+from harness.measure.noise.machine_noise import between_processes
+from harness.measure.noise.quiet_phases import by_probe
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, Progress
 from harness.measure.reference import measure_reference
@@ -44,19 +42,15 @@ VALIDATE = "validate"
 class ProcessSamples:
     """All samples of one process by probe, the device's fingerprint, and the truth by probe if it reports one.
 
-    `load_reports` has how each probe was loaded, `states` what the machine reported beside the samples.
-    `reference` has the reference probe alone, before the networks, and `reference_drift` its drift among them, None for
-    few samples. `samples` lacks the runs in slow phases of the machine; `slow_phases` is their share.
+    `load_reports` has how each probe was loaded, `noise` what the machine reported beside the samples, with the
+    reference probe alone before the networks. `samples` lacks the runs in slow phases of the machine.
     """
 
     samples: Mapping[str, Sequence[Sample]]
     fingerprint: Mapping[str, str]
     truths: Mapping[str, Truth]
     load_reports: Mapping[str, LoadReport] = field(default_factory=dict)
-    reference: Sequence[Sample] = ()
-    reference_drift: float | None = None
-    states: Sequence[State] = ()
-    slow_phases: float = 0.0
+    noise: ProcessNoise = field(default_factory=ProcessNoise)
 
 
 @dataclass(frozen=True)
@@ -103,34 +97,17 @@ class ProcessPlan:
     layers: bool = False
     strict: bool = False
     busy_s: float = 0.0
-    after_s: float = 0.0
-    after_openings: float = 0.0
     variant: Variant = NO_VARIANT
 
 
-@dataclass
-class _ProcessObserver:
-    """Adds to the progress of a campaign which process it is, and the time of those that follow."""
+def _in_process(observe: Observer, number: int, count: int, networks: int) -> Observer:
+    """Return the observer of a process, one of about `count`, which measures so many networks."""
 
-    observe: Observer
-    forecast: ProcessForecast
-    fewest: int
-    _number: int = 0
+    def show(progress: Progress) -> None:
+        phase = f"process {number + 1}"
+        observe(replace(progress, unit="network", process=number, processes=count, phase=phase, work=networks))
 
-    def begin(self, number: int, plan: ProbePlan) -> None:
-        """Note that a process begins; those of the fewest that follow measure the networks of its plan."""
-        self._number = number
-        own, later = (sum(len(batch.loads) for batch in one.batches) for one in (plan, _networks_only(plan)))
-        self.forecast.loads = [*self.forecast.loads[:number], own, *(later for _ in range(number + 1, self.fewest))]
-        self.forecast.begin(number, time.monotonic())
-        self(Progress("starting", 0, 0))
-
-    def __call__(self, progress: Progress) -> None:
-        if progress.batches:
-            self.forecast.opened(time.monotonic())
-        left_s = self.forecast.remaining_s(progress.remaining_s, time.monotonic())
-        count = len(self.forecast.loads)
-        self.observe(replace(progress, remaining_s=left_s, unit="network", process=self._number, processes=count))
+    return show
 
 
 def measure_processes(
@@ -146,14 +123,14 @@ def measure_processes(
     stops: dict[str, Stop] = {}
     patience = Patience(wanted.busy_s, observe, stop)
     most = max(rule.most_processes for rule in wanted.rules.values())
-    forecast = ProcessForecast([], wanted.after_s, wanted.after_openings)
-    watched = _ProcessObserver(observe, forecast, min(most, FEWEST_PROCESSES))
+    fewest = min(most, FEWEST_PROCESSES)
     with Journal(workspace.journal) as journal:
         for number in range(most):
             plan = _without(wanted.plan if number == 0 else _networks_only(wanted.plan), {*refused, *stops})
             if not _wholes(plan):
                 break
-            watched.begin(number, plan)
+            watched = _in_process(observe, number, max(fewest, number + 1), len(_wholes(plan)))
+            watched(Progress("starting", 0, 0))
             with (
                 lease_when_free(device, patience, "validation") as session,
                 leased_run(session, device, journal, watched, stop, wanted.variant) as run,
@@ -183,13 +160,9 @@ def _measure_process(
     refused = {one.id: one.refused for one in records if one.refused and one.role == "network"}
     truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
     reports = dict(session.load_reports)
-    phases, states = phases_of(journal.taken_samples(campaign.id), campaign.clock), journal.states(campaign.id)
-    drift = drift_of(journal.samples_of(campaign.id, campaign.reference), campaign.clock).judged
-    samples = by_probe(phases.quiet)
-    process = ProcessSamples(
-        samples, run.fingerprint, truths, reports, reference, drift, states, slow_phases=phases.slow_share
-    )
-    return process, refused
+    phases = phases_of_campaign(journal, campaign)
+    noise = ProcessNoise.of(journal, campaign, campaign.clock, phases.slow_share, reference)
+    return ProcessSamples(by_probe(phases.quiet), run.fingerprint, truths, reports, noise), refused
 
 
 def _stops(

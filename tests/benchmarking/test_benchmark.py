@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bokeh_figures import Figure
 from command_line import Harness
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ import harness
 from device_agents import power
 from harness.benchmarking.latency_figures import LatencyFigures, mean_power_w
 from harness.errors import InvalidNetwork, UsageError
+from harness.report.sweep_plot import sweep_plot
 
 TIMES = st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=300)
 
@@ -170,6 +172,7 @@ def test_a_device_with_a_known_latency(bench: Bench) -> None:
     assert len(rows) == 90 and {row["process"] for row in rows} == {0, 1}
     assert found.to_pandas()["p99_s"].tolist() == pytest.approx([truth_s], rel=1e-4)
     assert found.plot().to_svg().count("<rect") == 2 and "net" in found._repr_html_()
+    assert found.machine == "quiet"
 
 
 def test_onnx_runtime_reports_load_time_and_memory(bench: Bench) -> None:
@@ -201,6 +204,33 @@ def test_the_command_sweeps_and_writes_files(bench: Bench, tmp_path: Path) -> No
     assert [one["batch"] for one in found["networks"]] == [1, 2, 4]
     times = [one["p50_s"] for one in found["networks"]]
     assert times == sorted(times) and all(map(math.isfinite, times))
+
+
+def test_the_verdict_on_the_machine_is_in_text_json_and_page(bench: Bench, tmp_path: Path) -> None:
+    """A device whose runs scatter is noisy, with the same reason in text, JSON and page."""
+    bench.set_device(replace(bench.truth, noise=0.3))
+    command = replace(Harness.in_folder(tmp_path / "command"), workspace=bench.root)
+    words = ("benchmark", bench.model, "--device", DEVICE, "--runs", "40", "--html", tmp_path / "plot.html")
+    shown = command(*words).assert_ok().stdout
+    (line,) = [line for line in shown.splitlines() if line.startswith("machine: ")]
+    assert line.startswith("machine: noisy: ") and "scatter of the reference probe" in line
+    (found,) = json.loads(command(*words, "--json").assert_ok().stdout)["networks"]
+    assert found["machine"]["verdict"] == "noisy"
+    assert found["machine"]["text"] in (tmp_path / "plot.html").read_text()
+
+
+def test_the_page_has_units_and_says_what_varies(bench: Bench) -> None:
+    """The axis is what varies, without a line from one network to another; times over decades are logarithmic."""
+    wide = build_network(bench.root / "wide.onnx", widths=(8, 512, 512))
+    drawn = {}
+    for models, batches in (([bench.model], (1, 2, 16)), ([bench.model, wide], (None,))):
+        found = harness.benchmark(models, device=DEVICE, batches=batches, runs=3, workspace=bench.workspace)
+        title, figure = sweep_plot(found)
+        drawn[title.rpartition("by ")[2]] = Figure(figure)
+    assert drawn["batch"].axis_labels[0] == "batch (logarithmic)" and drawn["batch"].x_ticks == ["1", "2", "16"]
+    assert len(drawn["batch"].lines) == 2
+    assert drawn["network"].axis_labels == ["network", "latency, ms (logarithmic)"]
+    assert drawn["network"].x_ticks == [bench.model.stem, "wide"] and not drawn["network"].lines
 
 
 def test_wrong_lists_and_networks_are_named(bench: Bench, tmp_path: Path) -> None:

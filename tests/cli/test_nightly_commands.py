@@ -62,9 +62,13 @@ def test_run_reports_and_a_second_run_says_the_same(nightly: Run, place: Workspa
     assert ET.parse(place.reports / "nightly-2026-11-19.xml").getroot().tag == ET.parse(tmp_path / "j").getroot().tag
     assert "small on bench" in (tmp_path / "nights.html").read_text() and str(tmp_path / "nights.html") in first.stderr
     assert not [path for path in place.reports.iterdir() if path.name.startswith(".")]
+    machine = found["devices"][0]["sets"][0]["machine"]
+    assert machine and f"The machine in the last night: {machine}" in (tmp_path / "nights.html").read_text()
+    assert f"machine {machine.partition(':')[0]}" in report.read_text()
 
     second = nightly("run", "--night", "2026-11-19")
     assert second.code == 0 and "Nothing is left to measure" in second.stderr and "done" in second.stdout
+    assert f"machine: {machine}" in second.stdout
 
     status = nightly("status", "--json").data
     assert status["running"] is None and [one["night"] for one in status["nights"]] == ["2026-11-19"]

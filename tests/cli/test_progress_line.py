@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness import cache
 from harness.cli.terminal.progress_line import ProgressLine, about
-from harness.measure.progress import Progress
+from harness.measure.progress import DONE, Progress
 
 
 class _Clock:
@@ -15,51 +21,54 @@ class _Clock:
         return self.now_s
 
 
-def test_time_left_comes_first_and_the_place_follows() -> None:
+@pytest.fixture
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Clock:
+    """Return a clock; the times of earlier runs are in a cache of this test's own."""
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    return _Clock()
+
+
+def test_time_left_comes_first_and_the_place_follows(clock: _Clock) -> None:
     """The line begins with the time left and the share done, then names process and network."""
-    clock = _Clock()
-    line = ProgressLine("validate cpu01", clock)
+    line = ProgressLine("validate cpu01", clock=clock)
+    place = "validate cpu01: measuring, process 3 of 3, network 5 of 28, round 3"
+    here = Progress("measuring", 4, 28, 3, unit="network", process=2, processes=3)
+    line.see(here)
+    assert line.text == place
     clock.now_s = 41.0
-    line.see(Progress("measuring", 4, 28, 3, remaining_s=59.0, unit="network", process=1, processes=3))
-    assert line.text == "about 59 s left, 41%: validate cpu01: measuring, process 2 of 3, network 5 of 28, round 3"
+    line.see(replace(here, share=0.41))
+    assert line.text == f"about 59 s left, 41%: {place}"
 
 
-def test_time_left_counts_down_between_reports() -> None:
-    """Progress that knows no time left keeps the forecast, which goes on by the clock and never below a second."""
-    clock = _Clock()
-    line = ProgressLine("profile", clock)
-    line.see(Progress("measuring", 0, 2, remaining_s=30.0))
+def test_time_left_counts_down_between_reports(clock: _Clock) -> None:
+    """Between two shares the time left goes on by the clock, never below a second, and no command is done."""
+    line = ProgressLine("profile", clock=clock)
+    line.see(Progress("measuring", 0, 2))
     clock.now_s = 10.0
-    line.see(Progress("compiling", 1, 2))
-    assert line.text.startswith("about 20 s left, 33%: profile: compiling")
-    clock.now_s = 100.0
-    assert line.text.startswith("about 1 s left, 99%")
-
-
-def test_no_command_in_progress_is_done() -> None:
-    """While time is left, the share is below the whole, however little of the time that is."""
-    clock = _Clock()
-    line = ProgressLine("profile", clock)
+    line.see(Progress("measuring", 0, 2, share=0.25))
+    clock.now_s = 20.0
+    line.see(Progress("compiling", 1, 2, phase="measuring"))
+    assert line.text.startswith("about 20 s left, 50%: profile: compiling")
     clock.now_s = 10_000.0
-    line.see(Progress("measuring", 1, 2, remaining_s=1.0))
     assert line.text.startswith("about 1 s left, 99%")
 
 
-def test_a_line_without_a_forecast_names_the_stage() -> None:
+def test_the_second_run_is_foretold_from_its_start(clock: _Clock) -> None:
+    """A run that ends is kept under its command, whatever the label of the line."""
+    line = ProgressLine("tonight, board", "nightly board", clock)
+    line.see(Progress("reading networks", 0, 0, work=2))
+    clock.now_s = 30.0
+    line.see(DONE)
+    assert ProgressLine("tomorrow", "nightly board", clock).text == "about 30 s left, 0%: tomorrow"
+    assert ProgressLine("nightly", "", clock).text == "nightly"
+
+
+def test_a_line_without_a_forecast_names_the_stage(clock: _Clock) -> None:
     """Before anything was measured there is no number to show."""
-    line = ProgressLine("profile cpu01", _Clock())
+    line = ProgressLine("profile cpu01", clock=clock)
     assert line.text == "profile cpu01"
     line.see(Progress("compiling", 2, 18))
     assert line.text == "profile cpu01: compiling, batch 3 of 18"
-
-
-def test_counted_steps_take_equally_long() -> None:
-    """After a quarter of the steps, three times the time gone is left."""
-    clock = _Clock()
-    line = ProgressLine("sweep", clock)
-    clock.now_s = 20.0
-    line.count(2, 8, "machine")
-    assert line.text == "about 60 s left, 25%: sweep: machine 3 of 8"
 
 
 def test_durations_have_a_unit_that_fits() -> None:

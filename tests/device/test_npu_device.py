@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 from nullbench import build_network
+from onnx import TensorProto, helper, numpy_helper
 
 from device_agents.messages import TrueOverhead
 from harness import build_lut, profile, validate
@@ -311,3 +314,26 @@ def test_truths_that_are_no_answer_are_refused(payload: bytes) -> None:
     """Bytes that are no such object are refused."""
     with pytest.raises(ProtocolError):
         read_truth(payload, "p", "npu01")
+
+
+def test_all_layers_that_a_node_became_are_its_own(session: AgentSession, tmp_path: Path) -> None:
+    """The layers of a recurrent node add up to nearly all of the time, and are compared with it as a whole."""
+    steps, inputs, hidden = 4, 8, 16
+    shapes = {"w": (1, 3 * hidden, inputs), "r": (1, 3 * hidden, hidden), "v": (hidden, 10)}
+    constants = [numpy_helper.from_array(np.full(shape, 0.1, np.float32), name) for name, shape in shapes.items()]
+    nodes = [
+        helper.make_node("GRU", ["x", "w", "r"], ["", "h"], "gru", hidden_size=hidden),
+        helper.make_node("MatMul", ["h", "v"], ["y"], "product"),
+    ]
+    tensors = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [steps, 1, inputs]), ("y", [1, 1, 10]))
+    ]
+    graph = helper.make_graph(nodes, "gru", tensors[:1], tensors[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "g.onnx")
+    probe = network_probe(load_network(str(tmp_path / "g.onnx")))
+    truth = truth_of(session, probe)
+    recurrent = [layer for layer in truth.layers if layer.nodes == ("n0",)]
+    assert len(recurrent) > steps
+    unassigned_s = sum(layer.latency_s for layer in truth.layers if not layer.nodes)
+    assert unassigned_s < 0.05 * truth.makespan_s < sum(layer.latency_s for layer in recurrent)

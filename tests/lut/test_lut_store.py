@@ -24,7 +24,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from harness.errors import HarnessError, LutCorrupt, LutError, LutMismatch, LutNotFound
+from harness.cli.app import main
+from harness.errors import DamagedTableWarning, HarnessError, LutCorrupt, LutError, LutMismatch, LutNotFound
 from harness.latency.method_names import COMPARISON_METHODS, METHODS, LatencyMethod
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.table import Entry, Lut
@@ -198,6 +199,21 @@ def test_half_written_tables_are_not_the_latest(tmp_path: Path) -> None:
         latest_lut(tmp_path, "board")
     published = publish(table(), tmp_path)
     assert latest_lut(tmp_path, "board") == published.path
+
+
+def test_a_newer_table_without_a_manifest_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The next older table is used, and a warning, in a command a line, names the one that lacks its manifest."""
+    older = publish(table(created="2026-01-01T00:00:00+00:00"), tmp_path / "lut")
+    newer = publish(table(created="2026-01-02T00:00:00+00:00"), tmp_path / "lut")
+    (newer.path / MANIFEST).unlink()
+    with pytest.warns(DamagedTableWarning, match=newer.path.name):
+        assert latest_lut(tmp_path / "lut", "board") == older.path
+    with pytest.raises(SystemExit) as end:
+        main(["lut", "show", "--device", "board", "--json", "--workspace", str(tmp_path)])
+    assert not end.value.code
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["lut"] == str(older.path)
+    assert printed.err.count(f"{newer.path.name} is not used: it has no manifest.json") == 1
 
 
 @pytest.mark.parametrize("method", COMPARISON_METHODS)

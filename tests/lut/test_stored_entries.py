@@ -29,7 +29,7 @@ PLACES = st.lists(st.tuples(TEXT, st.sampled_from(CONTEXTS)), min_size=1, max_si
 
 @pytest.fixture(autouse=True)
 def index_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep an index of every table, in a cache of this test's own."""
+    """Note every table, in a cache of this test's own."""
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "index"))
     monkeypatch.setattr(stored_entries, "LEAST_BYTES", 0)
 
@@ -96,20 +96,18 @@ def test_an_edited_file_is_refused_with_an_index_as_without(tmp_path: Path) -> N
         read_lut(table.path)
 
 
-def test_an_index_of_another_file_is_ignored(tmp_path: Path) -> None:
-    """An index that does not fit the content is no authority, and the content is parsed."""
-    content = write_entries([_entry("one", "chip", 1.0, "")])
+def test_a_note_of_other_content_is_ignored(tmp_path: Path) -> None:
+    """Whatever the cache holds under the right key, the entries are those of the file."""
+    entries = [_entry(name, "chip", 1.0, "") for name in ("one", "another")]
+    content = write_entries(entries)
     _read(content)
-    other = write_entries([_entry("another", "chip", 1.0, "")])
-    _read(other)
-    one, two = sorted((tmp_path / "index" / "results").iterdir())
-    held = cache.get(one.name)
+    (note,) = (tmp_path / "index" / "results").iterdir()
+    held = cache.get(note.name)
     assert held is not None
-    for name in (one.name, two.name):
-        cache.put(name, held)
-    assert [entry.signature for entry in (*_read(content), *_read(other))] == ["one", "another"]
-    cache.put(one.name, b"x")
-    assert [entry.signature for entry in (*_read(content), *_read(other))] == ["one", "another"]
+    for other in (b"", b"x", held[:-1], bytes(16 + 20 * 2), held[::-1]):
+        cache.put(note.name, other)
+        assert [entry.signature for entry in _read(content)] == ["one", "another"]
+        assert isinstance(_read(content), StoredEntries)  # noted anew
 
 
 def test_more_entries_than_correlations_allow_are_summed(tmp_path: Path) -> None:

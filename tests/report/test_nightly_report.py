@@ -54,7 +54,7 @@ TEXT = st.one_of(st.sampled_from(NASTY), st.text(max_size=60))
 def make(text: str = "board", changes: tuple[Change, ...] = (), regressed: bool = False) -> NightReport:
     """Return a night with a set of each status, and this text in every field that a device or a file controls."""
     rows = (
-        SetRow("vision", "vision-0", "j/1", "done", device_s=2.5, campaigns=(1,), watch=2),
+        SetRow("vision", "vision-0", "j/1", "done", device_s=2.5, campaigns=(1,), watch=2, machine=text),
         SetRow("text", "text-0", "j/2", "failed", reason=text, failure=replace(FAILURE, what=text, why=text)),
         SetRow("audio", "audio-0", "j/3", "deferred", reason=text),
         SetRow("video", "video-0", "j/4", "skipped", reason=text),
@@ -100,6 +100,14 @@ def test_calm_night_says_so() -> None:
     assert calm().exit_code == 0
     alone = replace(calm(), compared=())
     assert "nothing to compare with yet" in verdict(alone)
+
+
+def test_verdict_on_the_machine_stands_beside_its_set() -> None:
+    """The table of devices has the verdict of each set that was measured."""
+    night = calm()
+    noisy = replace(night.devices[0].sets[0], machine="noisy: 16.6 tasks shared 2 cores")
+    device = replace(night.devices[0], sets=(noisy,))
+    assert "vision done, machine noisy: 16.6 tasks shared 2 cores |" in markdown(replace(night, devices=(device,)))
 
 
 def test_sets_without_a_comparison_are_named() -> None:

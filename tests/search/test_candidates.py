@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -124,9 +126,36 @@ def test_files_with_a_damaged_header_are_refused(header: str, tmp_path: Path) ->
         read_candidates(path, 3)
 
 
-@pytest.mark.parametrize("text", ["random:", "random:0", "random:-1", "random:1e6"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("kind", ["<i2", ">u4"])
+def test_a_file_is_read_part_by_part(order: Literal["C", "F"], kind: str, tmp_path: Path) -> None:
+    """Any rows of a file are those of its array, whatever its order of axes and of bytes."""
+    array = np.arange(60).reshape(20, 3).astype(kind, order=order)
+    np.save(tmp_path / "candidates.npy", array)
+    found = read_candidates(tmp_path / "candidates.npy", 3)
+    assert len(found) == 20
+    for part in (slice(0, 7), slice(7, 20), slice(15, 99)):
+        assert found[part].tolist() == array[part].tolist()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_file_that_is_cut_while_it_is_read_is_an_error(order: Literal["C", "F"], tmp_path: Path) -> None:
+    """A file that is too short before or after it is opened is refused, and ends no process."""
+    path = tmp_path / "candidates.npy"
+    np.save(path, np.zeros((1000, 3), np.uint8, order=order))
+    found = read_candidates(path, 3)
+    os.truncate(path, 1500)
+    with pytest.raises(ConfigurationError, match="too short"):
+        _ = found[800:1000]
+    with pytest.raises(ConfigurationError, match="too short"):
+        read_candidates(path, 3)
+
+
+@pytest.mark.parametrize(
+    "text", ["random:", "random:0", "random:-1", "random:1e6", f"random:{10**15}", "random:" + "9" * 5000]
+)
 def test_wrong_numbers_of_candidates_are_refused(text: str) -> None:
-    """Only whole positive numbers follow `random:`."""
+    """Only whole positive numbers follow `random:`, and not more than can be estimated in days."""
     with pytest.raises(UsageError):
         random_count(text)
 

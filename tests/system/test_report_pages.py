@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
+import onnx
 import pytest
 from command_line import Harness
 from system_networks import convolutions, save
@@ -43,6 +44,16 @@ def test_a_report_shows_the_last_validation(lab: Harness) -> None:
     assert found["validated"] and cells(path) == cells(lab.workspace / "validate.html")
     assert "mean absolute error" in path.read_text(encoding="utf-8")
     assert {name: one for name, one in lab.state().items() if name != "report.html"} == before
+
+
+def test_a_report_has_the_sizes_of_the_last_validation(lab: Harness) -> None:
+    """Dimensions that `validate` was given need not be given again."""
+    model = onnx.load(lab.workspace / "small.onnx")
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(model, lab.workspace / "open.onnx")
+    lab("validate", "open.onnx", "--device", "null01", "--dim", "n=1").assert_ok()
+    assert lab("report", "--device", "null01", "--json").data["validated"]
 
 
 def test_a_report_never_shows_a_validation_of_other_networks(lab: Harness) -> None:

@@ -176,6 +176,7 @@ def test_a_small_table_does_not_hide_the_published_one(shelf: Harness) -> None:
     words = ("estimate", "builtin:squeezenet", "--device", "npu01")
     refused = shelf(*words)
     assert refused.code == 6 and f"next: Give --lut {published}" in refused.stderr
+    assert f"Give --lut {published}" in shelf(*words, "--allow-partial").assert_ok().stderr
     named = shelf(*words, "--lut", published).assert_ok()
     assert published in named.stdout and "has no table" not in named.stderr
     assert "published" not in shelf("estimate", "builtin:dscnn", "--device", "null01").stderr

@@ -117,7 +117,7 @@ class EmulatedNpuBackend:
     def oracle(self, probe: str) -> Truth:
         """Return the true overhead and the true latency of every layer of a loaded probe."""
         timed = self._probes[probe].timed
-        return Truth(TrueOverhead(*self._host.true_overhead()), timed.makespan_s, timed.layers)
+        return Truth(TrueOverhead(*self._host.true_overhead()), timed.makespan_s, timed.attributed)
 
     def signatures(self, probe: str) -> Tuple[Tuple[str, TrueLayer], ...]:
         """Return the hardware layers of a loaded probe with their signatures: operation and shapes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Tuple
+from typing import Any, Container, Dict, Tuple
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.options import Options
@@ -46,6 +46,17 @@ class TimedModel:
         added_s = sum(layer.latency_s for layer in layers) - sum(layer.latency_s for layer in self.layers)
         return replace(self, makespan_s=self.makespan_s + added_s, layers=tuple(layers))
 
+    @property
+    def attributed(self) -> Tuple[TrueLayer, ...]:
+        """The layers, each with its nodes; all layers that a node became have this node, not only the last.
+
+        Layers that a node became have names that begin with its own. Those that the compiler added have none.
+        """
+        known = {node for layer in self.layers for node in layer.nodes}.union(self.free_nodes)
+        return tuple(
+            layer if layer.nodes else replace(layer, nodes=_nodes_of(layer.name, known)) for layer in self.layers
+        )
+
 
 def time_model(model: bytes, machine: Machine) -> TimedModel:
     """Compile a model and simulate one run; raises an EmulatorError."""
@@ -64,6 +75,13 @@ def time_model(model: bytes, machine: Machine) -> TimedModel:
     return TimedModel(
         timing.makespan_ps / _PS_PER_S, tuple(layers), tuple(compiled.graph.free_nodes), chains, signatures
     )
+
+
+def _nodes_of(name: str, known: Container[str]) -> Tuple[str, ...]:
+    """Return the node whose name a layer's name begins with, followed by a dot or a slash; nothing if there is none."""
+    while name and name not in known:
+        name = name[: max(name.rfind("."), name.rfind("/"), 0)]
+    return (name,) if name else ()
 
 
 def to_json(timed: TimedModel) -> bytes:

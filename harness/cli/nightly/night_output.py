@@ -26,6 +26,10 @@ def show_night(report: NightReport) -> None:
     ]
     print_table(("device", "health", "set", "", "s on the device", "why"), rows, left=4)
     for device in report.devices:
+        for row in device.sets:
+            if row.machine:
+                print(printable(f"{device.device}: {row.set}: machine: {row.machine}", 500))
+    for device in report.devices:
         kept = f"  kept: {device.published.kept_because}" if device.published.kept_because else ""
         print(printable(f"{device.device}  table {device.published.table or 'none'}{kept}"))
     for change in report.changes:

@@ -26,6 +26,8 @@ from harness.text import duration_s, printable
 from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
+    from harness.measure.progress import Observer
+    from harness.measure.request import ProfileRequest
     from harness.nightly.night_plan import NightPlan
     from harness.nightly.night_report import NightReport
 
@@ -82,7 +84,7 @@ def run(
     if dry_run:
         show_forecast(found, workspace, which, json)
         return
-    jobs = engine_of(found, workspace, lambda job: show_lines(f"{job.device}, {job.name}", LINE_EVERY_S))
+    jobs = engine_of(found, workspace, _lines_of)
     with _stop_on_signal() as stop:
         report = run_night(found, workspace, night=which, engine=jobs, stop=stop, notify=note)
     written = _write(report, workspace, markdown, junit)
@@ -99,6 +101,13 @@ def run(
     for path in written:
         note(f"Report: {path}")
     _end_with_verdict(report, written[0])
+
+
+def _lines_of(job: ProfileRequest) -> Observer:
+    """Return the observer of a job; the same networks on the same device took as long in earlier nights."""
+    return show_lines(
+        f"{job.device}, {job.name}", LINE_EVERY_S, f"nightly {job.device} {' '.join(map(str, job.models))}"
+    )
 
 
 def _end_with_verdict(report: NightReport, written: Path) -> None:

@@ -41,7 +41,7 @@ def split_command(
     check_cores(wanted.cores, target)
     start = time.perf_counter()
     network = load_model(model, arguments.parse_dims(dim), note)
-    with show_count("split", "step") as progress:
+    with show_count("split", "step", f"npu split {model}") as progress:
         split = compare_splits(network, target, wanted, compiler, progress)
     took_s = time.perf_counter() - start
     if csv is not None:

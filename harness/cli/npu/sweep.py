@@ -12,7 +12,7 @@ from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import Only, spread
 from harness.cli.options.result_files import writable_page
-from harness.cli.terminal.output import print_json, print_report, write_csv
+from harness.cli.terminal.output import note, print_json, print_report, write_csv
 from harness.cli.terminal.progress import show_count
 from harness.npu.npu_options import Options, RunOptions
 
@@ -80,14 +80,17 @@ def sweep_command(
 
     Example: harness npu sweep builtin:squeezenet --set nb_bytes=512K:8M:x2 --plot nb.html
     """
+    from harness.npu.loading import load_model
     from harness.npu.sweep import grid, points, sweep_tables
 
     machines = grid.read_grid(wanted.preset or [], wanted.machine or [], wanted.sets or [])
     if plot is not None:
         machines.check_drawable()
     dims, budget = arguments.parse_dims(dim), limits.cycle_budget
-    with show_count("sweep", "machine") as progress:
-        sweep = points.run_sweep(model, machines, compiler, dims, budget, progress, jobs, cost)
+    with show_count("sweep", "machine", f"npu sweep {model}") as progress:
+        sweep = points.run_sweep(
+            lambda: load_model(model, dims, note), machines, compiler, budget, progress, jobs, cost
+        )
     if csv is not None:
         write_csv(csv, sweep_tables.point_rows(sweep))
     if plot is not None:

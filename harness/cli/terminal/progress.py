@@ -14,7 +14,7 @@ from types import FrameType
 from harness.cli.terminal.output import note, note_from_signal
 from harness.cli.terminal.progress_line import ProgressLine
 from harness.errors import Interrupted
-from harness.measure.progress import Observer, Progress
+from harness.measure.progress import DONE, Observer, Progress
 from harness.text import printable
 
 LINE_EVERY_S = 5.0
@@ -69,15 +69,16 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def show_progress(label: str, *, quiet_s: float = 0.0, by_thread: bool = True) -> Iterator[Observer]:
+def show_progress(label: str, *, quiet_s: float = 0.0, by_thread: bool = True, command: str = "") -> Iterator[Observer]:
     """Yield an observer that shows one line on stderr, with the time left; in a file or pipe after `quiet_s`.
 
-    Without a thread the line is drawn at each progress alone, and the work may fork.
+    Without a thread the line is drawn at each progress alone, and the work may fork. `command` is that of
+    `ProgressLine`.
     """
     if not sys.stderr.isatty():
-        yield show_lines(label, quiet_s)
+        yield show_lines(label, quiet_s, command)
         return
-    line = ProgressLine(label)
+    line = ProgressLine(label, command)
     with _drawn(line, by_thread=by_thread) as draw:
 
         def observe(progress: Progress) -> None:
@@ -92,20 +93,18 @@ def show_progress(label: str, *, quiet_s: float = 0.0, by_thread: bool = True) -
 
 
 @contextlib.contextmanager
-def show_count(label: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that receives how many of how many are done; a terminal shows them with the time left."""
-    if not sys.stderr.isatty():
-        yield lambda _done, _count: None
-        return
-    line = ProgressLine(label)
-    with _drawn(line, by_thread=False) as draw:  # the work may fork
+def show_count(label: str, unit: str = "", command: str = "") -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that receives how many of how many are done; they are shown as by `show_progress`."""
+    with show_progress(label, quiet_s=LINE_EVERY_S, by_thread=False, command=command) as observe:  # the work may fork
 
         def show(done: int, count: int) -> None:
             if count > 1:
-                line.count(done, count, unit)
-                draw()
+                share = done / count if done else None
+                observe(Progress("", min(done, count - 1), count, unit=unit, phase="steps", work=count, share=share))
 
+        observe(Progress("", 0, 0, phase="steps"))
         yield show
+        observe(DONE)
 
 
 @contextlib.contextmanager
@@ -125,16 +124,16 @@ def _drawn(line: ProgressLine, *, by_thread: bool = True) -> Iterator[Callable[[
         yield live.refresh
 
 
-def show_lines(label: str, quiet_s: float = 0.0) -> Observer:
+def show_lines(label: str, quiet_s: float = 0.0, command: str = "") -> Observer:
     """Return an observer that writes a line to stderr every few seconds, the first after `quiet_s`."""
-    return _PlainLines(label, quiet_s)
+    return _PlainLines(ProgressLine(label, command), quiet_s)
 
 
 class _PlainLines:
     """Writes the first line after a while, then one every few seconds."""
 
-    def __init__(self, label: str, quiet_s: float) -> None:
-        self._line = ProgressLine(label)
+    def __init__(self, line: ProgressLine, quiet_s: float) -> None:
+        self._line = line
         self._due_s = time.monotonic() + quiet_s
 
     def __call__(self, progress: Progress) -> None:
@@ -143,6 +142,6 @@ class _PlainLines:
             return
         self._line.see(progress)
         now_s = time.monotonic()
-        if now_s >= self._due_s:
+        if now_s >= self._due_s and progress != DONE:
             self._due_s = now_s + LINE_EVERY_S
             note(self._line.text)

@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from harness.measure.progress import Progress
+from harness.measure.progress import DONE, Progress
+from harness.measure.time_left import Clock, TimeLeft, earlier_runs, keep_run
 
-Clock = Callable[[], float]
 _MOST_DONE = 0.99
 """The largest share that the line of a command shows: all of it is done when the line is gone."""
 
 
 @dataclass
 class ProgressLine:
-    """The state of a command as one line of text; the time left counts down between two reports of progress."""
+    """The state of a command as one line of text.
+
+    Runs of the `command`, by default of the label, foretell the next ones.
+    """
 
     label: str
+    command: str = ""
     clock: Clock = time.monotonic
     _progress: Progress | None = None
-    _ends_s: float | None = None
+    _time: TimeLeft = field(init=False)
     _started_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._started_s = self.clock()
+        self.command = self.command or self.label
+        self._begin()
 
     def see(self, progress: Progress) -> None:
-        """Take over the newest progress; one that knows no time left keeps the last forecast."""
+        """Take over the newest progress; the times of a run that is done are kept."""
+        if progress == DONE:
+            keep_run(self.command, self._time.run)
+            self._begin()
+            return
         self._progress = progress
-        if progress.remaining_s is not None:
-            self._ends_s = self.clock() + progress.remaining_s
-
-    def count(self, done: int, whole: int, unit: str = "") -> None:
-        """Take over how many of how many steps are done; steps take equally long."""
-        now_s = self.clock()
-        left_s = (now_s - self._started_s) * (whole - done) / done if done else None
-        self.see(Progress("", min(done, whole - 1), whole, remaining_s=left_s, unit=unit))
+        self._time.see(progress)
 
     @property
     def text(self) -> str:
@@ -44,12 +45,14 @@ class ProgressLine:
         progress = self._progress
         return ": ".join(filter(None, (self._forecast(), self.label, "" if progress is None else _place(progress))))
 
+    def _begin(self) -> None:
+        self._time, self._started_s = TimeLeft(earlier_runs(self.command), self.clock), self.clock()
+
     def _forecast(self) -> str:
-        if self._ends_s is None:
+        left_s = self._time.remaining_s
+        if left_s is None:
             return ""
-        now_s = self.clock()
-        left_s = max(1.0, self._ends_s - now_s)
-        gone_s = now_s - self._started_s
+        left_s, gone_s = max(1.0, left_s), self.clock() - self._started_s
         return f"{about(left_s)} left, {min(_MOST_DONE, gone_s / (gone_s + left_s)):.0%}"
 
 

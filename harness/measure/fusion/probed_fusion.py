@@ -15,7 +15,7 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion.significance import ShapeSaving, Verdict, fit_verdict, holm, shape_saving
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import without_forecast
+from harness.measure.progress import among_several
 from harness.measure.summary import undisturbed
 from harness.network.fusion.fusion_candidates import NodePair, neighbours, shapes
 from harness.network.fusion.fusion_rules import SIGNIFICANCE, FusionRule
@@ -98,7 +98,7 @@ class FusionSearch:
         known = None if self.fresh else self.on.newest(self.on.key(plan, settings), finished=True)
         campaign = known or self.on.begin(plan, settings)
         if not campaign.complete:
-            on = replace(self.on, observe=without_forecast(self.on.observe, "finding fusion"))
+            on = replace(self.on, observe=among_several(self.on.observe, "finding fusion"))
             CampaignRun(on, campaign, plan, policy).run()
         samples = self.on.journal.samples(campaign.id)
         measured = {probe: undisturbed(taken, campaign.clock) for probe, taken in samples.items()}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from harness.measure.journal.reader import JournalReader
 from harness.measure.journal.records import Campaign
-from harness.measure.noise.machine_noise import MachineNoise, Spreads, between_most_processes, judge, load_of
+from harness.measure.noise.machine_noise import MachineNoise, Spreads, State, between_most_processes, judge, load_of
 from harness.measure.noise.quiet_phases import Phases, phases_of
 from harness.measure.noise.steadiness import drift_of, scatter_of
 from harness.measure.summary import undisturbed
@@ -38,6 +39,58 @@ def judge_campaign(journal: JournalReader, campaign: Campaign, slow_share: float
     )
     load = load_of(journal.states(campaign.id), campaign.fingerprint)
     return judge(load, campaign.fingerprint, campaign.clock, spreads)
+
+
+@dataclass(frozen=True)
+class ProcessNoise:
+    """What a process that measured whole networks shows of its machine: facts about it, and what it reported meanwhile.
+
+    `reference` has samples of the reference probe, and `drift` is its drift among the networks, None for few samples;
+    `slow_phases` is the share of the runs in slow phases.
+    """
+
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    states: Sequence[State] = ()
+    reference: Sequence[Sample] = ()
+    drift: float | None = None
+    slow_phases: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        journal: JournalReader,
+        campaign: Campaign,
+        clock: str,
+        slow_share: float,
+        reference: Sequence[Sample] = (),
+    ) -> ProcessNoise:
+        """Return what the journal holds of a process's campaign; `reference` replaces its samples of that probe."""
+        own = journal.samples_of(campaign.id, campaign.reference)
+        drift = drift_of(own, clock).judged
+        return cls(campaign.fingerprint, journal.states(campaign.id), reference or own, drift, slow_share)
+
+
+def judge_processes(
+    processes: Sequence[ProcessNoise], clock: str, floor: float | None, table_reference_s: float | None = None
+) -> MachineNoise:
+    """Return the verdict on the machine that measured whole networks, which differ by `floor` between processes.
+
+    `table_reference_s` is the latency of the reference probe when the table was measured.
+    """
+    alone = [one.reference for one in processes if one.reference]
+    since = None
+    if table_reference_s is not None and alone:
+        since = statistics.median(_latencies_s(alone, clock)) / table_reference_s - 1
+    spreads = Spreads(
+        between_processes=floor,
+        drift=max((one.drift for one in processes if one.drift is not None), default=None),
+        scatter=scatter_of(alone, clock),
+        since_table=since,
+        slow_phases=statistics.fmean(one.slow_phases for one in processes),
+    )
+    facts = processes[0].fingerprint
+    states = [state for one in processes for state in one.states]
+    return judge(load_of(states, facts), facts, clock, spreads, of_networks=True)
 
 
 def reference_s(journal: JournalReader, campaign: Campaign) -> float | None:

@@ -98,7 +98,7 @@ class Spreads:
             way = "slower" if self.since_table > 0 else "faster"
             found.append(f"{shown(abs(self.since_table))} {way} than when the table was measured")
         if self.slow_phases is not None and self.slow_phases > MOST_SLOW_PHASES:
-            found.append(f"{shown(self.slow_phases)} of the runs in slow phases, which are left out")
+            found.append(f"{shown(self.slow_phases)} of the runs in slow phases")
         return tuple(found)
 
     def resolution(self, *, of_networks: bool) -> float | None:

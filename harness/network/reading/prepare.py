@@ -302,7 +302,7 @@ class _Preparation:
             if name not in self._types:
                 raise InvalidNetwork(f"Output {name[:80]!r} is written by no node")
         if not any(name in node.outputs for name in outputs for node in self._nodes):
-            why = "Its outputs do not depend on its inputs"
+            why = "Its outputs are inputs or constants: no node takes time"
             raise UnsupportedNetwork(f"{self._file.name} has nothing to measure", why=why)
 
     def _drop_unused(self, outputs: tuple[str, ...]) -> None:

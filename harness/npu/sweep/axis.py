@@ -19,6 +19,7 @@ _NUMBER = re.compile(r"([0-9][0-9_]{0,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2
 _RANGE = re.compile(r"([^:]*):([^:]*):([x+])([^:]*)\Z")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}\Z")
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_UNITS = (("bytes_per_s", "bytes/s"), ("bytes", "bytes"), ("_hz", "Hz"), ("_ns", "ns"), ("_cycles", "cycles"))
 _LONGEST_SHOWN = 60
 
 
@@ -91,6 +92,14 @@ def shown(key: str, value: ParameterValue) -> str:
         if base and power and value >= base**power and value * 100 % base**power == 0:
             return f"{value / base**power:.2f}".rstrip("0").rstrip(".") + suffix
     return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def in_unit(key: str) -> str:
+    """Return a parameter with its unit, which its name ends with, if it has one."""
+    for ending, unit in _UNITS:
+        if key.endswith(ending):
+            return f"{key}, {unit}"
+    return key
 
 
 def _part(key: str, word: str) -> Iterator[ParameterValue]:

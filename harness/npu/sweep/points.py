@@ -15,7 +15,6 @@ from device_agents.emulated_npu.machine import area_mm2
 from device_agents.emulated_npu.reports.energy_report import run_energy
 from harness.errors import InputError
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
-from harness.npu.loading import load_model
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import Options
 from harness.npu.run.core_run import run_rows
@@ -98,20 +97,22 @@ class Sweep:
 
 
 def run_sweep(
-    reference: str,
+    load: Callable[[], NetworkModel],
     grid: Grid,
     options: Options,
-    dims: Mapping[str, int],
     cycle_budget: int | None,
     progress: Callable[[int, int], None],
     jobs: int = 1,
     cost: Cost = "area",
 ) -> Sweep:
-    """Time a network on every machine of a grid in `jobs` processes; raises InputError if none of them can run it."""
+    """Load a network and time it on every machine of a grid in `jobs` processes.
+
+    Raises InputError if none of them can run it.
+    """
     with errors_of_user():
         options.check()
     start = time.perf_counter()
-    model = load_model(reference, dims)
+    model = load()
     import_s = time.perf_counter() - start
     points = _measure(_Work(model, grid.candidates, options, cycle_budget), jobs, progress)
     return Sweep(

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from harness.npu.sweep.axis import SweepAxis, shown
+from harness.npu.sweep.axis import SweepAxis, in_unit, shown
 from harness.npu.sweep.knee import knee
 from harness.npu.sweep.points import Sweep, SweepPoint, pareto
 from harness.npu.text_tables import Facts, Part, Table
-from harness.report.line_plot import Mark, PlotAxis, PlotSeries, line_plot
+from harness.report.figures import Scale
+from harness.report.line_plot import Mark, PlotAxis, PlotSeries, line_plot, scale_of_range
 from harness.text import four_digits, milliseconds, printable
 
 Metric = Literal["cycles", "milliseconds"]
@@ -287,17 +288,19 @@ def sweep_plot(sweep: Sweep) -> tuple[str, str]:
         label = "machine"
     else:
         ticks = tuple(zip(_numbers(across), (shown(across.key, value) for value in across.values), strict=True))
-        label = across.key
+        label = in_unit(across.key)
     series = []
     for line in lines(sweep):
         values = [_value(sweep, point) for point in line.points]
         mark = None if line.knee is None else Mark(line.knee, f"knee: {ticks[line.knee][1]}")
         drawn = tuple((at, value) for (at, _), value in zip(ticks, values, strict=True))
         series.append(PlotSeries(line.name or sweep.network, drawn, mark))
-    scale: Literal["log", "linear"] = "log" if across is not None and across.scale == "log" else "linear"
+    scale: Scale = "log" if across is not None and across.scale == "log" else "linear"
     on = f" on {sweep.machines[0]}" if len(sweep.machines) == 1 else ""
-    title = f"{printable(sweep.network, 40)}{on}: {metric(sweep)} by {label}"
-    return title, line_plot(series, PlotAxis(label, scale, ticks), PlotAxis(metric(sweep), scale))
+    title = f"{printable(sweep.network, 40)}{on}: time by {'machine' if across is None else across.key}"
+    times = [value for one in series for _, value in one.points if value is not None]
+    unit = "cycles" if metric(sweep) == "cycles" else "ms"
+    return title, line_plot(series, PlotAxis(label, scale, ticks), PlotAxis(f"time, {unit}", scale_of_range(times)))
 
 
 def _numbers(axis: SweepAxis) -> list[float]:

@@ -69,10 +69,11 @@ def _section(one: SetHistory) -> HistorySection:
     figures = [CaptionedFigure(_caption(history), night_series(history)) for history in drawn]
     left = len(one.subjects) - len(drawn)
     nights = f"{len(one.nights)} nights, {one.nights[0]} to {one.nights[-1]}, {display(one.clock)} clock"
+    machine = f". The machine in the last night: {display(one.machine, 400)}" if one.machine else ""
     unit = unit_for(history.nights[-1].latency_s for history in one.subjects if history.subject.kind != "device")
     return HistorySection(
         title=f"{display(one.set)} on {display(one.device)}",
-        nights=nights if one.subjects else f"{nights}; there are no two nights to compare yet",
+        nights=f"{nights}{'' if one.subjects else '; there are no two nights to compare yet'}{machine}",
         header=(
             "subject",
             "kind",

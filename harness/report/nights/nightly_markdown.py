@@ -12,6 +12,7 @@ from harness.nightly.night_report import (
     NightReport,
     PublishedTable,
     SetComparison,
+    SetRow,
 )
 from harness.report.units import display, duration, signed_percent
 from harness.text import counted
@@ -145,7 +146,7 @@ def _devices(devices: Sequence[DeviceRow]) -> str:
         (
             plain(one.device),
             f"{one.health}: {plain(one.health_reason)}",
-            "; ".join(f"{plain(row.set)} {row.status}{_in_brackets(row.reason)}" for row in one.sets),
+            "; ".join(map(_set, one.sets)),
             f"{one.device_s:.1f} s",
             _golden(one),
             _published(one.published),
@@ -155,6 +156,11 @@ def _devices(devices: Sequence[DeviceRow]) -> str:
     ]
     header = ("device", "health", "sets", "device time", "golden probe", "table", "notes")
     return _table(header, rows, "lllrlll")
+
+
+def _set(row: SetRow) -> str:
+    machine = f", machine {plain(row.machine)}" if row.machine else ""
+    return f"{plain(row.set)} {row.status}{_in_brackets(row.reason)}{machine}"
 
 
 def _in_brackets(text: str) -> str:

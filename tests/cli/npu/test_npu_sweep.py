@@ -43,7 +43,7 @@ def test_knee_is_marked(npu: Npu, network: Path, tmp_path: Path) -> None:
     figure = Figure.of_page(page)
     assert figure.labels == [f"knee: {label}"] and figure.rings[0]["x"] == [knee["value"]]
     assert figure.lines[0]["y"] == [point["cycles"] for point in found["points"]]
-    assert figure.axis_labels == ["ddr.bytes_per_s (logarithmic)", "cycles (logarithmic)"]
+    assert figure.axis_labels == ["ddr.bytes_per_s, bytes/s (logarithmic)", "time, cycles (logarithmic)"]
     with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["cycles"]) for row in rows] == [point["cycles"] for point in found["points"]]
@@ -66,6 +66,14 @@ def test_grid_of_machines_and_values(npu: Npu, network: Path, tmp_path: Path) ->
     lines = npu(*command).stdout.splitlines()
     assert lines[0].split()[:5] == ["machine", "mfu.rows", "vfu.lanes", "mm2", "cycles"]
     assert sum(line.startswith(("edge ", "nvdla-256 ")) for line in lines) == 8
+
+
+def test_what_is_left_out_is_named(npu: Npu, tmp_path: Path) -> None:
+    """Nodes that no machine runs are listed, as `npu run` lists them."""
+    path = npu_inputs.save(npu_inputs.detector(), tmp_path / "detector.onnx")
+    for command in ("run", "sweep"):
+        found = npu(command, path, *(("--set", "mfu.rows=8,16") if command == "sweep" else ("--no-values",)))
+        assert found.code == 0 and "not measured: " in found.stderr, command
 
 
 def test_presets_alone(npu: Npu, network: Path, tmp_path: Path) -> None:

@@ -1,0 +1,117 @@
+"""Runs of commands as their line of progress met them: recorded from real commands, and replayed.
+
+`python tests/recorded_runs.py FILE.json COMMAND …` runs a command of `harness` and adds it to the runs of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.measure.progress import Progress
+from harness.measure.time_left import Run, TimeLeft
+
+_APART_S = 0.1
+"""Reports of one phase that come sooner are not recorded."""
+_SHOWN_S = 1.0
+"""What a line shows at least, and therefore how far off it may be."""
+_MOMENTS = 1000
+Event = tuple[float, str, float | None, float | None]
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """The reports of a run, each with its time, phase, work and share; times count from the start of the process."""
+
+    began_s: float
+    events: tuple[Event, ...]
+    end_s: float
+
+    @classmethod
+    def of(cls, record: Any) -> RecordedRun:
+        """Return the run of a record in a file."""
+        return cls(record["began_s"], tuple(tuple(one) for one in record["events"]), record["end_s"])
+
+    def replayed(self, earlier: Sequence[Run] = ()) -> Iterator[tuple[float, TimeLeft]]:
+        """Yield moments after the first tenth, each with the time left as it knows it then."""
+        now = [self.began_s]
+        time_left = TimeLeft(earlier, lambda: now[0])
+        waiting = list(self.events)
+        for step in range(_MOMENTS):
+            at_s = self.end_s * (0.1 + 0.9 * step / _MOMENTS)
+            while waiting and waiting[0][0] <= at_s:
+                now[0], phase, work, share = waiting.pop(0)
+                time_left.see(Progress(phase, 0, 0, work=work, share=share))
+            now[0] = at_s
+            yield at_s, time_left
+
+    @property
+    def run(self) -> Run:
+        """The times of its phases."""
+        *_, (_, last) = self.replayed()
+        return last.run
+
+    def within_a_factor_of_two(self, earlier: Sequence[Run] = ()) -> float:
+        """Return for which part of the time after the first tenth the time left is within a factor of two."""
+        good = 0
+        for at_s, time_left in self.replayed(earlier):
+            true_s, known_s = self.end_s - at_s, time_left.remaining_s
+            if known_s is not None:
+                shown_s = max(_SHOWN_S, known_s)
+                good += true_s / 2 <= shown_s <= 2 * true_s or abs(shown_s - true_s) <= _SHOWN_S
+        return good / _MOMENTS
+
+
+def read_runs(path: Path) -> list[RecordedRun]:
+    """Return the runs of a file, in their order."""
+    return [RecordedRun.of(record) for record in json.loads(path.read_text())]
+
+
+def main() -> None:
+    """Record one run."""
+    start_s, began_s = time.monotonic(), 0.0
+    events: list[Event] = []
+    inner = TimeLeft.see
+
+    def see(self: TimeLeft, progress: Progress) -> None:
+        nonlocal began_s
+        inner(self, progress)
+        at_s, phase = round(time.monotonic() - start_s, 3), progress.phase or progress.stage
+        if not events:
+            began_s = round(self.run[0].seconds and at_s - sum(one.seconds for one in self.run), 3)
+        share = None if progress.share is None else round(progress.share, 4)
+        known = phase, progress.work is None, share is None
+        if (
+            not events
+            or known != (events[-1][1], *(one is None for one in events[-1][2:]))
+            or (at_s - events[-1][0] >= _APART_S)
+        ):
+            events.append((at_s, phase, progress.work, share))
+
+    TimeLeft.see = see  # type: ignore[method-assign]
+    from harness.cli.app import main as run
+
+    try:
+        run(sys.argv[2:])
+    except SystemExit as end:
+        if end.code:
+            raise
+    path = Path(sys.argv[1])
+    known = json.loads(path.read_text()) if path.exists() else []
+    record = {"began_s": began_s, "events": events, "end_s": round(time.monotonic() - start_s, 3)}
+    path.write_text(json.dumps([*known, record], separators=(",", ":")) + "\n")
+    for number in range(len(known) + 1):
+        runs = read_runs(path)
+        earlier = [one.run for one in runs[:number]]
+        print(
+            f"run {number}: {runs[number].end_s} s, {runs[number].within_a_factor_of_two(earlier):.0%}", file=sys.stderr
+        )
+
+
+if __name__ == "__main__":
+    main()
