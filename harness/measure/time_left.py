@@ -117,7 +117,7 @@ class TimeLeft:
         gone_s = now_s - self._began_s
         if not self._share:
             return max(expected_s - gone_s, _OVERDUE * gone_s)
-        weight = min(1.0, self._share) ** 0.5
+        weight = math.sqrt(min(1.0, self._share))
         by_earlier_s = max(0.0, expected_s * (1 - self._share) - (now_s - self._share_s))
         return weight * self._by_own_steps(now_s) + (1 - weight) * by_earlier_s
 
