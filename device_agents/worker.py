@@ -12,10 +12,9 @@ import select
 import signal
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from device_agents import fingerprint, wire
 from device_agents.backends import (
@@ -31,6 +30,9 @@ from device_agents.memory_use import LoadMemory
 from device_agents.messages import LoadRequest, Revealed, Sample
 from device_agents.process_ending import end_with_parent
 from device_agents.shortage import disk_trouble, is_memory
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 ORACLE, PREPARE = "oracle", "prepare"
 _FLUSH_S = 0.5
@@ -102,10 +104,13 @@ class Worker:
         if frame.type == "start":
             self._backend = create(frame.fields["backend"], frame.fields.get("options", {}))
             if isinstance(self._backend, LoadsSideBySide) and self._backend.loads_at_once() > 1:
+                from concurrent.futures import ThreadPoolExecutor
+
                 self._loaders = ThreadPoolExecutor(self._backend.loads_at_once())
             facts = {**fingerprint.hardware(), **self._backend.fingerprint()}
             further = ((PREPARE, PreparesProbes), (ORACLE, HasOracle))
             reveals = [*self._backend.reveals, *(word for word, kind in further if isinstance(self._backend, kind))]
+            gc.freeze()  # what was loaded until now stays: no search for cycles passes over it again
             self._writer.write("ready", frame.id, fingerprint=facts, clock=self._backend.clock, reveals=reveals)
         elif frame.type == "drop":
             for probe in frame.fields["probes"]:

@@ -128,7 +128,7 @@ def _predictor(entries: tuple[Entry, ...]) -> bytes:
     from harness.predictor.tree_model import model_of
     from harness.predictor.trees import NoTrees
     from harness.predictor.uncertainty.coverage import Coverage, hull_of
-    from harness.predictor.uncertainty.intervals import ANY, Calibration
+    from harness.predictor.uncertainty.intervals import ANY, Calibration, Scale
 
     found = [(describe(entry.signature), entry.latency_s) for entry in entries]
     known = {layer: latency_s for layer, latency_s in found if layer is not None}
@@ -136,7 +136,7 @@ def _predictor(entries: tuple[Entry, ...]) -> bytes:
     latency_s = np.array(list(known.values()))
     roofline = fit_roofline(work, latency_s, DeviceTiling(1, 1, 1), iterations=3)
     operators = tuple(sorted(set(work.operators)))
-    calibration = Calibration({ANY: 0.1}, {(ANY, coverage): 1.0 for coverage in Coverage}, 1e-7)
+    calibration = Calibration({ANY: Scale(0.1, 1e-7)}, {(ANY, coverage): 1.0 for coverage in Coverage})
     bounds = bounds_of(work, latency_s, np.zeros(len(work)))
     parameters = Parameters(roofline, hull_of(work, operators), bounds, calibration, {ANY: 0.5})
     columns, _ = feature_matrix(work, roofline)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from harness.search.search_space import SearchSpace
     from harness.search.space_estimator import CandidateEstimates, SpaceEstimator, estimate_space
     from harness.search.super_network import super_network
-    from harness.space.exploration import SpaceProfile
+    from harness.space.space_profile import SpaceProfile
     from harness.validation.layer_trace import DeviceTrace, NetworkTrace, TracedLayer, trace
     from harness.validation.network_validation import validate
     from harness.validation.results import NetworkValidation, Validation
@@ -122,7 +122,7 @@ _MODULES = {
     "search.super_network": ("super_network",),
     "search.search_space": ("SearchSpace",),
     "search.space_estimator": ("CandidateEstimates", "SpaceEstimator", "estimate_space"),
-    "space.exploration": ("SpaceProfile",),
+    "space.space_profile": ("SpaceProfile",),
     "validation.layer_trace": ("DeviceTrace", "NetworkTrace", "TracedLayer", "trace"),
     "validation.network_validation": ("validate",),
     "validation.results": ("NetworkValidation", "Validation"),

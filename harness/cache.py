@@ -48,7 +48,7 @@ def _files_of(package: str) -> Iterator[tuple[str, os.stat_result]]:
     found = find_spec(package)
     for place in (found.submodule_search_locations or ()) if found else ():
         paths = [f"{place}/__init__.py"]
-        if package.startswith("harness"):
+        if package.startswith(("harness", "device_agents")):
             paths = sorted(f"{folder}/{name}" for folder, _, names in os.walk(place) for name in names)
         for path in paths:
             if path.endswith(".py"):

@@ -12,7 +12,6 @@ import io
 import itertools
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -65,7 +64,7 @@ def write_whole(path: Path, content: bytes) -> None:
     try:
         if target.exists() and not target.is_file():
             raise OSError(0, "it is not a regular file")
-        temporary = target.parent / f".writing-{secrets.token_hex(6)}{target.suffix}"
+        temporary = target.parent / f".writing-{os.urandom(6).hex()}{target.suffix}"
         try:
             write_synced(temporary, content)
             temporary.replace(target)

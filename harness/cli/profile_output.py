@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.measure.profiling import DryRun, ProfileResult
     from harness.measure.progress import Observer
     from harness.measure.request import ProfileRequest
-    from harness.space.exploration import SpaceProfile
+    from harness.space.space_profile import SpaceProfile
     from harness.workspace import Workspace
 
 _STOPPED = {

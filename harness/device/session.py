@@ -63,14 +63,16 @@ class AgentHello:
 class AgentSession:
     """A session with an agent; closing it ends the agent and frees the lease.
 
-    `load_reports` has for each probe that was loaded how that went.
+    `load_reports` has for each probe that was loaded how that went. `board` is that of the device.
     """
 
     hello: AgentHello
     token: int
+    board: str = "local"
 
     def __init__(self, connection: Connection, device: Device, deadlines: Deadlines | None = None) -> None:
         self._device = device
+        self.board = device.board
         self._name = device.name
         self._deadlines = deadlines or Deadlines()
         self._link = AgentLink(connection, device.name, self._deadlines)

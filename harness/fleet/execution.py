@@ -10,7 +10,9 @@ import random
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import Deadlines, open_session
@@ -29,6 +31,7 @@ from harness.fleet.connections import ConnectGate, pause
 from harness.fleet.further_processes import LEAST_CAMPAIGN_S, measure_further_processes, note_busy_machine
 from harness.fleet.health import check_golden, check_golden_again, check_in_service, configured_band, note_failure
 from harness.fleet.profile_outcome import Failure, ProfileOutcome
+from harness.fleet.shared_reading import SharedReading
 from harness.fleet.store import FleetStore, now
 from harness.fleet.watch_campaign import measure_watch
 from harness.measure.busy_device import Announcement
@@ -42,14 +45,17 @@ from harness.measure.progress import DONE, Observer, begin, ignore, named, notes
 from harness.measure.request import ProfileRequest
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
-from harness.space.exploration import explore_space
-from harness.space.space import LayerSpace, load_space
 from harness.workspace import Workspace
+
+if TYPE_CHECKING:
+    from harness.space.space import LayerSpace
 
 _STALE_LEASE_S = Deadlines.lease_ttl_s + Deadlines.margin_s
 """How long our own lease still holds the device after a lost link."""
 _WATCH_SHARE = 0.4
 """The part of a request's budget that is reserved for its watch campaign."""
+_Measurement = Callable[[ProfileOutcome, DeviceRun], ProfileOutcome]
+"""Measures on a leased device, and adds the result to an outcome."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +79,14 @@ def run_request(
     gate: ConnectGate | None = None,
     wait: WaitPolicy = NO_WAIT,
     observe: Observer = ignore,
+    reading: SharedReading | None = None,
 ) -> ProfileOutcome:
     """Run a request to its end; the outcome holds the failure if there is one, the journal the samples.
 
     Failures of the link or the worker are retried, and a busy device is waited for; each attempt continues the one
-    before.
+    before. Requests with the same `reading` share the networks that it read.
     """
+    reading = reading or SharedReading()
     gate, started, waited_from_s = gate or ConnectGate(), now(), time.monotonic()
     bare = ProfileOutcome(request, started, started, 0)
     announce, time_limit = Announcement(observe), TimeLimit(request.policy.wall_s)
@@ -88,7 +96,7 @@ def run_request(
         begun = request.fresh and attempts > 1 and _newest_campaign(workspace, request.device) != newest
         trying = replace(bare, request=replace(request, fresh=False)) if begun else bare
         try:
-            outcome = _attempt(trying, workspace, stop, gate, observe, time_limit)
+            outcome = _attempt(trying, workspace, stop, gate, observe, time_limit, reading)
             observe(DONE)
             return replace(outcome, request=request, ended=now(), attempts=attempts)
         except DeviceBusy as error:
@@ -125,11 +133,11 @@ def _attempt(
     gate: ConnectGate,
     observe: Observer,
     time_limit: TimeLimit,
+    reading: SharedReading,
 ) -> ProfileOutcome:
     request = bare.request
     device = request.variant.device(find_device(load_inventory(workspace.devices), request.device))
-    begin(observe, "reading networks", len(request.models))
-    subject = load_space(request.space.reference) if request.space else request.read_networks(notes_of(observe))
+    measure = _measurement(request, reading, observe)
     begin(observe, "opening the device")
     with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:
         check_in_service(store, device.name)
@@ -139,9 +147,7 @@ def _attempt(
             note_busy_machine(run)
             golden = check_golden(run, store, configured_band(device) if request.threads is None else None)
             reached = replace(bare, golden_s=golden.latency_s, fingerprint=run.fingerprint)
-            outcome = (
-                _explore(reached, run, subject) if isinstance(subject, LayerSpace) else _measure(reached, run, subject)
-            )
+            outcome = measure(reached, run)
             begin(observe, "measuring the golden probe again")
             try:
                 check_golden_again(run, golden)
@@ -157,6 +163,18 @@ def _attempt(
             _exclude(run, outcome, None)
             outcome = replace(outcome, health=store.health(device.name))
         return _judged(outcome, device, journal, gate=gate, stop=stop, observe=observe, time_limit=time_limit)
+
+
+def _measurement(request: ProfileRequest, reading: SharedReading, observe: Observer) -> _Measurement:
+    """Read the networks or the space of a request, and return what measures them."""
+    begin(observe, "reading networks", len(request.models))
+    if request.space is None:
+        found = reading.networks(request, notes_of(observe))
+        return lambda bare, run: _measure(bare, run, found)
+    from harness.space.space import load_space  # spaces and their predictor take a while to load
+
+    space = load_space(request.space.reference)
+    return lambda bare, run: _explore(bare, run, space)
 
 
 def _judged(
@@ -201,6 +219,8 @@ def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> Profil
 
 
 def _explore(bare: ProfileOutcome, run: DeviceRun, space: LayerSpace) -> ProfileOutcome:
+    from harness.space.exploration import explore_space
+
     journal = run.journal
     found = explore_space(run, space, bare.request, excluded=PENDING)
     if not found.campaigns:

@@ -15,6 +15,7 @@ from harness.errors import HarnessError
 from harness.fleet.connections import ConnectGate
 from harness.fleet.execution import WaitPolicy, run_request
 from harness.fleet.profile_outcome import ProfileOutcome
+from harness.fleet.shared_reading import SharedReading
 from harness.fleet.store import now
 from harness.measure.progress import Observer, ignore
 from harness.measure.request import ProfileRequest
@@ -37,8 +38,9 @@ class LocalEngine:
     def run(self, requests: Sequence[ProfileRequest], stop: threading.Event) -> Iterator[ProfileOutcome]:
         """Yield the outcome of each request as it ends.
 
-        Requests for one board keep their order; a device that does not finish one in time gets no other. Closing the
-        iterator stops all requests after their current visit.
+        Requests for one board keep their order; a device that does not finish one in time gets no other. A list of
+        networks that several requests name is read once. Closing the iterator stops all requests after their current
+        visit.
         """
         boards: dict[str, deque[ProfileRequest]] = {}
         inventory = load_inventory(self.workspace.devices)
@@ -46,7 +48,7 @@ class LocalEngine:
             boards.setdefault(find_device(inventory, request.device).board, deque()).append(request)
         waiting = deque(boards.values())
         ended: queue.SimpleQueue[ProfileOutcome] = queue.SimpleQueue()
-        gate, quit = ConnectGate(), _Either(stop)
+        gate, quit, reading = ConnectGate(), _Either(stop), SharedReading()
         count = min(self.width, len(waiting))
         _allow_files(count)
 
@@ -56,7 +58,7 @@ class LocalEngine:
                     given_up: dict[str, ProfileOutcome] = {}
                     for request in waiting.popleft():
                         before = given_up.get(request.device)
-                        outcome = before.not_started(request) if before else self._run(request, gate, quit)
+                        outcome = before.not_started(request) if before else self._run(request, gate, quit, reading)
                         if outcome.gives_up_device:
                             given_up[request.device] = outcome
                         ended.put(outcome)
@@ -72,11 +74,15 @@ class LocalEngine:
             for thread in threads:
                 thread.join(_ENDING_S)
 
-    def _run(self, request: ProfileRequest, gate: ConnectGate, stop: threading.Event) -> ProfileOutcome:
+    def _run(
+        self, request: ProfileRequest, gate: ConnectGate, stop: threading.Event, reading: SharedReading
+    ) -> ProfileOutcome:
         started = now()
         try:
             observe = self.observer(request)
-            return run_request(request, self.workspace, stop=stop, gate=gate, wait=self.wait, observe=observe)
+            return run_request(
+                request, self.workspace, stop=stop, gate=gate, wait=self.wait, observe=observe, reading=reading
+            )
         except HarnessError as error:  # of the workspace itself: journal or store
             return ProfileOutcome.failed(request, error, started, 1)
         except Exception as error:  # a bug met on one device must not end the requests for the others

@@ -13,7 +13,7 @@ from harness.errors import Fault, HarnessError
 from harness.fleet.store import DeviceHealth, now
 from harness.measure.profiling import ProfileResult
 from harness.measure.request import ProfileRequest
-from harness.space.exploration import SpaceProfile
+from harness.space.space_profile import SpaceProfile
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csc_array, csr_array, diags_array, eye_array
+from scipy.sparse import csc_array, csr_array, eye_array
 from scipy.sparse.linalg import splu
 
 from harness.array_types import Floats, Ints, Mask
@@ -143,8 +143,9 @@ def _column_lengths(design: csc_array) -> Floats:
 
 
 def _scaled(design: csc_array, by_row: Floats, by_column: Floats | float = 1.0) -> csc_array:
-    columns = np.broadcast_to(by_column, design.shape[1:])
-    return csc_array(diags_array(by_row) @ design @ diags_array(columns))
+    columns = np.repeat(np.broadcast_to(by_column, design.shape[1:]), np.diff(design.indptr))
+    scaled = design.data * by_row[design.indices] * columns
+    return csc_array((scaled, design.indices, design.indptr), shape=design.shape)
 
 
 def _normal(design: csc_array) -> csc_array:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from harness.latency.chain_unknowns import chain_name, long_windows, meeting_name
+from harness.latency.chain_unknowns import LongWindow, chain_name, long_windows, meeting_name
 from harness.latency.layer_latency import Latency
 from harness.latency.overhead import COLUMNS, row_of
 from harness.latency.sparse_system import Solution
@@ -15,29 +15,54 @@ from harness.measure.summary import Measurement
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 
+USUAL_REACH = 0.02
+"""Relative error of sums if no window of several chains was measured: such windows correct others by so much."""
+LONGEST_PAIR = 2
+"""Networks of so many chains hold no window that is longer than a pair."""
+
 
 def reach_errors(chains: Sequence[ChainProbes], solution: Solution) -> dict[str, float]:
-    """Return the relative error of sums of chains and meetings by network, as the longest windows show it.
+    """Return the relative error of sums of chains and meetings by network, as windows of several chains show it.
 
-    It is what windows across two others take beyond these, or, where a network has none, what windows take beyond
-    chains and meetings: it stands for what still longer windows would show.
+    Where these windows reach, it is what the longest take beyond shorter ones: still longer ones would show as much.
+    Elsewhere it is what all of them together correct in other networks.
     """
     names = frozenset(solution.names)
 
     def seconds(contents: Iterable[str]) -> float:
         return sum(float(solution.values[solution.index(name)]) for name in contents if name in names)
 
+    windows = [window for window in long_windows(chains) if window.reach in names]
+    shown = {id(chain) for window in windows for chain in window.held[1:-1]}
+    corrected, shares = dict[str, float](), dict[str, float]()
+    for network, group in itertools.groupby(chains, key=lambda chain: chain.network):
+        held = [chain for chain in group if chain.ordered and chain_name(chain) in names]
+        if len(held) <= LONGEST_PAIR:
+            continue
+        inner = held[1:-1]
+        shares[network] = seconds(chain_name(one) for one in inner if id(one) in shown) / seconds(
+            map(chain_name, inner)
+        )
+        if shares[network] > 0:
+            reach_s = seconds(window.reach for window in windows if window.held[0].network == network)
+            corrected[network] = reach_s / seconds(map(chain_name, held)) / shares[network]
+    usual = math.hypot(*corrected.values()) / math.sqrt(len(corrected)) if corrected else USUAL_REACH
+    longest = _of_longest(windows, seconds)
+    return {
+        network: math.hypot(share * longest.get(network, 0.0), (1 - share) * usual) for network, share in shares.items()
+    }
+
+
+def _of_longest(windows: Sequence[LongWindow], seconds: Callable[[Iterable[str]], float]) -> dict[str, float]:
+    """Return the relative error of the sum of each network's longest windows: those across others, or else all."""
     beyond: dict[tuple[str, bool], list[tuple[float, float]]] = defaultdict(list)
-    for window in long_windows(chains):
-        if window.reach in names:
-            meetings = (meeting_name(one, other) for one, other in itertools.pairwise(window.held))
-            whole_s = seconds((*map(chain_name, window.held), *meetings, *window.inside, window.reach))
-            reach_s = seconds([window.reach])
-            # Windows across others hold each chain twice.
-            share = 2 if window.inside else 1
-            beyond[window.held[0].network, bool(window.inside)].append((reach_s, whole_s / share))
-    longest = dict(sorted(beyond.items()))
-    return {network: _error_of_sum(found) for (network, _), found in longest.items()}
+    for window in windows:
+        meetings = (meeting_name(one, other) for one, other in itertools.pairwise(window.held))
+        whole_s = seconds((*map(chain_name, window.held), *meetings, *window.inside, window.reach))
+        # Windows across others hold each chain twice.
+        times = 2 if window.inside else 1
+        beyond[window.held[0].network, bool(window.inside)].append((seconds([window.reach]), whole_s / times))
+    return {network: _error_of_sum(found) for (network, _), found in sorted(beyond.items())}
 
 
 def check_residuals(

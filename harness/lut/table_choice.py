@@ -61,7 +61,7 @@ def open_table(
         places = (folder, workspace.lut / folder, PUBLISHED / folder)
         return _with_threads(read_lut(next(filter(Path.exists, places), places[1]), device), variant)
     name = workspace.default_device if device is None else device
-    if not name or not (workspace.lut / name).is_dir():
+    if not name or not ((workspace.lut / name).is_dir() or table_folders(PUBLISHED, name)):
         from harness.device.inventory import find_device, load_inventory
 
         find_device(load_inventory(workspace.devices), name)

@@ -52,7 +52,7 @@ class KeyedReader:
         time.
         """
         (reference,) = model_references(model)
-        content = _content_of(reference)
+        content = content_of(reference)
         key = self._key(content, dims or {}, batch) if content and self._version else ""
         found = _decoded(cache.get(key)) if key else None
         if found is None:
@@ -109,7 +109,7 @@ def read_keyed_networks(
     return read_each(references, load, dims, strict=strict, note=note, jobs=reading_jobs(references), progress=progress)
 
 
-def _content_of(reference: ModelReference) -> str:
+def content_of(reference: ModelReference) -> str:
     """Return the name of a built-in network or the hash of a file; empty for one that cannot be read."""
     if isinstance(reference, ModelContent):
         return hashlib.sha256(reference.content).hexdigest()

@@ -164,9 +164,9 @@ def _builtin(reference: str) -> ModelFile:
 
     name = reference.removeprefix(BUILTIN_PREFIX)
     if name in LIGHT_FILES:
-        import onnx.backend.test
+        import onnx
 
-        folder = Path(onnx.backend.test.__file__).parent / "data" / "light"
+        folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
         return replace(read_model(folder / LIGHT_FILES[name]), name=name)
     if name not in zoo.NAMES:
         step = f"Built-in networks: {', '.join(BUILTIN_NAMES)}"

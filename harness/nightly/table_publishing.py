@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from harness.errors import HarnessError, LutError
 from harness.fleet.profile_outcome import Failure
-from harness.lut.build import build_lut
 from harness.lut.table_choice import latest_lut
 from harness.lut.table_files import read_lut
 from harness.measure.journal.journal import Journal
@@ -39,6 +38,8 @@ def publish_table(workspace: Workspace, journal: Journal, device: str, rows: Seq
     outdated = _outdated_sets(journal, device, rows)
     if outdated:
         return _kept(workspace, device, f"the device changed since {', '.join(outdated)} was measured")
+    from harness.lut.build import build_lut  # loads an optimiser
+
     try:
         table = build_lut(device, workspace=workspace)
     except HarnessError as error:

@@ -2,8 +2,8 @@
 
 The *ideal time* of a layer is the longer of its bytes and its work, each at the fastest rate that any learnt layer
 reached. No layer is much faster than that. A class of operators is slower by a factor that its own larger layers show,
-and its smallest layers show what a launch takes; no layer is much slower than both together. Both limits can only grow
-with a size of a layer.
+and its smallest layers show what a launch takes; no layer is much slower than both together, where output channels that
+do not fill a vector count as whole vectors. Both limits can only grow with a size of a layer.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.features.layer_features import CODE_LEVELS, classes_of
+from harness.predictor.features.offset_names import WIDEST
 
 _SLACK = 1.5
 """A rate beyond all that were seen, and a class slower than its slowest layer, by at most this factor."""
@@ -49,21 +50,28 @@ class Bounds:
 
     def ideal_s(self, arrays: LayerArrays) -> Floats:
         """Return the time of each layer at the fastest rates."""
-        work = np.array([self.work_s.get(family, 0.0) for family in _families(arrays)])
-        return np.asarray(np.maximum(arrays.moved_bytes * self.byte_s, arrays.macs * work))
+        return self._at_fastest_s(arrays, arrays.macs)
+
+    def whole_vectors_s(self, arrays: LayerArrays) -> Floats:
+        """Return the time of each layer at the fastest rates if its output channels were whole vectors."""
+        filled = np.where(arrays.channelwise, 1.0, np.ceil(arrays.columns / WIDEST) * WIDEST / arrays.columns)
+        return self._at_fastest_s(arrays, arrays.macs * filled)
+
+    def _at_fastest_s(self, arrays: LayerArrays, work: Floats) -> Floats:
+        rates = np.array([self.work_s.get(family, 0.0) for family in _families(arrays)])
+        return np.asarray(np.maximum(arrays.moved_bytes * self.byte_s, work * rates))
 
     def of(self, arrays: LayerArrays) -> tuple[Floats, Floats]:
         """Return the least and the greatest latency of each layer, in seconds; 0 and infinity where nothing is known.
 
         A view moves bytes on some devices and none on others: only its greatest latency depends on its size.
         """
-        ideal = self.ideal_s(arrays)
         view = np.array([path.startswith(VIEW) for path in arrays.paths], dtype=bool)
         limits = [_finest(self.classes, path) for path in arrays.paths]
         launch = np.array([limit.launch_s if limit else np.inf for limit in limits])
         slowness = np.array([limit.slowness if limit else 0.0 for limit in limits])
-        low = np.where(view, 0.0, np.maximum(ideal, self.least_s) / _SLACK)
-        return low, np.maximum(_SLACK * (launch + ideal * slowness), low)
+        low = np.where(view, 0.0, np.maximum(self.ideal_s(arrays), self.least_s) / _SLACK)
+        return low, np.maximum(_SLACK * (launch + self.whole_vectors_s(arrays) * slowness), low)
 
 
 def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
@@ -83,7 +91,7 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
     found = Bounds(
         float(np.min(latency_s[moving] / arrays.moved_bytes[moving])), rates, float(np.min(latency_s[moving])), {}
     )
-    ideal = found.ideal_s(arrays)
+    ideal = found.whole_vectors_s(arrays)
     members: dict[str, list[int]] = {}
     for place, path in enumerate(arrays.paths):
         for name in classes_of(path)[:CODE_LEVELS]:

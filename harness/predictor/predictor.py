@@ -30,6 +30,8 @@ class Predictor:
         """Load the bytes of the ONNX file; raises LutCorrupt if they are not a predictor."""
         try:
             check_model(model)
+        except OtherVersion as error:
+            raise LutCorrupt(_OTHER_VERSION, why=str(error), next_step=_BUILD_AGAIN) from error
         except ValueError as error:
             raise _corrupt(str(error)) from error
         try:
@@ -41,8 +43,6 @@ class Predictor:
             if METADATA_KEY not in metadata:
                 raise _corrupt(f"it has no metadata {METADATA_KEY!r}")
             self._parameters = parameters_from(metadata[METADATA_KEY])
-        except OtherVersion as error:
-            raise LutCorrupt(_OTHER_VERSION, why=str(error), next_step=_BUILD_AGAIN) from error
         except ValueError as error:  # malformed, or not UTF-8
             raise _corrupt(f"its metadata {METADATA_KEY!r} cannot be read ({error})") from error
         self.model = model

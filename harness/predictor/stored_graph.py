@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.array_types import Ints
+from harness.predictor.stored_parameters import METADATA_KEY, require_own_version
 from harness.predictor.tree_model import ENSEMBLE, EnsembleArrays, assemble
 from harness.predictor.trees import VOTES
 
@@ -47,7 +48,7 @@ _NO_TREES = EnsembleArrays(_ZERO, _ZERO, _ZERO_FLOAT, *(_ZERO,) * 5, _ZERO_FLOAT
 
 
 def check_model(content: bytes) -> None:
-    """Raise ValueError unless the content is the model of a predictor."""
+    """Raise ValueError unless the content is the model of a predictor, OtherVersion for that of another version."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -57,8 +58,9 @@ def check_model(content: bytes) -> None:
     except DecodeError as error:
         raise ValueError("it is not an ONNX model") from error
     features = _features_of(model)
-    _check_trees(_take_trees(model), features)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
+    require_own_version(metadata.get(METADATA_KEY, ""))
+    _check_trees(_take_trees(model), features)
     if _canonical(model) != _canonical(assemble(_NO_TREES, features, metadata)):
         raise ValueError("its graph is not that of a predictor")
 
@@ -208,7 +210,7 @@ def _check_trees(trees: EnsembleArrays, features: int) -> None:
         # Exactly one way leads to each: then only a ring that no root leads to is not a tree.
         if len(places) != count or not np.array_equal(np.sort(places), np.arange(count)):
             raise ValueError("its trees share branches or refer to missing ones")
-    if not 0 <= trees.target.min(initial=0) <= trees.target.max(initial=0) <= VOTES:
+    if not 0 <= trees.target.min(initial=0) <= trees.target.max(initial=0) < VOTES:
         raise ValueError("its trees have unknown targets")
     if trees.feature.min(initial=0) < 0 or trees.feature.max(initial=0) >= features:
         raise ValueError("its trees ask for a feature that layers do not have")

@@ -15,11 +15,11 @@ from harness.predictor.bounds import Bounds, ClassLimits
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline import Roofline
 from harness.predictor.uncertainty.coverage import Coverage, Hull
-from harness.predictor.uncertainty.intervals import Calibration
+from harness.predictor.uncertainty.intervals import Calibration, Scale
 from harness.strict_model import StrictModel
 
 METADATA_KEY = "harness.predictor"
-_VERSION = 4
+_VERSION = 5
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Size = Annotated[int, Field(gt=0, lt=2**31)]
@@ -35,6 +35,7 @@ class _Steps(StrictModel):
     depth: _Size
     channels: _Size
     tiles: Annotated[tuple[tuple[_Size, _Size, _Size], ...], Field(min_length=1)]
+    skips_padding: bool
 
 
 class _Roofline(StrictModel):
@@ -54,10 +55,14 @@ class _Hull(StrictModel):
     names: tuple[str, ...]
 
 
+class _Scale(StrictModel):
+    relative: _Amount
+    absolute_s: _Amount
+
+
 class _Calibration(StrictModel):
-    floors: dict[str, _Amount]
+    expected: dict[str, _Scale]
     quantiles: tuple[tuple[str, str, _Amount | None], ...]
-    least_s: _Amount
 
 
 class _Limits(StrictModel):
@@ -112,8 +117,7 @@ def text_of(parameters: Parameters) -> str:
         "hull": {name: np.asarray(value).tolist() for name, value in vars(parameters.hull).items()},
         "bounds": asdict(parameters.bounds),
         "calibration": {
-            "floors": calibration.floors,
-            "least_s": calibration.least_s,
+            "expected": {operator: asdict(scale) for operator, scale in calibration.expected.items()},
             "quantiles": [
                 [operator, coverage, None if math.isinf(value) else value]
                 for (operator, coverage), value in calibration.quantiles.items()
@@ -124,12 +128,20 @@ def text_of(parameters: Parameters) -> str:
     return json.dumps(content, allow_nan=False, separators=(",", ":"))
 
 
-def parameters_from(text: str) -> Parameters:
-    """Read the text of `text_of`; raises OtherVersion for one of another version, and ValueError for any other."""
+def require_own_version(text: str) -> None:
+    """Raise OtherVersion for the parameters of another version; what is no such text is left to `parameters_from`."""
     try:
         version = _Version.model_validate_json(text).schema_version
-        if version != _VERSION:
-            raise OtherVersion(f"its schema version is {version}, this harness reads {_VERSION}")
+    except ValidationError:
+        return
+    if version != _VERSION:
+        raise OtherVersion(f"its schema version is {version}, this harness reads {_VERSION}")
+
+
+def parameters_from(text: str) -> Parameters:
+    """Read the text of `text_of`; raises OtherVersion for one of another version, and ValueError for any other."""
+    require_own_version(text)
+    try:
         content = _Content.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
@@ -143,7 +155,8 @@ def parameters_from(text: str) -> Parameters:
         (operator, Coverage(coverage)): math.inf if value is None else value
         for operator, coverage, value in content.calibration.quantiles
     }
-    calibration = Calibration(content.calibration.floors, quantiles, content.calibration.least_s)
+    expected = {name: Scale(one.relative, one.absolute_s) for name, one in content.calibration.expected.items()}
+    calibration = Calibration(expected, quantiles)
     given = content.bounds
     limits = {name: ClassLimits(one.launch_s, one.slowness) for name, one in given.classes.items()}
     bounds = Bounds(given.byte_s, given.work_s, given.least_s, limits)

@@ -14,25 +14,22 @@ from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.feature_matrix import FeatureMatrix, feature_matrix
 from harness.predictor.roofline.roofline import Roofline
 from harness.predictor.roofline.roofline_fit import fit_roofline
-from harness.predictor.trees import Corrector, grow_boosted, grow_voting, no_trees
+from harness.predictor.trees import Corrector, grow_voting, no_trees
 from harness.predictor.uncertainty.coverage import Coverage, hull_of
 from harness.predictor.uncertainty.intervals import Residuals
 
 FOLDS = 5
 """Parts that layers are held out in; networks stay whole."""
 LEAST_FOR_TREES = 40
-_LEAST_FOR_BOOSTING = 300
 _LEAST_LEFT = 20
 _LEAST_JUDGED = 10
 _EXTREME_SHARE = 0.1
 _CAP = 0.5
 _JUDGED_SHARE = 0.6
 """The share of layers that a way must be able to learn from: each part leaves fewer than all of them."""
-_IN_DOUBT = 0.97
-"""Trees are chosen if they are not clearly worse: they never leave what was learnt, a roofline may."""
 
 Grow = Callable[[FeatureMatrix, Floats, int], Corrector]
-WAYS: Mapping[str, Grow] = {"none": no_trees, "boosted": grow_boosted, "voting": grow_voting}
+WAYS: Mapping[str, Grow] = {"none": no_trees, "voting": grow_voting}
 """The ways of correcting a roofline."""
 
 
@@ -161,9 +158,8 @@ class Training:
 
 
 def ways_for(layers: int, asked: Sequence[str]) -> list[str]:
-    """Return which of the asked ways can learn from so many layers of an operator; boosting needs more than voting."""
-    least = {"none": layers + 1, "voting": LEAST_FOR_TREES, "boosted": _LEAST_FOR_BOOSTING}
-    return [name for name in asked if layers >= least[name]]
+    """Return which of the asked ways of growing trees can learn from so many layers of an operator."""
+    return [name for name in asked if name != "none" and layers >= LEAST_FOR_TREES]
 
 
 def best_way(folds: Sequence[HeldOutPredictions], operator: str) -> str:
@@ -177,4 +173,4 @@ def best_way(folds: Sequence[HeldOutPredictions], operator: str) -> str:
         return float(np.mean(np.minimum(np.abs(errors), _CAP)))
 
     tried = ["none", *ways_for(round(_JUDGED_SHARE * sum(index.size for index in own)), tuple(WAYS))]
-    return min(tried, key=lambda name: mean_error(name) * (1.0 if name == "none" else _IN_DOUBT))
+    return min(tried, key=mean_error)

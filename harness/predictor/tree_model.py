@@ -1,9 +1,8 @@
 """The stored form of a predictor: one ONNX file with its trees as a graph and everything else as metadata.
 
-The graph has one `TreeEnsemble` (ai.onnx.ml, version 5) with `VOTES` + 1 targets: one for each voting tree and one for
-the sum of boosted trees. Each tree begins with branches on feature 0, the operator's index, so that every operator has
-its own trees; an unknown operator, -1, gets zeros. Standard operators (TopK, Gather) compute the median and quartiles
-of the votes.
+The graph has one `TreeEnsemble` (ai.onnx.ml, version 5) with a target for each of the `VOTES` trees. Each tree begins
+with branches on feature 0, the operator's index, so that every operator has its own trees; an unknown operator, -1,
+gets zeros. Standard operators (TopK, Gather) compute the median and quartiles of the votes.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.array_types import Ints
-from harness.predictor.trees import VOTES, BoostedTrees, Corrector, Tree, VotingTrees
+from harness.predictor.trees import VOTES, Corrector, Tree, VotingTrees
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 ENSEMBLE = "TreeEnsemble"
-_BOOSTED = VOTES
 _OPSET, _ML_OPSET, _IR = 21, 5, 10
 
 
@@ -108,11 +106,8 @@ def model_of(corrections: Sequence[Corrector], features: int, metadata: dict[str
 
     nodes = _Nodes()
     votes = [part.trees if isinstance(part, VotingTrees) else () for part in corrections]
-    sums = [part.trees if isinstance(part, BoostedTrees) else () for part in corrections]
     for place in range(VOTES):
         _dispatch(nodes, [trees[place] if trees else None for trees in votes], place)
-    for place in range(max(map(len, sums), default=0)):
-        _dispatch(nodes, [trees[place] if place < len(trees) else None for trees in sums], _BOOSTED)
     model = assemble(nodes.arrays(), features + 1, metadata)
     checker.check_model(model)
     return model
@@ -126,11 +121,9 @@ def assemble(trees: EnsembleArrays, features: int, metadata: dict[str, str]) -> 
     graph = helper.make_graph(
         [
             _ensemble(trees),
-            helper.make_node("Split", ["targets", "parts"], ["votes", "boosted"], axis=1),
             helper.make_node("TopK", ["votes", "count"], ["ordered", "order"], axis=1),
             helper.make_node("Gather", ["ordered", "middle"], ["middles"], axis=1),
-            helper.make_node("ReduceMean", ["middles", "one"], ["median"], keepdims=1),
-            helper.make_node("Add", ["median", "boosted"], ["log_ratio"]),
+            helper.make_node("ReduceMean", ["middles", "one"], ["log_ratio"], keepdims=1),
             helper.make_node("Gather", ["ordered", "upper"], ["high"], axis=1),
             helper.make_node("Gather", ["ordered", "lower"], ["low"], axis=1),
             helper.make_node("Sub", ["high", "low"], ["distance"]),
@@ -140,7 +133,6 @@ def assemble(trees: EnsembleArrays, features: int, metadata: dict[str, str]) -> 
         [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["layers", features])],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["layers", 1]) for name in ("log_ratio", "spread")],
         initializer=[
-            _ints("parts", [VOTES, 1]),
             _ints("count", [VOTES]),
             _ints("one", [1]),
             _ints("middle", [half - 1, half]),
@@ -179,9 +171,9 @@ def _ensemble(trees: EnsembleArrays) -> Any:
     return helper.make_node(
         ENSEMBLE,
         ["features"],
-        ["targets"],
+        ["votes"],
         domain="ai.onnx.ml",
-        n_targets=VOTES + 1,
+        n_targets=VOTES,
         aggregate_function=1,  # sum
         post_transform=0,
         tree_roots=trees.roots.tolist(),

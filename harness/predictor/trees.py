@@ -1,4 +1,4 @@
-"""Regression trees as arrays, grown in two ways: by vote and by boosting."""
+"""Regression trees as arrays, whose votes correct a roofline."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.array_types import Floats
-from harness.predictor.roofline.feature_matrix import FeatureMatrix, rising_columns
+from harness.predictor.roofline.feature_matrix import FeatureMatrix
 
 VOTES = 64
-_BOOSTS = 150
 _FEATURES_TRIED = 0.5
 _LEAF = -1
 _QUARTERS = (VOTES // 4, VOTES - 1 - VOTES // 4)
@@ -77,25 +76,7 @@ class VotingTrees:
         return corrections_of(self.votes(columns))
 
 
-@dataclass(frozen=True)
-class BoostedTrees:
-    """Gradient boosting; the sum of all trees is the correction, and there is no spread."""
-
-    model: Any
-
-    @property
-    def trees(self) -> tuple[Tree, ...]:
-        """The trees as arrays, the first one a constant."""
-        # scikit-learn has no public view of these trees; `fit` compares the stored trees with the model.
-        base = float(np.ravel(self.model._baseline_prediction)[0])
-        return (_constant(base), *(_from_boosting(step[0].nodes) for step in self.model._predictors))
-
-    def correct(self, columns: FeatureMatrix) -> Corrections:
-        """Return the sum of the trees."""
-        return Corrections(self.model.predict(columns.astype(np.float64)), np.zeros(len(columns)))
-
-
-Corrector = NoTrees | VotingTrees | BoostedTrees
+Corrector = NoTrees | VotingTrees
 
 
 def corrections_of(votes: Floats) -> Corrections:
@@ -126,25 +107,6 @@ def grow_voting(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> VotingT
         return VotingTrees(tuple(tree.fit(columns, log_ratio, check_input=False).tree_ for tree in trees))
 
 
-def grow_boosted(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> BoostedTrees:
-    """Grow boosted trees on logarithms of latency over roofline, monotonic in `rising_columns`."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    model = HistGradientBoostingRegressor(
-        max_iter=_BOOSTS,
-        learning_rate=0.1,
-        max_leaf_nodes=20,
-        min_samples_leaf=5,
-        l2_regularization=1.0,
-        max_features=_FEATURES_TRIED,
-        monotonic_cst=rising_columns(columns.shape[1]),
-        early_stopping=False,
-        random_state=seed,
-    )
-    model.fit(columns.astype(np.float64), log_ratio)
-    return BoostedTrees(model)
-
-
 def _from_forest(tree: Any) -> Tree:
     leaf = tree.children_left == _LEAF
     return Tree(
@@ -154,22 +116,6 @@ def _from_forest(tree: Any) -> Tree:
         tree.children_right.astype(np.int64),
         tree.value.ravel().astype(np.float32),
     )
-
-
-def _from_boosting(nodes: Any) -> Tree:
-    leaf = nodes["is_leaf"].astype(bool)
-    return Tree(
-        np.where(leaf, 0, nodes["feature_idx"]).astype(np.int64),
-        _rounded_down(np.where(leaf, 0.0, nodes["num_threshold"])),
-        np.where(leaf, _LEAF, nodes["left"].astype(np.int64)),
-        np.where(leaf, _LEAF, nodes["right"].astype(np.int64)),
-        nodes["value"].astype(np.float32),
-    )
-
-
-def _constant(value: float) -> Tree:
-    no_node = np.full(1, _LEAF, dtype=np.int64)
-    return Tree(np.zeros(1, np.int64), np.zeros(1, np.float32), no_node, no_node, np.full(1, value, np.float32))
 
 
 def _rounded_down(threshold: Sequence[float] | Floats) -> NDArray[np.float32]:

@@ -121,18 +121,21 @@ class Transposed:
         return (self.kernel - self.stride) // 2
 
     @property
-    def features(self) -> LayerFeatures:
-        """Return the predictor's features: a kernel smaller by the stride for each pixel of the result."""
+    def out_size(self) -> Pair:
+        """Return the size of the result."""
         more = self.kernel - self.stride - 2 * self.padding
-        taps = -(-self.kernel // self.stride)
+        return self.size[0] * self.stride + more, self.size[1] * self.stride + more
+
+    @property
+    def features(self) -> LayerFeatures:
+        """Return the predictor's features: all taps of each input pixel, as if they were channels."""
         return LayerFeatures(
             operator="mac/conv/transposed/plain",
             batch=self.batch,
             in_channels=self.channels_in,
-            out_channels=self.channels_out,
+            out_channels=self.channels_out * self.kernel**2,
             in_size=self.size,
-            out_size=(self.size[0] * self.stride + more, self.size[1] * self.stride + more),
-            kernel=(taps, taps),
+            out_size=self.size,
             weight_elements=self.channels_in * self.channels_out * self.kernel**2,
         )
 

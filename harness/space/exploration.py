@@ -28,8 +28,9 @@ from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.space.configuration import Configuration
 from harness.space.drawn_layers import SpaceLayers
-from harness.space.planner import Round, RoundResult, SpaceResult, explore
+from harness.space.planner import Round, explore
 from harness.space.space import LayerSpace
+from harness.space.space_profile import RoundResult, SpaceProfile
 
 MAX_PART_LAYERS = 64
 MAX_PART_BYTES = 1 << 29
@@ -40,18 +41,6 @@ LayerPlace = tuple[str, str]
 _Part = Sequence[tuple[int, Configuration]]
 """Layers of a round with their numbers in it."""
 _Cuts = tuple[list[CutNetwork], tuple[FusionRule, ...]]
-
-
-@dataclass(frozen=True)
-class SpaceProfile:
-    """The rounds of one run; `resumed` of them were already in the journal, at least in part."""
-
-    device: str
-    result: SpaceResult
-    campaigns: tuple[int, ...]
-    resumed: int
-    device_seconds: float
-    wall_seconds: float
 
 
 def explore_space(

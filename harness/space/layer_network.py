@@ -90,6 +90,8 @@ def _result_shape(layer: Configuration) -> tuple[int, ...]:
         return layer.shapes[0]
     if isinstance(layer, Joining):
         return layer.results[0]
+    if isinstance(layer, Transposed):
+        return (layer.batch, layer.channels_out, *layer.out_size)
     features = layer.features
     return (features.batch, features.out_channels, *features.out_size)
 

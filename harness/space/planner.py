@@ -12,6 +12,7 @@ from harness.predictor.features.layer_features import LayerFeatures, TrainingExa
 from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
 from harness.predictor.predictor import Predictor
 from harness.settings import SPACE_COUNT, SPACE_TARGET
+from harness.space.space_profile import RoundResult, SpaceResult
 
 _FIRST_SHARE = 0.2
 _LEAST_FIRST = 40
@@ -45,25 +46,6 @@ class Round(Generic[Layer]):
 
     number: int
     layers: tuple[Layer, ...]
-
-
-@dataclass(frozen=True)
-class RoundResult:
-    """The result of a round; `error` is the median |error| of layers predicted before they were measured, or None."""
-
-    number: int
-    measured: int
-    refused: int
-    error: float | None
-
-
-@dataclass(frozen=True)
-class SpaceResult:
-    """All rounds, and why they ended: `target`, `count`, `budget` or `exhausted`."""
-
-    rounds: tuple[RoundResult, ...]
-    measured: int
-    stopped: str
 
 
 Measure = Callable[[Round[Layer]], Sequence[float | None] | None]

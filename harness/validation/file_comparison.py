@@ -7,25 +7,33 @@ the file anew, so the process has limits on memory and processor time; without a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
+import platform
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from harness import cache
 from harness.errors import reason_of
 from harness.host_runtime import OUT_OF_MEMORY
 from harness.measure.summary import MAD_TO_SIGMA, Z_95
 from harness.network.assemble import AssembledModel
+from harness.network.keyed_reading import content_of
 from harness.network.model_references import ModelReference, is_builtin, model_path
 from harness.network.network import Network
 from harness.network.reading.limits import COMPARING, Limits, too_much_memory
+from harness.version import VERSION
 
 _SECONDS = 1.5
 """The longest time for runs; it ends earlier once these show that both take equally long within the TOLERANCE."""
@@ -58,6 +66,9 @@ class FileComparison:
         return self.interval[0] > 1 + TOLERANCE or self.interval[1] < 1 - TOLERANCE
 
 
+_COMPARISON = TypeAdapter(FileComparison)
+
+
 def runs_s(latency_s: float) -> float:
     """Return how long the runs of a comparison take on a quiet host, for a network of this latency."""
     return 2 * (_FEWEST_PAIRS + 1) * latency_s
@@ -72,10 +83,49 @@ def compare_with_file(reference: ModelReference, network: Network, sent: Assembl
     """Run the file and what is sent for it in turn, on one thread of the host, in a process of their own.
 
     Symbolic dimensions of the file are set to those that are measured. For a file, the process has the memory that
-    reading it may take, external data included, and a minute of processor time.
+    reading it may take, external data included, and a minute of processor time. The cache keeps the result for a file
+    that does not differ.
     """
     if network.unmeasured:
         return FileComparison(None, reason="a part of the file is not measured")
+    key = _key(reference, network, sent)
+    kept = _kept(cache.get(key)) if key else None
+    if kept is not None:
+        return kept
+    found = _run_both(reference, network, sent)
+    if key and found.ratio is not None and not found.differs:
+        cache.put(key, json.dumps(asdict(found)).encode())
+    return found
+
+
+def _key(reference: ModelReference, network: Network, sent: AssembledModel) -> str:
+    """Return the key of a comparison in the cache; empty where other files or an unknown program decide it, too."""
+    code = cache.code_version("harness", "device_agents.backends.onnxruntime", "onnxruntime")
+    content = content_of(reference)
+    if not code or not content or _has_other_files(reference, network):
+        return ""
+    specs = json.dumps([[one.wire() for one in specs] for specs in (sent.weights, sent.inputs)])
+    model = hashlib.sha256(sent.content).hexdigest()
+    return cache.key_of("comparison with a file 1", VERSION, code, platform.node(), content, model, specs)
+
+
+def _has_other_files(reference: ModelReference, network: Network) -> bool:
+    """Return whether a network keeps weights outside its file."""
+    if not isinstance(reference, str) or is_builtin(reference):
+        return False
+    return network.stored_bytes > os.stat(reference).st_size
+
+
+def _kept(content: bytes | None) -> FileComparison | None:
+    """Return the comparison that the cache holds, None if it holds none."""
+    try:
+        return None if content is None else _COMPARISON.validate_json(content)
+    except ValueError:
+        return None
+
+
+def _run_both(reference: ModelReference, network: Network, sent: AssembledModel) -> FileComparison:
+    """Return what one process shows of the file and of what is sent for it, or two if the first shows a difference."""
     limits = None if is_builtin(reference) else COMPARING.limits(network.stored_bytes)
     with tempfile.TemporaryDirectory(prefix="harness-") as folder, model_path(reference) as path:
         (Path(folder) / "sent.onnx").write_bytes(sent.content)

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper, save
 
+from harness import cache
 from harness.device.inventory import BUILT_IN
-from harness.device.session import AgentSession, open_session
+from harness.device.session import AgentSession, LoadRequest, Revealed, open_session
+from harness.measure.fusion import cutting
 from harness.measure.fusion.cutting import cut_as_reported
 from harness.network.fusion.fusion_rules import FusionRule, learn_rules
 from harness.network.layers import cut
@@ -72,6 +74,35 @@ def test_unknown_networks_are_cut_as_the_runtime_cuts_them(session: AgentSession
     _, rules = cut_as_reported(session, [known], lambda _: None, threading.Event())
     (reported,), _ = cut_as_reported(session, [unknown], lambda _: None, threading.Event())
     assert [layer.op for layer in cut(unknown, rules)] == [layer.op for layer in reported.layers]
+
+
+def test_rules_of_examples_are_kept_for_devices_of_one_fingerprint(
+    session: AgentSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second session loads the network alone and has the same rules; another board or a damaged cache asks anew."""
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "own cache"))
+    network = network_of(tmp_path, [helper.make_node("Relu", ["c"], ["y"])], "known")
+    loaded: list[int] = []
+    put = session.put
+
+    def counted(request: LoadRequest) -> Revealed | None:
+        loaded[-1] += 1
+        return put(request)
+
+    monkeypatch.setattr(session, "put", counted)
+
+    def rules() -> tuple[FusionRule, ...]:
+        loaded.append(0)
+        cutting._rules_of_examples.cache_clear()  # as in another process
+        return cut_as_reported(session, [network], lambda _: None, threading.Event())[1]
+
+    first, again = rules(), rules()
+    monkeypatch.setattr(session, "board", "another")
+    other = rules()
+    for entry in (tmp_path / "own cache" / "results").iterdir():
+        cache.put(entry.name, b"[[]]")
+    assert first == again == other == rules()
+    assert loaded == [2, 1, 2, 2]
 
 
 def test_what_networks_show_counts_before_examples(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import os
 import signal
 import statistics
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,10 +24,12 @@ from harness.fleet.health import SESSIONS_TO_LEARN, TOLERANCE, learn_band
 from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import ProfileOutcome
 from harness.fleet.store import DeviceHealth, FleetStore
+from harness.measure import request
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Progress
 from harness.measure.request import ProfileRequest
+from harness.network.network_list import NetworkList, read_networks
 
 FOUR = RepeatPolicy(runs=4)
 QUICK = WaitPolicy(attempts=3, pause_s=0.05, busy_s=30.0)
@@ -110,6 +113,31 @@ def test_each_device_gets_its_campaign_and_a_broken_one_stops_no_other(bench: Be
     failure = outcomes["broken"].failure
     assert failure is not None and (failure.kind, failure.exit_code) == ("BackendError", 4)
     assert all(profiles(bench, name) == [(True, False)] for name in ("a", "b", "c"))
+
+
+def test_networks_are_read_once_for_all_devices_and_attempts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests for the same networks share one reading, each with its lines; another batch is read on its own."""
+    write_devices(bench, {**dict.fromkeys(("a", "b"), ""), "other": "", "broken": "options = { colour = 3 }"})
+    read: list[int | None] = []
+
+    def counted(*given: Any, **named: Any) -> NetworkList:
+        read.append(named["batch"])
+        return read_networks(*given, **named)
+
+    monkeypatch.setattr(request, "read_networks", counted)
+    notes: dict[str, list[str]] = {}
+
+    def observer(wanted: ProfileRequest) -> Callable[[Progress], None]:
+        heard = notes.setdefault(wanted.device, [])
+        return lambda progress: heard.append(progress.note) if progress.note else None
+
+    models = (str(bench.model), str(bench.workspace.root / "missing.onnx"))
+    jobs = [job(bench, name, models=models) for name in ("a", "b", "broken")]
+    jobs.append(job(bench, "other", models=models, batch=2))
+    outcomes = list(LocalEngine(bench.workspace, QUICK, observer=observer).run(jobs, threading.Event()))
+    assert sum(one.result is not None for one in outcomes) == 3
+    assert sorted(read, key=str) == [2, None]
+    assert all("missing.onnx" in lines[0] for lines in notes.values()) and len(notes) == 4
 
 
 def test_devices_of_one_board_are_never_measured_at_once(bench: Bench) -> None:
@@ -276,9 +304,9 @@ def test_maintenance_set_during_a_job_stands(bench: Bench) -> None:
     """A device put into maintenance during a campaign stays there, whatever its golden probe shows."""
 
     def take_out(progress: Progress) -> None:
-        if progress.phase == "measuring":
+        if progress.stage == "measuring":
             with FleetStore(bench.workspace.fleet) as store:
-                store.mark("bench", "maintenance", f"somebody has come by in {progress.stage}")
+                store.mark("bench", "maintenance", "somebody has come by")
 
     outcome = run_request(job(bench, "bench"), bench.workspace, stop=threading.Event(), wait=NO_WAIT, observe=take_out)
     assert outcome.result is not None

@@ -17,7 +17,7 @@ from harness.latency.chain_unknowns import SIGNED
 from harness.latency.layer_latency import Latency
 from harness.latency.overhead import COLUMNS
 from harness.latency.sparse_system import Equation, Solution, solve
-from harness.latency.sum_errors import reach_errors
+from harness.latency.sum_errors import USUAL_REACH, reach_errors
 from harness.probe.chain_plan import ChainedLayer, ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 
@@ -288,8 +288,14 @@ def test_long_windows_are_charged_to_their_chains() -> None:
     solution = solve(held, signed)
     found = chain_latencies(chains, solution)
     assert found.values == pytest.approx([9.6e-5] * 3 + [9.5e-5] * 3 + [1e-4], rel=1e-4)
-    # 12 us of the 573 us that the one window takes, which holds each part of the network twice.
-    assert reach_errors(chains, solution) == {"n": pytest.approx(12 / (573 / 2), rel=1e-3)}
+    # All windows correct the chains by 27 of 700 us; the one across two others shows 12 of 573 us more, which holds
+    # each part of the network twice. Four of the five inner chains lie inside windows.
+    share, usual, longest = 4 / 5, 27 / 700 / (4 / 5), 12 / (573 / 2)
+    wanted = math.hypot(share * longest, (1 - share) * usual)
+    assert reach_errors(chains, solution) == {"n": pytest.approx(wanted, rel=1e-3)}
+    # Without long windows the usual error counts, and a pair has none.
+    assert reach_errors([replace(one, check="", across="") for one in chains], solution) == {"n": USUAL_REACH}
+    assert reach_errors(chains[:2], solution) == {}
 
 
 @pytest.mark.parametrize(

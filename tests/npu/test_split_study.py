@@ -89,7 +89,7 @@ def test_a_group_of_cores_is_faster_where_it_computes(edge: Machine) -> None:
     constants = {"w0": values((64, 64, 5, 5), 1), "w1": values((64, 64, 5, 5), 2)}
     graph = import_model(model(nodes, x, constants))
     fast = replace(edge, ddr=replace(edge.ddr, bytes_per_s=256e9))
-    splits = {choice.layer.index: choice.best.split for choice in choose_splits(graph, fast, 4)}
+    splits = {choice.layer.index: choice.best.split for choice in choose_splits(graph, [fast] * 4)}
     one, four = network_ps(graph, {}, fast, 4), network_ps(graph, splits, fast, 4)
     assert 3 < one / four <= 4
 

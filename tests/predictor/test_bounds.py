@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.predictor.bounds import Bounds, bounds_of
 from harness.predictor.features.layer_arrays import layer_arrays
-from harness.predictor.features.layer_features import LayerFeatures, channelwise
+from harness.predictor.features.layer_features import LayerFeatures, channelwise, matrix_product
 
 LAYERS = tiled_machine.random_layers(200, seed=1)
 LATENCIES = np.array([tiled_machine.latency_s(layer) for layer in LAYERS])
@@ -55,3 +55,14 @@ def test_limits_of_a_view_do_not_depend_on_the_fastest_copy() -> None:
     found = bounds_of(layer_arrays([*copies, view]), np.array([*times, 1e-8]), np.zeros(len(copies) + 1))
     assert found.byte_s == plain.byte_s
     assert found.of(layer_arrays([view]))[0].tolist() == [0.0]
+
+
+def test_a_single_output_channel_may_take_as_long_as_a_vector() -> None:
+    """On a device that computes 16 output channels at a time, one of them is within the limits of wide layers."""
+    products = [matrix_product(rows=rows, depth=1024, columns=64) for rows in range(100, 3000, 100)]
+    copies = [channelwise("move/map", batch=1, channels=rows, in_size=(9, 9), out_size=(9, 9)) for rows in (10, 100)]
+    times = [1e-9 * layer.macs for layer in products] + [1e-12 * layer.moved_bytes for layer in copies]
+    known = layer_arrays([*products, *copies])
+    narrow = matrix_product(rows=100_000, depth=1024, columns=1)
+    low, high = bounds_of(known, np.array(times), np.zeros(len(known))).of(layer_arrays([narrow]))
+    assert low[0] <= 1e-9 * narrow.macs and 16e-9 * narrow.macs <= high[0]

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from harness.predictor.roofline.feature_matrix import FeatureMatrix
 from harness.predictor.tree_model import model_of
-from harness.predictor.trees import VOTES, Corrector, Tree, VotingTrees, grow_boosted, grow_voting, no_trees
+from harness.predictor.trees import VOTES, Corrector, Tree, VotingTrees, grow_voting, no_trees
 
 FEATURES = 5
 
@@ -64,23 +64,13 @@ def test_voting_trees_are_those_of_scikit_learn() -> None:
     assert voting.votes(asked) == pytest.approx(np.stack([tree.predict(asked) for tree in forest.estimators_], axis=1))
 
 
-def test_boosted_trees_are_equal_when_stored() -> None:
-    """The sum in ONNX Runtime is that of scikit-learn, without spread."""
-    columns, log_ratio = learnt(100, 3)
-    trees = grow_boosted(columns, log_ratio, 3)
-    asked, _ = learnt(150, 4)
-    ratio, spread = run(model_of([trees], FEATURES, {}), [0.0] * 150, asked)
-    assert ratio == pytest.approx(trees.correct(asked).log_ratio, abs=1e-5)
-    assert not spread.any()
-
-
 def test_each_operator_has_trees_of_its_own() -> None:
-    """Voting, boosted and no trees in one file are independent; an unknown operator gets zero."""
+    """Trees of two operators and none of a third in one file are independent; an unknown operator gets zero."""
     columns, log_ratio = learnt(60, 5)
     grown: list[Corrector] = [
-        grow_boosted(columns, log_ratio, 0),
+        grow_voting(columns, log_ratio, 0),
         no_trees(columns, log_ratio, 0),
-        grow_voting(columns, -log_ratio, 0),
+        grow_voting(columns, -log_ratio, 1),
     ]
     model = model_of(grown, FEATURES, {})
     for index, trees in enumerate(grown):

@@ -213,8 +213,8 @@ def _changed_predictor(change: str) -> bytes:
     content = json.loads(entry.value)
     if change == "shares":
         content["shares"] = []
-    elif change == "floors":
-        content["calibration"]["floors"] = 0.5
+    elif change == "expected":
+        content["calibration"]["expected"] = 0.5
     elif change == "overflow":
         content["roofline"]["overlap"] = 1e300
     elif change == "unit":
@@ -227,7 +227,7 @@ def _changed_predictor(change: str) -> bytes:
     return tables._packed(tables._signed(parts))
 
 
-@pytest.mark.parametrize("change", ["shares", "floors", "overflow", "unit", "text"])
+@pytest.mark.parametrize("change", ["shares", "expected", "overflow", "unit", "text"])
 def test_found_predictors_are_refused(change: str) -> None:
     """Predictors whose parameters have the wrong type or give no latency are refused when they are used."""
     assert not is_accepted("tables", _changed_predictor(change))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
@@ -83,14 +85,18 @@ def test_layers_have_the_keys_of_real_networks(network: str, layers: tuple[Confi
 
 
 def test_every_kind_lies_between_neighbours_and_has_the_size_it_says() -> None:
-    """Every layer lies between neighbours, and its result has the bytes of its features."""
+    """Every layer lies between neighbours, and its result has the bytes of its features.
+
+    The features of a transposed convolution have its taps as channels, before they are added up.
+    """
     network = network_of(EVERY_KIND, "all")
     own = own_layers(cut(network, DEFAULT_RULES))
     assert sorted(own) == list(range(len(EVERY_KIND)))
     for index, layer in enumerate(EVERY_KIND):
         assert all("outside" not in context_of(network, part).split(",") for part in own[index])
         written = sum(network.types[name].bytes for name in own[index][-1].graph.outputs)
-        assert written == layer.features.out_bytes
+        summed = 4 * layer.channels_out * math.prod(layer.out_size) if isinstance(layer, Transposed) else None
+        assert written == (summed or layer.features.out_bytes)
         assert not set(own[index][-1].graph.outputs) & set(network.outputs)
 
 

@@ -12,8 +12,9 @@ from harness.errors import ConfigurationError
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.space.configuration import Configuration
 from harness.space.drawn_layers import SpaceLayers
-from harness.space.planner import Round, RoundResult, SpaceResult, explore
+from harness.space.planner import Round, explore
 from harness.space.space import LayerSpace
+from harness.space.space_profile import RoundResult, SpaceResult
 
 LAYERS = SpaceLayers(SPACE)
 

@@ -19,8 +19,9 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore
 from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.predictor.roofline.device_tiling import DeviceTiling
-from harness.space.exploration import SpaceProfile, explore_space
+from harness.space.exploration import explore_space
 from harness.space.space import load_space
+from harness.space.space_profile import SpaceProfile
 
 SPACE = """
 [[layers]]

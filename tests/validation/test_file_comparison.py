@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from nullbench import build_network
 
+from harness import cache
 from harness.network.assemble import assemble_network
 from harness.network.model_references import load_network
 from harness.validation.file_comparison import FileComparison, compare_with_file
@@ -18,14 +19,22 @@ Pairs = list[list[int]]
 EQUAL, FASTER = [[100, 100]] * 40, [[100, 80]] * 40
 
 
-def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *processes: Pairs) -> tuple[FileComparison, int]:
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of this test's own."""
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "own cache"))
+
+
+def compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *processes: Pairs, widths: Sequence[int] = (8, 32)
+) -> tuple[FileComparison, int]:
     """Return the result if processes print these pairs of times, one after the other, and how many were left."""
     answers: Iterator[Pairs] = iter(processes)
 
     def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 0, json.dumps(next(answers)), "")
 
-    path = build_network(tmp_path / "file.onnx")
+    path = build_network(tmp_path / "file.onnx", widths=widths)
     network = load_network(str(path))
     monkeypatch.setattr(subprocess, "run", answer)
     found = compare_with_file(str(path), network, assemble_network(network))
@@ -54,3 +63,14 @@ def test_equal_times_need_one_process(tmp_path: Path, monkeypatch: pytest.Monkey
     """Without a difference, no second process runs."""
     found, left = compared(tmp_path, monkeypatch, EQUAL, FASTER)
     assert not found.differs and left == 1
+
+
+def test_a_file_that_does_not_differ_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result is kept for the content of the file and what is sent; a difference is looked for each time."""
+    first, _ = compared(tmp_path, monkeypatch, EQUAL)
+    again, left = compared(tmp_path, monkeypatch, FASTER)
+    assert again == first and left == 1
+    other, left = compared(tmp_path, monkeypatch, FASTER, FASTER, EQUAL, widths=(8, 16))
+    assert other.differs and left == 1
+    other, left = compared(tmp_path, monkeypatch, EQUAL, widths=(8, 16))
+    assert not other.differs and left == 0

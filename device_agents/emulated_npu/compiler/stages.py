@@ -196,11 +196,9 @@ def _resident(plans: Sequence[GroupPlan]) -> dict[int, ResidentWeights]:
     """Return by core the weights that stay in SB; none where SB and NB are one memory, which chains divide."""
     found = {}
     for group in plans:
-        if group.group.machine.shared_buffer:
-            continue
         ranges = [(each.address, each.address + each.bytes) for each in group.memory.packed]
-        for core in group.cores:
-            kept = keep_weights(core.commands, ranges, group.group.machine.sb_bytes)
+        for core, machine in zip(group.cores, group.group.machines, strict=True):
+            kept = None if machine.shared_buffer else keep_weights(core.commands, ranges, machine.sb_bytes)
             if kept is not None:
                 found[core.core] = kept
     return found

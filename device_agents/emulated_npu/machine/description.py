@@ -136,12 +136,16 @@ class Cores:
     """`chips` chips of `per_chip` cores each, numbered through all chips.
 
     `link` joins the cores of a chip; `chip_link` is the way out of each chip. Each chip has an LLC and a DDR.
+
+    `multicast` (optional): a read of these memories reaches every core of a group that asks for the same bytes while
+    they are on their way; by default each core has its own read.
     """
 
     per_chip: Annotated[int, ValueRange(1, 1_024)]
     chips: Annotated[int, ValueRange(1, 1_024)]
     link: Interconnect
     chip_link: Interconnect
+    multicast: bool = False
 
     @property
     def count(self) -> int:
@@ -334,6 +338,7 @@ _TIMED_DEFAULTS: Final = {
     **_defaults(Mfu, "mfu."),
     **_defaults(Memory, "llc."),
     **_defaults(Memory, "ddr."),
+    **_defaults(Cores, "cores."),
     **{key: value for key, value in _defaults(Machine, "").items() if key not in ("area", "energy")},
 }
 _AREA_TOGETHER: Final = ("area.mac_um2", "area.lane_um2", "area.sram_um2_per_byte")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from device_agents.emulated_npu.compiler.splitting.assignment import (
     Assignment,
     GroupAssignment,
+    core_speed,
     group_machines,
     with_room,
 )
@@ -16,6 +17,7 @@ from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes
 from device_agents.emulated_npu.partition.groups import CoreCapability, CoreGroup, Fabric, one_kind, parse_groups
 from device_agents.emulated_npu.partition.result import CorePartition
 from device_agents.emulated_npu.partition.traversal import Traversal, traverse, traverse_from
+from device_agents.emulated_npu.unit_commands import Function
 
 
 def fabric_of(machine: Machine, storage_bytes: int | None = None) -> Fabric:
@@ -28,16 +30,13 @@ def fabric_of(machine: Machine, storage_bytes: int | None = None) -> Fabric:
 
     def capability(core: Machine) -> CoreCapability:
         own_bytes = core.nb_bytes if core.shared_buffer else core.nb_bytes + core.sb_bytes
-        return CoreCapability(_macs_per_s(core), storage_bytes or own_bytes, speed=_macs_per_s(core) / first_macs_per_s)
+        macs_per_s = core_speed(core, Function.CONVOLVE)
+        return CoreCapability(macs_per_s, storage_bytes or own_bytes, speed=macs_per_s / first_macs_per_s)
 
-    first_macs_per_s = _macs_per_s(machine)
+    first_macs_per_s = core_speed(machine, Function.CONVOLVE)
     kinds = tuple((kind.first, kind.last, capability(kind.core)) for kind in machine.kinds)
     shared = (0, 0) if storage_bytes else (machine.llc.bytes, machine.ddr.bytes)
     return Fabric(cores.chips, cores.per_chip, capability(machine), *shared, kinds)
-
-
-def _macs_per_s(core: Machine) -> int:
-    return core.mfu.multipliers * core.clock_hz
 
 
 def form_groups(fabric: Fabric, text: str, cores: int | None = None) -> tuple[CoreGroup, ...]:
@@ -85,7 +84,7 @@ def contended(machine: Machine, groups: Sequence[CoreGroup], kind: Machine | Non
     cores = [core for group in groups for core in group.cores]
     wanted = machine.of_core(cores[0]) if kind is None else kind
     one_each = zip(cores, group_machines(machine, [[core] for core in cores]), strict=True)
-    found = (own for core, own in one_each if machine.of_core(core) == wanted)
+    found = (own for core, (own,) in one_each if machine.of_core(core) == wanted)
     return with_room(min(found, key=lambda own: own.ddr.bytes_per_s))
 
 

@@ -59,7 +59,7 @@ class StagePredictor:
         def ordered(times: Sequence[float]) -> tuple[float, ...]:
             return tuple(times[node] * by[node] for node in traversal.order)
 
-        machines = group_machines(self._machine, [group.cores for group in groups])
+        machines = [own[0] for own in group_machines(self._machine, [group.cores for group in groups])]
         own_nodes = [self._of_kinds.get(self._machine.of_core(group.cores[0]), nodes) for group in groups]
         kinds = [(len(group.cores), own) for group, own in zip(groups, machines, strict=True)]
         resident = None
@@ -80,5 +80,5 @@ class StagePredictor:
         return self._known[key]
 
     def _split(self, cores: int, machine: Machine) -> list[float]:
-        choices = choose_splits(self._graph, machine, cores, self._options)
+        choices = choose_splits(self._graph, [machine] * cores, self._options)
         return [float(sum(choices[layer].best.predicted_ps for layer in layers)) for layers in self._nodes.layers]

@@ -38,14 +38,15 @@ def transfer_key(work_ps: int, ticket: int) -> int:
 class SharedResource:
     """One resource of one chip. `due_ps`: when to call `ended` next, NEVER while there are no users.
 
-    `busy_ps`: time with at least one user. The times of calls must not decrease.
+    `busy_ps`: time with at least one user. `saved_ps` and `saved_bytes`: work and bytes of reads that came with the
+    read of another core. The times of calls must not decrease.
     """
 
-    __slots__ = ("_at_ps", "_begun_ps", "_users", "_virtual", "busy_ps", "due_ps")
+    __slots__ = ("_at_ps", "_begun_ps", "_users", "_virtual", "busy_ps", "due_ps", "saved_bytes", "saved_ps")
 
     def __init__(self) -> None:
         self.due_ps = NEVER
-        self.busy_ps = 0
+        self.busy_ps = self.saved_ps = self.saved_bytes = 0
         self._users: list[int] = []  # a heap of virtual end and ticket
         self._virtual = 0
         self._at_ps = 0
@@ -71,6 +72,13 @@ class SharedResource:
                 return due_ps
         # The next transfer to end now ends later. A call of `ended` at the old time returns none.
         return NEVER
+
+    def done_ps(self, now_ps: int) -> int:
+        """Return the work that each user of all the time has had, in whole picoseconds."""
+        if not self._users:
+            return 0
+        virtual = self._virtual + ((now_ps - self._at_ps) << FRACTION_BITS) // len(self._users)
+        return virtual >> FRACTION_BITS
 
     def ended(self, now_ps: int) -> list[int]:
         """Return the tickets of the transfers that have ended by now; update `due_ps`."""

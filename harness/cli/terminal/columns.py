@@ -10,14 +10,21 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.cells import cell_len
-
 _GAP = 2
 _LEAST_TEXT = 8
 _NUMERIC = re.compile(r"(?:[^A-Za-z]|(?<=[0-9])e(?=[-+][0-9]))*(?:[A-Za-z]{1,4})?\Z")
 """Numbers, intervals and numbers with a unit; other cells are text."""
 _SENTENCE_WORDS = 3
 _LONG_WORD = 16
+
+
+def _cell_len(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii() and text.isprintable():
+        return len(text)
+    from rich import cells  # loads tables of all characters
+
+    return cells.cell_len(text)
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class _Column:
     @property
     def width(self) -> int:
         """The width of the longest cell."""
-        return max((cell_len(one) for one in self.cells), default=0)
+        return max((_cell_len(one) for one in self.cells), default=0)
 
     @property
     def least(self) -> int:
@@ -40,7 +47,7 @@ class _Column:
         if not self.is_text:
             return self.width
         words = [word for one in self.cells if len(one.split()) >= _SENTENCE_WORDS for word in one.split()]
-        return min(self.width, max((_LEAST_TEXT, *(min(cell_len(word), _LONG_WORD) for word in words))))
+        return min(self.width, max((_LEAST_TEXT, *(min(_cell_len(word), _LONG_WORD) for word in words))))
 
 
 def lay_out(
@@ -56,11 +63,11 @@ def lay_out(
         )
         for at, head in enumerate(header)
     ]
-    widths = [max(cell_len(one.head), one.width) for one in columns]
+    widths = [max(_cell_len(one.head), one.width) for one in columns]
     if width is None or sum(widths) + _GAP * (len(widths) - 1) <= width:
         return [_line([[one] for one in row], columns, widths, 0) for row in (header, *rows)]
     heads = [_head_lines(one.head, one) for one in columns]
-    widths = [max(one.width, *(cell_len(line) for line in head), 1) for one, head in zip(columns, heads, strict=True)]
+    widths = [max(one.width, *(_cell_len(line) for line in head), 1) for one, head in zip(columns, heads, strict=True)]
     _shrink(widths, columns, width - _GAP * (len(widths) - 1))
     heads = [[middle_cut(line, size) for line in head] for head, size in zip(heads, widths, strict=True)]
     tall = max(map(len, heads))
@@ -74,7 +81,7 @@ def lay_out(
 
 def middle_cut(text: str, width: int) -> str:
     """Return a text of at most `width` columns, with … in place of its middle if it is longer."""
-    if cell_len(text) <= width:
+    if _cell_len(text) <= width:
         return text
     if width <= 1:
         return "…"[:width]
@@ -82,7 +89,7 @@ def middle_cut(text: str, width: int) -> str:
     while True:
         tail = kept // 2
         found = f"{text[: kept - tail]}…{text[len(text) - tail :]}"
-        if cell_len(found) <= width:
+        if _cell_len(found) <= width:
             return found
         kept -= 1
 
@@ -90,7 +97,7 @@ def middle_cut(text: str, width: int) -> str:
 def _head_lines(head: str, column: _Column) -> list[str]:
     """Return the head on several lines, none longer than the cells or its own longest word."""
     words = head.split()
-    longest = max((cell_len(word) for word in words), default=0)
+    longest = max((_cell_len(word) for word in words), default=0)
     return _folded(words, max(longest, column.width)) or [""]
 
 
@@ -105,7 +112,7 @@ def _shrink(widths: list[int], columns: Sequence[_Column], room: int) -> None:
 
 def _fitted(cell: str, width: int) -> list[str]:
     """Return a cell on one line, or a sentence folded at its words."""
-    if cell_len(cell) <= width:
+    if _cell_len(cell) <= width:
         return [cell]
     words = cell.split()
     if len(words) < _SENTENCE_WORDS:
@@ -116,7 +123,7 @@ def _fitted(cell: str, width: int) -> list[str]:
 def _folded(words: Sequence[str], width: int) -> list[str]:
     lines: list[str] = []
     for word in words:
-        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+        if lines and _cell_len(lines[-1]) + 1 + _cell_len(word) <= width:
             lines[-1] += f" {word}"
         else:
             lines.append(word)
@@ -132,6 +139,6 @@ def _line(cells: Sequence[Sequence[str]], columns: Sequence[_Column], widths: Se
     parts = []
     for lines, column, width in zip(cells, columns, widths, strict=True):
         text = lines[at] if at < len(lines) else ""
-        space = " " * (width - cell_len(text))
+        space = " " * (width - _cell_len(text))
         parts.append(text + space if column.is_left else space + text)
     return (" " * _GAP).join(parts).rstrip()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+from pydantic import TypeAdapter
+
+from harness import cache
 from harness.device.session import AgentSession, Revealed
 from harness.errors import BackendError, Interrupted, UnsupportedNetwork
 from harness.measure.device_requests import load_request
@@ -30,8 +34,10 @@ from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.chain_plan import plan_chains
 from harness.probe.probe import Probe, network_probe
 from harness.probe.probe_plan import CutNetwork
+from harness.version import VERSION
 
 _EMITTED_NODE = re.compile(r"\bn[0-9]+\b")
+_RULES = TypeAdapter(tuple[FusionRule, ...])
 
 Refuse = Callable[[Network, UnsupportedNetwork], None]
 """Called with a network that the device refuses; it raises if the others cannot go on."""
@@ -79,7 +85,16 @@ def cut_as_reported(
 
 @functools.lru_cache(maxsize=1)
 def _rules_of_examples(session: AgentSession) -> tuple[FusionRule, ...]:
-    """Return what the device fuses of the examples; nothing if it refuses them. They are small and never measured."""
+    """Return what the device fuses of the examples; nothing if it refuses them. They are small and never measured.
+
+    Loading them takes a second, so the cache keeps the rules by board and fingerprint.
+    """
+    hello, code = session.hello, cache.code_version("harness", "onnx")
+    facts = json.dumps([session.board, hello.backend, sorted(hello.fingerprint.items())])
+    key = cache.key_of("rules of examples 1", VERSION, code, facts) if code else ""
+    kept = _kept_rules(cache.get(key)) if key else None
+    if kept is not None:
+        return kept
     from harness.measure.fusion.fusion_examples import example_rules, fusion_examples  # loads onnx
 
     examples = fusion_examples()
@@ -87,7 +102,18 @@ def _rules_of_examples(session: AgentSession) -> tuple[FusionRule, ...]:
         graph = _runtime_graph(session, examples, network_probe(examples))
     except UnsupportedNetwork:
         return ()
-    return example_rules(graph.groups, session.hello.backend)
+    rules = example_rules(graph.groups, hello.backend)
+    if key:
+        cache.put(key, json.dumps([asdict(rule) for rule in rules]).encode())
+    return rules
+
+
+def _kept_rules(content: bytes | None) -> tuple[FusionRule, ...] | None:
+    """Return the rules that the cache holds, None if it holds none."""
+    try:
+        return None if content is None else _RULES.validate_json(content)
+    except ValueError:
+        return None
 
 
 def with_chains(

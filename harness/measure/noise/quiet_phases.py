@@ -76,13 +76,15 @@ def by_probe(taken: Iterable[TakenSample]) -> dict[str, list[Sample]]:
 def _judged(log_s: Floats, probes: Ints) -> tuple[Floats, Mask]:
     """Return the slowness of each run of a batch, as a logarithm, and whether to keep it.
 
-    `log_s` are logarithms of latencies, `probes` the number of each run's probe.
+    `log_s` are logarithms of latencies, `probes` the number of each run's probe. The slowness of a run is the median of
+    its deviation and those of its neighbours.
     """
     slowness = np.zeros_like(log_s)
     deviations = log_s
+    around = np.lib.stride_tricks.sliding_window_view(_mirrored(len(log_s)), 2 * _AROUND + 1)
     for _ in range(_ITERATIONS):
         deviations = log_s - _medians(log_s - slowness, probes)
-        slowness = _medians_around(deviations)
+        slowness = np.partition(deviations[around], _AROUND, axis=1)[:, _AROUND]
         slowness -= np.quantile(slowness, _QUIET_SHARE)
     if not _has_phases(deviations):
         return slowness, np.ones(len(log_s), dtype=np.bool_)
@@ -113,10 +115,9 @@ def _medians(values: Floats, groups: Ints) -> Floats:
     return np.asarray(centres[groups])
 
 
-def _medians_around(values: Floats) -> Floats:
-    """Return the median of each value and its neighbours; both ends are continued by their mirror images."""
-    padded = np.pad(values, _AROUND, mode="symmetric")
-    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * _AROUND + 1), axis=1))
+def _mirrored(count: int) -> Ints:
+    """Return the numbers of so many runs, continued at both ends by their mirror images."""
+    return np.pad(np.arange(count), _AROUND, mode="symmetric")
 
 
 def _ranks(values: Floats, groups: Ints) -> Ints:

@@ -43,10 +43,6 @@ def check_cores(cores: int, machine: Machine) -> None:
         )
         step = f"Choose from 1 to {limit}" if limit > 1 else "Choose a machine with several cores, such as edge"
         raise UsageError(f"--cores {cores} is not possible", why=f"At least 1 core is needed; {where}", next_step=step)
-    alike = next((core for core in range(cores) if machine.of_core(core) != machine.of_core(0)), cores)
-    if alike < cores:
-        why = f"Core {alike} of {machine.name} is of another kind than core 0, and a layer is split in equal parts"
-        raise UsageError(f"--cores {cores} is not possible", why=why, next_step=f"Choose from 1 to {alike}")
 
 
 def compare_splits(
@@ -68,7 +64,7 @@ def compare_splits(
     with errors_of_compiler(), errors_of_forced_choices(options):
         found = split_study.study_splits(
             graph,
-            machine.of_core(0),
+            machine,
             wanted.cores,
             options,
             layers=indices or None,

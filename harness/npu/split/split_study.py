@@ -12,7 +12,7 @@ from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces
 from device_agents.emulated_npu.compiler.prediction.split_choice import BEST, ONE, LayerChoice, choose_splits
 from device_agents.emulated_npu.compiler.prediction.split_times import slice_key
-from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment, fastest_first
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS
 from device_agents.emulated_npu.compiler.stages import compile_graph, compile_system
@@ -113,13 +113,15 @@ def study_splits(
     verify: bool = True,
     progress: Callable[[int, int], None] = lambda _done, _count: None,
 ) -> SplitStudy:
-    """Predict all splits over `cores` cores of a chip, and run them if `verify` is true.
+    """Predict all splits over the first `cores` cores of a chip, and run them if `verify` is true.
 
+    Cores of several kinds share a layer by their speed; a layer that is not split runs on the fastest of them.
     `layers` lists the indices of layers to study without the network; equal layers are run once. Every layer is a
     chain, so that the times of the layers add up to that of the network. Raises DoesNotFit.
     """
     at_best, options = options, replace(options, chains="layers")
-    choices = choose_splits(graph, machine, cores, options, layers=layers)
+    machines = [machine.of_core(core) for core in fastest_first(machine, range(cores))]
+    choices = choose_splits(graph, machines, options, layers=layers)
     spaces = choose_spaces(graph, machine)
     known: dict[object, Mapping[str, int]] = {}
     studied = []
@@ -138,7 +140,7 @@ def study_splits(
     for network in _networks(choices, graph, machine, cores, options, verify):
         networks.append(network)
         progress(len(choices) + len(networks), steps)
-    return SplitStudy(cores, tuple(studied), tuple(networks), _chained(graph, machine, at_best, verify))
+    return SplitStudy(cores, tuple(studied), tuple(networks), _chained(graph, machines[0], at_best, verify))
 
 
 def time_ps(network: StudiedNetwork) -> int:
@@ -183,7 +185,7 @@ def network_ps(
 
     `splits` has the split of each layer by index.
     """
-    group = GroupAssignment(tuple(range(cores)), tuple(range(len(graph.layers))))
+    group = GroupAssignment(fastest_first(machine, range(cores)), tuple(range(len(graph.layers))))
     compiled = compile_system(graph, machine, Assignment((group,)), options, splits=splits)
     return simulate_cores(core_steps(compiled), machine, inputs=1, depths={0: 1}).makespan_ps
 

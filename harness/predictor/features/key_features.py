@@ -32,7 +32,7 @@ from harness.predictor.features.key_parser import (
 )
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
 from harness.predictor.features.memory_runs import is_general, run_of
-from harness.predictor.features.mover_classes import COPY, class_of_mover
+from harness.predictor.features.mover_classes import COPY, NORM, class_of_mover
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
 _FOLDED = frozenset({"BatchNormalization", "Affine"})
@@ -104,12 +104,12 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
     kind = "depthwise" if 1 < groups == in_channels and not transposed else kind
     spatial = len(data.shape) - 2
     in_size, out_size = _plane(data.shape[2:]), _plane(out[2:])
-    # A transposed convolution applies its kernel once per input pixel: per output pixel, that is a kernel smaller by
-    # the stride on each side.
     kernel, stride = _plane(weight.shape[2:]), _plane(operator.per_axis("strides", spatial, 1, least=1))
     dilation = _plane(operator.per_axis("dilations", spatial, 1, least=1))
     if transposed:
-        kernel = (-(-kernel[0] // stride[0]), -(-kernel[1] // stride[1]))
+        # A product of matrices gives all taps of each input pixel, as if they were channels; then taps are added up.
+        out_channels, out_size = out_channels * math.prod(kernel), in_size
+        kernel = stride = dilation = (1, 1)
     return LayerFeatures(
         operator="/".join(("mac", "conv", kind + _typed(data), _suffix(layer, place))),
         batch=data.shape[0],
@@ -118,7 +118,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
         in_size=in_size,
         out_size=out_size,
         kernel=kernel,
-        stride=(1, 1) if transposed else stride,
+        stride=stride,
         groups=groups,
         weight_elements=math.prod(weight.shape),
         extra_operands=_extra_operands(layer, place, math.prod(out)),
@@ -208,13 +208,15 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         # Joined inputs and split outputs count together; of a larger tensor, only the part that is picked is read.
         in_shape = out_shape = max(_joined(layer), out_shape, key=math.prod)
     elif math.prod(in_shape) > math.prod(out_shape):
-        kernel = _plane((math.prod(in_shape) // max(1, math.prod(out_shape)),))
+        combined, plane = math.prod(in_shape) // max(1, math.prod(out_shape)), _image(in_shape)[2]
+        kernel = plane if math.prod(plane) == combined else (combined, 1)
     else:
         in_shape = out_shape
         constants = [tensor for operator in layer.operators for tensor in operator.tensors if tensor.constant]
         operands = [math.prod(tensor.shape or ()) for tensor in [*layer.inputs, *constants]]
         extra = sum(elements >= math.prod(out_shape) for elements in operands) - 1
-    (batch, channels, in_size), (_, out_channels, out_size) = _image(in_shape), _image(out_shape)
+    image = _rows if path.startswith(NORM) else _image
+    (batch, channels, in_size), (_, out_channels, out_size) = image(in_shape), image(out_shape)
     if out_channels != channels:
         channels, in_size = out_channels, (max(1, math.prod(in_shape) // (batch * out_channels)), 1)
     found = channelwise(
@@ -256,10 +258,13 @@ def _names(operators: Sequence[KeyOperator]) -> list[str]:
 
 def _image(shape: Shape) -> tuple[int, int, Pair]:
     """Return batch, channels and plane of a tensor; without spatial axes, the last axis is the channels."""
-    if len(shape) < 4:
-        *rest, channels = shape or (1,)
-        return 1, channels, (math.prod(rest), 1)
-    return shape[0], shape[1], _plane(shape[2:])
+    return _rows(shape) if len(shape) < 4 else (shape[0], shape[1], _plane(shape[2:]))
+
+
+def _rows(shape: Shape) -> tuple[int, int, Pair]:
+    """Return a tensor as rows of its last axis."""
+    *rest, channels = shape or (1,)
+    return 1, channels, (math.prod(rest), 1)
 
 
 def _plane(sizes: Sequence[int]) -> Pair:

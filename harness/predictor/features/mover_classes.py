@@ -12,6 +12,8 @@ from harness.predictor.features.key_parser import COPIES, VIEWS, WINDOWS
 
 COPY = "move/copy/"
 """The beginning of the paths of layers that only copy."""
+NORM = "move/norm/"
+"""The beginning of the paths of layers that normalise, along the last axis as a rule."""
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div", "Affine", "Sum", "Mean", "Min", "Max", "Neg", "Abs", "Sign"})
 _ROUNDING = frozenset({"Sqrt", "Reciprocal", "Floor", "Ceil", "Round", "Clip", "BatchNormalization"})
 _RECTIFIERS = frozenset({"Relu", "LeakyRelu", "PRelu", "ThresholdedRelu", "HardSigmoid", "HardSwish"})

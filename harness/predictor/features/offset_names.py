@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 from harness.predictor.features.layer_features import CODE_LEVELS, LayerFeatures, classes_of, code_of
+from harness.predictor.features.mover_classes import NORM
 
 DEVICE: Final = ""
 WIDEST = 16
@@ -24,6 +25,7 @@ def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
     together = layer.columns if few else math.gcd(inputs, layer.columns)
     across = layer.groups if channelwise else together
     vector = f"{code} by {min(across & -across, WIDEST)}" + (" of few" if few else "")
+    vectors = [] if layer.operator.startswith(NORM) else [vector]  # rows are normalised whole
     maps = [f"{name} of maps" for name in coarse[-1:] if layer.maps]
     warm = [f"{name} warm" for name in coarse if layer.warm]
-    return tuple(dict.fromkeys((DEVICE, *classes, variant, vector, *maps, *warm)))
+    return tuple(dict.fromkeys((DEVICE, *classes, variant, *vectors, *maps, *warm)))

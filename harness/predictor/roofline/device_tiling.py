@@ -12,6 +12,7 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays
+from harness.predictor.features.padding import work_on_map
 
 WIDTHS = (32, 64, 128, 256)
 _RUN = 16.0
@@ -34,14 +35,21 @@ class DeviceTiling:
 
     units: parallel units that share the tiles of a layer
     depth: products of a sum computed at a time
-    channels: input channels are padded to a multiple of this
+    channels: input channels are padded to a multiple of this; vector units do not pad fewer ones, as of first layers
     tiles: output tiles of its kernels
+    skips_padding: taps outside the map take no time, see `work_on_map`
     """
 
     units: int
     depth: int
     channels: int
     tiles: tuple[Tile, ...] = ALL_TILES
+    skips_padding: bool = False
+
+    @property
+    def streams(self) -> bool:
+        """Whether the device processes one pixel at a time."""
+        return all(rows == 1 for rows, _, _ in self.tiles)
 
     def waves(self, arrays: LayerArrays) -> Floats:
         """Return how often all units are filled, (layers, tiles)."""
@@ -51,9 +59,12 @@ class DeviceTiling:
 
     def turns(self, arrays: LayerArrays) -> Floats:
         """Return the depth steps of one tile, (layers,)."""
-        padded = arrays.taps * np.ceil(arrays.group_channels / self.channels) * self.channels
-        own = arrays.taps + _RUN * arrays.runs / (arrays.groups * arrays.rows)
-        return np.where(arrays.channelwise, own / self.depth, np.ceil(padded / self.depth))
+        on_map = work_on_map(arrays) if self.skips_padding else np.ones(len(arrays))
+        channels = arrays.group_channels
+        few = (channels < self.channels) & self.streams
+        padded = arrays.taps * np.where(few, channels, np.ceil(channels / self.channels) * self.channels)
+        own = arrays.taps * on_map + _RUN * arrays.runs / (arrays.groups * arrays.rows)
+        return np.where(arrays.channelwise, own / self.depth, np.ceil(padded / self.depth) * on_map)
 
     def padded_work(self, arrays: LayerArrays) -> Floats:
         """Return the logarithm of work done, padding included, over useful work, (layers, tiles)."""

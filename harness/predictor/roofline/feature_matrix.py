@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays, filled_vectors
+from harness.predictor.features.padding import shares_of
 from harness.predictor.roofline.roofline import Roofline
 
 _CHANNEL_WIDTHS = (8, 16, 32, 64, 128, 256)
 _PIXEL_WIDTHS = (2, 4, 6, 8)
 _LOGARITHMS = ("batch", "in_channels", "out_channels", "in_height", "in_width", "out_height", "out_width")
 _HARDLY = -10.0
-_MOST_TAPS = 64
 _PLAIN = ("kernel_height", "kernel_width", "stride_height", "stride_width", "extra_operands", "element_bytes")
 
 FeatureMatrix = NDArray[np.float32]
@@ -23,21 +23,20 @@ FeatureMatrix = NDArray[np.float32]
 def feature_matrix(arrays: LayerArrays, roofline: Roofline) -> tuple[FeatureMatrix, Floats]:
     """Return the features of layers, and the logarithm of their roofline in seconds.
 
-    Terms are relative to the roofline. The last columns can only increase latency if nothing else changes, see
-    `rising_columns`.
+    Terms are relative to the roofline.
     """
     terms = roofline.terms(arrays)
     sizes = arrays.sizes
     depth = arrays.group_channels * arrays.taps
     columns = [
         *(np.log(sizes[name]) for name in _LOGARITHMS),
-        *(sizes[name] for name in _PLAIN[:4]),
+        *(sizes[name] for name in _PLAIN),
         *(np.log(value) for value in (arrays.macs, arrays.rows, depth, arrays.groups, arrays.moved_bytes)),
         *(np.log(value) for value in (arrays.in_bytes, arrays.out_bytes, 1.0 + arrays.weight_bytes)),
         np.log(arrays.macs / arrays.moved_bytes),
         sizes["kernel_height"] / sizes["in_height"],
         sizes["kernel_width"] / sizes["in_width"],
-        _share_inside(arrays, "height") * _share_inside(arrays, "width"),
+        shares_of(arrays, "height").taps * shares_of(arrays, "width").taps,
         np.log2(filled_vectors(np.where(arrays.channelwise, arrays.groups, arrays.group_channels))),
         np.log2(filled_vectors(np.where(arrays.channelwise, arrays.groups, arrays.columns))),
         np.log(arrays.runs / (arrays.rows * sizes["out_channels"])),
@@ -54,30 +53,10 @@ def feature_matrix(arrays: LayerArrays, roofline: Roofline) -> tuple[FeatureMatr
         np.maximum(terms.weights - terms.latency, _HARDLY),
         terms.latency,
         *roofline.tiling.padded_work(arrays).T,
-        *(sizes[name] for name in _PLAIN[4:]),
     ]
     return np.stack(columns, axis=1).astype(np.float32), terms.latency
-
-
-def rising_columns(count: int) -> list[int]:
-    """Return 1 for each of `count` features that cannot make a layer faster, else 0: operands and element bytes."""
-    return [0] * (count - 2) + [1, 1]
 
 
 def _filled(size: Floats, width: int) -> Floats:
     """Return the useful share of tiles of `width`."""
     return np.asarray(size / (np.ceil(size / width) * width))
-
-
-def _share_inside(arrays: LayerArrays, axis: str) -> Floats:
-    """Return the share of kernel positions on the image rather than on its padding, along one axis."""
-    size, taps, apart = (arrays.sizes[f"{name}_{axis}"] for name in ("in", "kernel", "dilation"))
-    count, stride = arrays.sizes[f"out_{axis}"], arrays.sizes[f"stride_{axis}"]
-    padding = np.maximum((count - 1) * stride + (taps - 1) * apart + 1 - size, 0.0) // 2
-    inside = np.zeros(len(arrays))
-    for tap in range(min(int(taps.max(initial=0)), _MOST_TAPS)):
-        # The windows whose tap is on the image: 0 <= window * stride + tap * apart - padding < size.
-        first = np.maximum(np.ceil((padding - tap * apart) / stride), 0.0)
-        last = np.minimum(np.floor((size - 1 + padding - tap * apart) / stride), count - 1)
-        inside += np.where(tap < taps, np.maximum(last - first + 1, 0.0), 0.0)
-    return np.asarray(np.clip(inside / (count * np.minimum(taps, _MOST_TAPS)), 0.0, 1.0))

@@ -5,6 +5,7 @@ Importing this module loads an optimiser, which takes longer than a prediction: 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -72,7 +73,35 @@ def fit_roofline(
         found = minimize(loss, first, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
     table = found.x[split:-1].reshape(-1, SIDES)
     table[0] += first_sides
+    table = _centred(table, names, members.sum(axis=0))
     return Roofline(tiling, found.x[:split] + first_tiles, names, table, float(found.x[-1]))
+
+
+def _centred(table: Floats, names: Sequence[str], layers: Floats) -> Floats:
+    """Return offsets in which a class holds what its finer names have in common, so that unseen ones get it, too.
+
+    `layers` counts the layers of each name. Only names of which each layer of the class has exactly one are centred:
+    the constants of learnt layers stay the same.
+    """
+    table, finer = table.copy(), defaultdict[tuple[str, str], list[int]](list)
+    for place, name in enumerate(names[1:], 1):
+        finer[_class_and_kind(name)].append(place)
+    for (coarse, _), own in sorted(finer.items(), key=lambda one: -one[0][0].count("/")):
+        above = names.index(coarse)
+        if layers[own].sum() == layers[above]:
+            common = layers[own] @ table[own] / layers[above]
+            table[own] -= common
+            table[above] += common
+    return table
+
+
+def _class_and_kind(name: str) -> tuple[str, str]:
+    """Return the class that a name is an offset to, and what tells it from other names of that class."""
+    head, _, rest = name.partition(" ")
+    if not rest:
+        return name.rpartition("/")[0], ""
+    first = rest.split()[0]
+    return head, "window" if first.isdigit() else first
 
 
 def _members(arrays: LayerArrays, names: Sequence[str]) -> csr_array:

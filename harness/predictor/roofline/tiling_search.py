@@ -24,8 +24,9 @@ _ITERATIONS, _STRICT_ITERATIONS = 25, 60
 _LEAST_SHARE = 0.005
 _STREAMED_DEPTHS, _STREAMED_COLUMNS = (1, 16, 32), (1, 8, 16, 32, 64)
 _SEARCHED_TILES = tuple(tile for tile in ALL_TILES if tile[2] == 1)
-_MOST_FOLDS = 2
+_MOST_FOLDS, _FINAL_FOLDS = 2, 4
 _HALF_LOSS = 0.1
+_CLEARLY = 1.02
 
 
 def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats | None = None) -> DeviceTiling:
@@ -34,13 +35,15 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     Searches units on a grid of quarter octaves, then finer and with better fits about the best; then depth and channel
     padding in turn; then drops tiles that are rarely the fastest. Layers that compute each channel alone have no part
     in it: their work has no tiles. A device of n units with two tiles each may be found as 2 n units, which predicts
-    the same. Tilings that process one pixel at a time are judged in addition.
+    the same. Tilings that process one pixel at a time are judged in addition. Padding is skipped unless that is clearly
+    worse: most layers have little of it.
     """
     products = np.flatnonzero(~arrays.channelwise)
     order = np.random.default_rng(seed).permutation(products)[:_MOST_SAMPLES]
     if order.size < _FEWEST_SAMPLES:
         return _streamed()[-1]
     judge, strict = (_Judge(arrays, latency_s, order, count, noise) for count in (_ITERATIONS, _STRICT_ITERATIONS))
+    final = _Judge(arrays, latency_s, order, _STRICT_ITERATIONS, noise, _FINAL_FOLDS)
     exponents = range(int(_PER_OCTAVE * np.log2(_MOST_UNITS)) + 1)
     coarse = sorted({round(2 ** (exponent / _PER_OCTAVE)) for exponent in exponents})
     best = judge.best([DeviceTiling(units, 32, 8, _SEARCHED_TILES) for units in coarse])
@@ -50,7 +53,9 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
         best = strict.best([replace(best, units=units) for units in near if units >= 1])
     best = judge.best([replace(best, depth=depth) for depth in _DEPTHS])
     best = judge.best([replace(best, channels=channels) for channels in _CHANNELS])
-    return judge.best([judge.pruned(replace(best, tiles=ALL_TILES)), *_streamed()])
+    best = final.best([judge.pruned(replace(best, tiles=ALL_TILES)), *_streamed()])
+    best = final.best([replace(best, channels=channels) for channels in _CHANNELS])
+    return final.usual(replace(best, skips_padding=True), best)
 
 
 def _streamed() -> list[DeviceTiling]:
@@ -62,13 +67,20 @@ def _streamed() -> list[DeviceTiling]:
 class _Judge:
     """Errors of rooflines on held-out layers; judges each candidate once.
 
-    Uses cross-validation over all layers if there are few, one part of them if there are many, at the same cost.
+    Without a number of `folds`, uses cross-validation over all layers if there are few, one part of them if there are
+    many, at the same cost.
     """
 
     def __init__(
-        self, arrays: LayerArrays, latency_s: Floats, order: Ints, iterations: int, noise: Floats | None = None
+        self,
+        arrays: LayerArrays,
+        latency_s: Floats,
+        order: Ints,
+        iterations: int,
+        noise: Floats | None = None,
+        folds: int | None = None,
     ) -> None:
-        count = max(1, min(_MOST_FOLDS, _MOST_SAMPLES // order.size))
+        count = folds or max(1, min(_MOST_FOLDS, _MOST_SAMPLES // order.size))
         parts = [order[place :: max(count, 2)] for place in range(count)]
         self._folds = [(np.setdiff1d(order, part), part) for part in parts]
         self._arrays, self._latency_s, self._iterations = arrays, latency_s, iterations
@@ -78,6 +90,10 @@ class _Judge:
     def best(self, candidates: list[DeviceTiling]) -> DeviceTiling:
         """Return the candidate with the least mean loss."""
         return min(candidates, key=self._loss)
+
+    def usual(self, tiling: DeviceTiling, other: DeviceTiling) -> DeviceTiling:
+        """Return a tiling unless the other's mean loss is clearly less: few layers may tell them apart."""
+        return tiling if self._loss(tiling) <= _CLEARLY * self._loss(other) else other
 
     def pruned(self, tiling: DeviceTiling) -> DeviceTiling:
         """Return the tiling without the tiles that are rarely the fastest."""

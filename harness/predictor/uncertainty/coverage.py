@@ -94,7 +94,7 @@ def points_of(arrays: LayerArrays) -> Floats:
     """Return layers as points on axes in doublings, with more weight on window axes, (layers, axes)."""
     sizes = arrays.sizes
     axes = [sizes["batch"], sizes["in_channels"], sizes["out_channels"], sizes["groups"]]
-    axes += [sizes["in_height"], sizes["in_width"]]
+    axes += [sizes["in_height"] * sizes["in_width"]]
     window = [sizes["kernel_height"], sizes["kernel_width"], sizes["stride_height"], sizes["stride_width"]]
     window += [sizes["dilation_height"], sizes["dilation_width"]]
     other = [1.0 + sizes["extra_operands"], sizes["element_bytes"]]

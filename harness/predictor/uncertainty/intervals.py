@@ -20,7 +20,6 @@ ANY = ""
 """Stands for all operators."""
 _LEAST_SCORES = 20
 _LEAST_FLOOR = 1e-3
-_SHORTEST = 0.25
 
 
 @dataclass(frozen=True)
@@ -47,17 +46,26 @@ class Residuals:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """The expected error of layers that all trees agree on.
+
+    `relative` is that of long layers. `absolute_s` widens the intervals of layers about as short.
+    """
+
+    relative: float
+    absolute_s: float
+
+
+@dataclass(frozen=True)
 class Calibration:
     """Half widths of intervals in units of a scale.
 
-    `floors` is the scale of a layer that all trees agree on, by operator, and `quantiles` the half width by operator
-    and coverage; `ANY` is for operators that were never learnt. `least_s` is the absolute error of the shortest
-    layers, which widens the intervals of latencies about as short.
+    `expected` holds the scales by operator, and `quantiles` the half widths by operator and coverage; `ANY` is for
+    operators that were never learnt.
     """
 
-    floors: dict[str, float]
+    expected: dict[str, Scale]
     quantiles: dict[tuple[str, Coverage], float]
-    least_s: float
 
     def half_widths(
         self, operators: Sequence[str], classes: Sequence[Coverage], spread: Floats, beyond: Floats, predicted_s: Floats
@@ -69,7 +77,7 @@ class Calibration:
 
     def scales(self, operators: Sequence[str], spread: Floats, beyond: Floats, predicted_s: Floats) -> Floats:
         """Return the expected errors, larger with disagreement of the trees and with each doubling outside."""
-        return _scales(self.floors, self.least_s, operators, spread, beyond, predicted_s)
+        return _scales(self.expected, operators, spread, beyond, predicted_s)
 
 
 def joined(parts: Sequence[Residuals]) -> Residuals:
@@ -90,12 +98,12 @@ def calibrate(residuals: Residuals) -> Calibration:
     A class with few layers of an operator gets the quantile of all operators, and of classes further out if these are
     few, too. A class further out is never narrower.
     """
-    errors: dict[str, list[float]] = defaultdict(list)
-    for operator, error in zip(residuals.operators, residuals.errors.tolist(), strict=True):
-        errors[operator].append(error)
-    floors = {operator: _floor(part) for operator, part in errors.items()} | {ANY: _floor(residuals.errors)}
-    least_s = _least(residuals)
-    scale = _scales(floors, least_s, residuals.operators, residuals.spread, residuals.beyond, residuals.predicted_s)
+    operators = np.array(residuals.operators)
+    expected = {ANY: _expected(residuals.errors, residuals.predicted_s)}
+    for operator in sorted(set(residuals.operators)):
+        own = operators == operator
+        expected[operator] = _expected(residuals.errors[own], residuals.predicted_s[own])
+    scale = _scales(expected, residuals.operators, residuals.spread, residuals.beyond, residuals.predicted_s)
     scores: dict[tuple[str, Coverage], list[float]] = defaultdict(list)
     scored = zip(residuals.operators, residuals.classes, (residuals.errors / scale).tolist(), strict=True)
     for operator, place, score in scored:
@@ -103,7 +111,7 @@ def calibrate(residuals: Residuals) -> Calibration:
         scores[ANY, place].append(score)
     places = list(Coverage)
     quantiles: dict[tuple[str, Coverage], float] = {}
-    for operator in (ANY, *sorted(errors)):
+    for operator in expected:
         least = 0.0
         for rank, place in enumerate(places):
             further = [score for other in places[rank:] for score in scores[ANY, other]]
@@ -112,20 +120,18 @@ def calibrate(residuals: Residuals) -> Calibration:
             enough = next((source for source in sources if len(source) >= _LEAST_SCORES), everything)
             least = max(least, conformal_quantile(enough))
             quantiles[operator, place] = least
-    return Calibration(floors, quantiles, least_s)
+    return Calibration(expected, quantiles)
 
 
-def _least(residuals: Residuals) -> float:
-    """Return the error of the shortest quarter in seconds, beyond the relative error of the others."""
-    short = residuals.predicted_s <= np.quantile(residuals.predicted_s, _SHORTEST)
-    if short.all():
-        return 0.0
-    excess = float(np.median(residuals.errors[short]) ** 2 - np.median(residuals.errors[~short]) ** 2)
-    return math.sqrt(max(0.0, excess)) * float(np.median(residuals.predicted_s[short]))
-
-
-def _floor(errors: Sequence[float] | Floats) -> float:
-    return max(float(np.median(errors)) / 2.0, _LEAST_FLOOR)
+def _expected(errors: Floats, predicted_s: Floats) -> Scale:
+    """Return the relative error of the longer half of some layers, and what the shorter half has beyond it."""
+    short = predicted_s < np.median(predicted_s)
+    long_error = float(np.median(errors[~short]))
+    if not short.any():
+        return Scale(max(long_error / 2.0, _LEAST_FLOOR), 0.0)
+    excess = float(np.median(errors[short])) ** 2 - long_error**2
+    absolute_s = math.sqrt(max(0.0, excess)) * float(np.median(predicted_s[short]))
+    return Scale(max(long_error / 2.0, _LEAST_FLOOR), absolute_s)
 
 
 def conformal_quantile(scores: Sequence[float] | Floats) -> float:
@@ -135,12 +141,8 @@ def conformal_quantile(scores: Sequence[float] | Floats) -> float:
 
 
 def _scales(
-    floors: Mapping[str, float],
-    least_s: float,
-    operators: Sequence[str],
-    spread: Floats,
-    beyond: Floats,
-    predicted_s: Floats,
+    expected: Mapping[str, Scale], operators: Sequence[str], spread: Floats, beyond: Floats, predicted_s: Floats
 ) -> Floats:
-    floor = np.array([floors.get(operator, floors[ANY]) for operator in operators])
-    return np.asarray(np.sqrt(spread**2 + floor**2 + (least_s / predicted_s) ** 2) * (1.0 + beyond))
+    own = [expected.get(operator, expected[ANY]) for operator in operators]
+    relative, absolute_s = (np.array([getattr(one, name) for one in own]) for name in ("relative", "absolute_s"))
+    return np.asarray(np.sqrt(spread**2 + relative**2 + (absolute_s / predicted_s) ** 2) * (1.0 + beyond))

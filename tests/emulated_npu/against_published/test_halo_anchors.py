@@ -25,7 +25,7 @@ from onnx import load_model_from_string
 from small_models import by_runtime
 
 from device_agents.emulated_npu.compiler.options import HaloChoice, Options
-from device_agents.emulated_npu.compiler.planning.chains.tiling import Cut, HaloMode, cut_chain
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, Cut, HaloMode, cut_chain
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
@@ -83,7 +83,7 @@ def test_multiply_adds_of_the_geometry_are_the_published_ones(tile: dict[str, An
     """The planned passes match for all tile sizes, down to a single pixel."""
     graph = full_graph()
     cuts = [Cut(axis, tile[name], how) for axis, name, how in zip((2, 3), ("height", "width"), CUTS[mode], strict=True)]
-    geometry = cut_chain(graph.layers, cuts, frozenset(graph.outputs))
+    geometry = cut_chain(Chain(graph.layers, frozenset(graph.outputs)), cuts)
     macs = 0
     for layer, (kernel, channels, filters) in zip(graph.layers, LAYERS, strict=True):
         rows, columns = (

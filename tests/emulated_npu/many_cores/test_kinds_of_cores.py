@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks_on_npu import TOLERANCE, NetworkCase, network_of, relative_error, small_machine
 from small_models import node, values
-from systems_of_cores import with_cores
+from systems_of_cores import checked_run, with_cores
 from timed_programs import machine as plain_machine
 from timed_programs import sound_programs
 
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment, InvalidAssignment
+from device_agents.emulated_npu.compiler.prediction.split_choice import choose_splits
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment, fastest_first
+from device_agents.emulated_npu.compiler.splitting.layer_split import split_layer
 from device_agents.emulated_npu.compiler.stages import compile_graph, compile_system
 from device_agents.emulated_npu.emulator_errors import InvalidMachine, InvalidPartition
 from device_agents.emulated_npu.inference import time_program
@@ -34,6 +36,7 @@ from device_agents.emulated_npu.partition.traversal import traverse
 from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
 from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
 from device_agents.emulated_npu.timing.simulation import simulate
+from harness.npu.split.split_study import network_ps, study_splits
 
 DIRECT = Options(conv_algorithm="direct")
 
@@ -93,14 +96,43 @@ def test_a_faster_core_gets_more_of_the_network() -> None:
     assert relative_error(outputs, network.expected) <= TOLERANCE
 
 
-def test_a_group_has_cores_of_one_kind() -> None:
-    """Groups of several kinds are refused, with the cores, before and at compilation."""
-    machine = _kinds()
+def test_a_group_of_a_pipeline_has_cores_of_one_kind() -> None:
+    """Groups of several kinds are refused, with the cores."""
     with pytest.raises(InvalidPartition, match="core 0 and core 1, which are of different kinds"):
-        form_groups(fabric_of(machine), "0,1")
-    both = Assignment((GroupAssignment((0, 1), tuple(range(8))),))
-    with pytest.raises(InvalidAssignment, match="cores of several kinds"):
-        compile_system(import_model(_convolutions().model), machine, both, DIRECT)
+        form_groups(fabric_of(_kinds()), "0,1")
+
+
+@pytest.mark.parametrize("slow_first", [False, True])
+def test_cores_of_several_kinds_share_a_layer_by_their_speed(slow_first: bool) -> None:
+    """The faster core gets four fifths of the rows and ends sooner than with halves; what is not split runs on it."""
+    fast, machine = _kinds().of_core(0), _kinds()
+    if slow_first:
+        machine = replace(machine.of_core(1), kinds=(CoreKind(1, 1, fast),))
+    network = _convolutions(2)
+    graph = import_model(network.model)
+    choices = choose_splits(graph, [machine.of_core(core) for core in fastest_first(machine, range(2))], DIRECT)
+    splits = {}
+    for choice in choices:
+        by_rows = choice.of_kind("rows")
+        assert by_rows is not None
+        ((large,), (small,)) = by_rows.split.phases[0]
+        assert (large.output.shape[2], small.output.shape[2]) == (9, 3)
+        splits[choice.layer.index] = by_rows.split
+    halves = {layer.index: split_layer(layer, graph.values, "rows", [1, 1]) for layer in graph.layers}
+    times = [network_ps(graph, each, machine, 2, DIRECT) for each in (splits, halves, {})]
+    assert times[0] < times[1] and times[0] < times[2]
+    assert times[2] < 1.02 * network_ps(graph, {}, fast, 1, DIRECT)
+    group = Assignment((GroupAssignment(fastest_first(machine, range(2)), (0, 1)),))
+    checked_run(network, compile_system(graph, machine, group, DIRECT, splits=splits))
+
+
+def test_a_study_of_splits_takes_cores_of_several_kinds() -> None:
+    """The best split over two kinds of core is no slower than the fastest core alone, as predicted and as it runs."""
+    study = study_splits(import_model(_convolutions(2).model), _kinds(), 2, DIRECT)
+    ways = {one.name: one for one in study.networks}
+    assert ways["best"].predicted_ps <= ways["one"].predicted_ps
+    assert (ways["best"].true_ps or 0) <= (ways["one"].true_ps or 0)
+    assert ways["best"].split_layers == 2
 
 
 KIND = '[[kinds]]\ncores = "4-7"\nsb_bytes = 65536\n[kinds.mfu]\nrows = 8\n'

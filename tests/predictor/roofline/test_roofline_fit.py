@@ -36,6 +36,7 @@ def test_waves_by_hand() -> None:
     assert DeviceTiling(2, 16, 1, ((64, 64, 2),)).waves(arrays).tolist() == [[2.0]]
     assert DeviceTiling(4, 16, 1).turns(arrays).tolist() == [3.0]
     assert DeviceTiling(4, 16, 32).turns(arrays).tolist() == [4.0]  # 33 padded to 64
+    assert DeviceTiling(1, 16, 64, ((1, 16, 1),)).turns(arrays).tolist() == [3.0]  # vector units do not pad fewer
 
 
 def test_padded_work_by_hand() -> None:
@@ -115,6 +116,22 @@ def test_a_class_never_seen_leans_on_coarser_ones() -> None:
 
     assert away("mac/conv/dense/Swish") < 0.2
     assert away("mac/conv/dense/Swish") < away("mac/conv/grouped/Relu") < away("mac/product/weights/plain")
+
+
+def test_a_new_activation_is_the_mean_of_the_known_ones() -> None:
+    """The kernel's time with an unknown activation is the geometric mean of those with the known ones, by layers."""
+    layers = [one for one in tiled_machine.random_layers(120, seed=1) if one.operator == "Conv"]
+    slower = {"mac/conv/dense/plain": 1.0, "mac/conv/dense/Relu": 2.0, "mac/conv/dense/Swish": 3.0}
+    paths = [list(slower)[min(number % 5, 2)] for number in range(len(layers))]
+    latency_s = [tiled_machine.latency_s(one) * slower[path] for one, path in zip(layers, paths, strict=True)]
+    known = [replace(one, operator=path) for one, path in zip(layers, paths, strict=True)]
+    roofline = fit_roofline(layer_arrays(known), np.array(latency_s), EXACT)
+
+    def kernel(path: str) -> float:
+        return float(roofline.terms(layer_arrays([replace(layers[0], operator=path)])).kernel[0])
+
+    assert kernel("mac/conv/dense/Swish") > kernel("mac/conv/dense/plain") + 0.5
+    assert kernel("mac/conv/dense/Tanh") == pytest.approx(np.mean([kernel(path) for path in paths]))
 
 
 def test_noisy_measurements_count_less() -> None:

@@ -59,6 +59,25 @@ def test_disagreement_and_distance_widen() -> None:
     assert far >= 3.0 * near
 
 
+def test_short_layers_widen_only_their_own_operator() -> None:
+    """Where short layers of one operator have large errors, its long ones and other operators keep narrow intervals."""
+    errors = np.concatenate([np.full(50, 0.5), np.full(150, 0.02)])
+    latency_s = np.concatenate([np.full(50, 1e-6), np.full(50, 1e-3), np.full(50, 1e-6), np.full(50, 1e-3)])
+    operators = ("Conv",) * 100 + ("Pool",) * 100
+    zeros = np.zeros(200)
+    calibration = calibrate(Residuals(operators, (Coverage.INSIDE,) * 200, errors, zeros, zeros, latency_s))
+    asked = [("Conv", 1e-6), ("Conv", 1e-3), ("Pool", 1e-6)]
+    short, long, other = calibration.half_widths(
+        [operator for operator, _ in asked],
+        [Coverage.INSIDE] * 3,
+        np.zeros(3),
+        np.zeros(3),
+        np.array([latency_s for _, latency_s in asked]),
+    )
+    assert short >= 0.5
+    assert long < 0.1 and other < 0.1
+
+
 def test_further_out_is_never_narrower() -> None:
     """A coverage class with smaller errors than a nearer one gets the nearer one's quantile."""
     lucky = residuals([0.01] * 60, Coverage.EDGE)

@@ -5,7 +5,7 @@ All axes are ONNX's logical axes. Only `order` describes how a value lies in mem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -93,6 +93,23 @@ class View:
     def region(self) -> tuple[tuple[int, int], ...]:
         """The intervals of the view's axes."""
         return tuple((0, size) for size in self.shape)
+
+    @cached_property
+    def value_region(self) -> tuple[tuple[int, int], ...]:
+        """The smallest region of the value that contains the view."""
+        return self.value_region_of(self.region)
+
+    def value_region_of(self, region: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        """Return the smallest region of the value that contains a region of the view."""
+        low = list(self.start)
+        high = [start + 1 for start in self.start]
+        for axis, (first, stop) in zip(self.axes, region, strict=True):
+            base, step = axis.base, axis.step
+            if base is not None:
+                begin, end = step * first, step * (stop - 1)
+                low[base] += begin if begin < end else end
+                high[base] += end if begin < end else begin
+        return tuple(zip(low, high, strict=True))
 
     def base(self, axis: int) -> int:
         """Return the axis of the value along which `axis` advances; raises ValueError for a repeating axis."""

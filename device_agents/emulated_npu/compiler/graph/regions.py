@@ -150,24 +150,6 @@ def input_channels(layer: HardwareLayer, channels: Interval) -> Interval:
     return channels[0] // per_output * per_input, ceil_div(channels[1], per_output) * per_input
 
 
-def value_region(view: View, region: Region) -> Region:
-    """Return the smallest region of the value that contains a region of its view."""
-    low = list(view.start)
-    high = [start + 1 for start in view.start]
-    for axis, (first, stop) in zip(view.axes, region, strict=True):
-        base, step = axis.base, axis.step
-        if base is not None:
-            begin, end = step * first, step * (stop - 1)
-            low[base] += begin if begin < end else end
-            high[base] += end if begin < end else begin
-    return tuple(zip(low, high, strict=True))
-
-
-def view_region(view: View) -> Region:
-    """Return the smallest region of the value that contains its view."""
-    return value_region(view, view.region)
-
-
 def axis_reader(layer: HardwareLayer, place: int, axis: int, target: int) -> Callable[[Interval], Interval]:
     """Return the map from intervals of the output along `axis` to intervals of the value of `layer.reads[place]`.
 

@@ -108,11 +108,11 @@ def plan(
     buffers = [memory.buffers for memory in memories]
     cores: dict[int, CorePlan] = {}
     for group, memory in zip(division.groups, memories, strict=True):
-        for core, part, own in zip(group.cores, group.parts, memory.externals, strict=True):
+        for core, machine, part, own in zip(group.cores, group.machines, group.parts, memory.externals, strict=True):
             chains = _chains(chosen[core])
             externals = replace(own, sends=_sends(division, core, buffers))
-            layout = ScratchpadLayout.of(group.machine, chains)
-            commands = list(lowered(part, group.machine, chains, externals, layout))
+            layout = ScratchpadLayout.of(machine, chains)
+            commands = list(lowered(part, machine, chains, externals, layout))
             cores[core] = CorePlan(core, part, chosen[core], layout, externals, commands)
     return _with_messages(division, memories, cores)
 
@@ -150,10 +150,10 @@ def _decisions(
     ]
     found = dict(known)
     for group, own in zip(division.groups, spaces, strict=True):
-        for core, part in zip(group.cores, group.parts, strict=True):
+        for core, machine, part in zip(group.cores, group.machines, group.parts, strict=True):
             if core not in found:
-                externals = placeholders(part, group.machine, own, _sends(division, core, buffers))
-                found[core] = decide(part, group.machine, options, externals) if part.layers else ()
+                externals = placeholders(part, machine, own, _sends(division, core, buffers))
+                found[core] = decide(part, machine, options, externals) if part.layers else ()
     return found
 
 

@@ -11,7 +11,7 @@ from device_agents.emulated_npu.compiler.planning.off_chip.external_memory impor
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Planner
 from device_agents.emulated_npu.compiler.planning.search.decisions import rooms_of
 from device_agents.emulated_npu.compiler.prediction.split_times import SplitPredictor
-from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, group_machines
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, core_speed, group_machines
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_layer, unsplit
 from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS, CannotSplit
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
@@ -59,36 +59,37 @@ class LayerChoice:
 
 
 def choose_splits(
-    graph: Graph, machine: Machine, cores: int, options: Options = DEFAULT, *, layers: Sequence[int] | None = None
+    graph: Graph, machines: Sequence[Machine], options: Options = DEFAULT, *, layers: Sequence[int] | None = None
 ) -> tuple[LayerChoice, ...]:
-    """Return the ways to split every layer of a graph, or those listed by index, over `cores` cores of one chip.
+    """Return the ways to split every layer of a graph, or those listed by index, over the cores of a group.
 
-    The machine is the group's, with its share of the memories. Raises DoesNotFit for a layer that fits in no way.
+    The machines are those of the cores, with the group's share of the memories. A core gets as much of a layer as its
+    unit is fast. Raises DoesNotFit for a layer that fits in no way.
     """
-    predictor = SplitPredictor(machine, options)
-    spaces = choose_spaces(graph, machine)
+    predictor = SplitPredictor(machines, options)
+    spaces = choose_spaces(graph, machines[0])
     wanted = range(len(graph.layers)) if layers is None else layers
-    return tuple(_choice(graph.layers[place], graph, machine, cores, predictor, spaces) for place in wanted)
+    return tuple(_choice(graph.layers[place], graph, machines, predictor, spaces) for place in wanted)
 
 
 def _choice(
     layer: HardwareLayer,
     graph: Graph,
-    machine: Machine,
-    cores: int,
+    machines: Sequence[Machine],
     predictor: SplitPredictor,
     spaces: Mapping[str, Space],
 ) -> LayerChoice:
     found = [unsplit(layer)]
     refused: dict[str, str] = {}
-    for kind in SPLIT_KINDS if cores > 1 else ():
+    speeds = [core_speed(machine, layer.function) for machine in machines]
+    for kind in SPLIT_KINDS if len(machines) > 1 else ():
         try:
-            found.append(split_layer(layer, graph.values, kind, cores))
+            found.append(split_layer(layer, graph.values, kind, speeds))
         except CannotSplit as error:
             refused[kind] = error.why
     candidates: list[SplitCandidate] = []
     for split in found:
-        own_spaces = choose_spaces(replace(graph, values=split.values), machine)
+        own_spaces = choose_spaces(replace(graph, values=split.values), machines[0])
         try:
             candidates.append(SplitCandidate(split, predictor.predicted_ps(split, graph, {**spaces, **own_spaces})))
         except DoesNotFit as error:
@@ -136,6 +137,6 @@ def predicted_splits(
     machines = group_machines(machine, [group.cores for group in assignment.groups])
     for group, own in zip(assignment.groups, machines, strict=True):
         if len(group.cores) > 1:
-            choices = choose_splits(graph, own, len(group.cores), options, layers=group.layers)
-            found.update(chained_splits(choices, graph, own, options))
+            choices = choose_splits(graph, own, options, layers=group.layers)
+            found.update(chained_splits(choices, graph, own[0], options))
     return found

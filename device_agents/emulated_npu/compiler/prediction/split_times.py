@@ -19,30 +19,41 @@ from device_agents.emulated_npu.compiler.planning.search.decisions import decide
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
-from device_agents.emulated_npu.unit_commands import Item, Space
+from device_agents.emulated_npu.unit_commands import Function, Item, Space
 
 _APART_BYTES = 1 << 40
+_CONSTANTS, _STORED = -1, -2
+
+_SliceKey = tuple[int, object]
+"""A kind of core, and what distinguishes slices (`slice_key`)."""
 
 
 @dataclass(frozen=True)
 class _Slice:
-    """The items of a slice, and the time that they occupy each shared memory, in picoseconds."""
+    """The items of a slice, and the time that they occupy each shared memory, in picoseconds.
+
+    `work_ps` has the memory, and what is loaded from it: the place of the first view of a value among the reads of the
+    layer, or `_CONSTANTS`. What is not loaded has `_STORED`.
+    """
 
     items: tuple[Item, ...]
-    work_ps: Mapping[int, int]
+    work_ps: Mapping[tuple[int, int], int]
 
 
 class SplitPredictor:
-    """Predicts split layers on a machine; slices of equal shape are predicted once.
+    """Predicts split layers on the machines of a group's cores; slices of equal shape are predicted once for a kind.
 
     Cores that share a memory divide its bandwidth into as many parts as there are cores, if all have the work of the
-    busiest core, and fewer otherwise. A phase begins when the slowest core has notified the others.
+    busiest core, and fewer otherwise. Where the memories multicast, what several cores load counts once. A phase begins
+    when the slowest core has notified the others.
     """
 
-    def __init__(self, machine: Machine, options: Options) -> None:
-        self._machine, self._options = machine, options
-        self._costs = CostModel(machine)
-        self._slices: dict[object, _Slice] = {}
+    def __init__(self, machines: Sequence[Machine], options: Options) -> None:
+        self._options = options
+        self._kinds = tuple(dict.fromkeys(machines))
+        self._kind_of = [self._kinds.index(machine) for machine in machines]
+        self._costs = [CostModel(kind) for kind in self._kinds]
+        self._slices: dict[_SliceKey, _Slice] = {}
         self._times: dict[object, int] = {}
 
     def predicted_ps(self, split: LayerSplit, graph: Graph, spaces: Mapping[str, Space]) -> int:
@@ -51,7 +62,7 @@ class SplitPredictor:
         `graph` has the values of the layer before the split; `spaces` has these and the values of the split.
         """
         values = {**graph.values, **split.values}
-        latency_ps = round(self._machine.cores.link.latency_ns * PS_PER_NS)
+        latency_ps = round(self._kinds[0].cores.link.latency_ns * PS_PER_NS)
         whole = replace(graph, values=values, layers=())
         phases_ps = [max(map(sum, self._phase_ps(cores, whole, spaces))) for cores in split.phases]
         return sum(phases_ps) + latency_ps * (len(phases_ps) - 1)
@@ -60,21 +71,44 @@ class SplitPredictor:
         self, cores: Sequence[Sequence[HardwareLayer]], graph: Graph, spaces: Mapping[str, Space]
     ) -> list[list[int]]:
         """Return the time of every layer of every core."""
-        keys = [[self._known(layer, graph, spaces) for layer in layers] for layers in cores]
-        shares = []
-        for memory in (Space.DDR, Space.LLC):
-            works = [sum(self._slices[key].work_ps.get(memory, 0) for key in each) for each in keys]
-            shares.append(sum(works) / max(works) if any(works) else 1.0)
+        keys = [
+            [self._known(kind, layer, graph, spaces) for layer in layers]
+            for kind, layers in zip(self._kind_of, cores, strict=False)
+        ]
+        shares = [self._share(memory, cores, keys) for memory in (Space.DDR, Space.LLC)]
         return [[self._slice_ps(key, *shares) for key in each] for each in keys]
 
-    def _known(self, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> object:
-        key = slice_key(layer, graph.values, spaces)
+    def _share(
+        self, memory: Space, cores: Sequence[Sequence[HardwareLayer]], keys: Sequence[Sequence[_SliceKey]]
+    ) -> float:
+        """Return the work on a memory in units of that of the busiest core."""
+        works: dict[object, int] = {}
+        of_cores = [0] * len(keys)
+        for core, (layers, own) in enumerate(zip(cores, keys, strict=True)):
+            for turn, (layer, key) in enumerate(zip(layers, own, strict=True)):
+                for (space, what), work_ps in self._slices[key].work_ps.items():
+                    if space == memory:
+                        of_cores[core] += work_ps
+                        works[self._loaded(key[0], layer, what) or (core, turn, what)] = work_ps
+        return sum(works.values()) / max(of_cores) if any(of_cores) else 1.0
+
+    def _loaded(self, kind: int, layer: HardwareLayer, what: int) -> object:
+        """Return what several cores of a kind load together if they do, else None."""
+        if what == _STORED or not self._kinds[kind].cores.multicast:
+            return None
+        if what == _CONSTANTS:
+            return kind, id(layer.weights), id(layer.scale_shift)
+        name = layer.reads[what].value
+        return kind, tuple(view for view in layer.reads if view.value == name)
+
+    def _known(self, kind: int, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> _SliceKey:
+        key = kind, slice_key(layer, graph.values, spaces)
         if key not in self._slices:
-            self._slices[key] = self._planned(layer, graph, spaces)
+            self._slices[key] = self._planned(kind, layer, graph, spaces)
         return key
 
-    def _planned(self, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> _Slice:
-        name = layer.output.value
+    def _planned(self, kind: int, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> _Slice:
+        name, machine = layer.output.value, self._kinds[kind]
         touched = {view.value for view in (*layer.reads, layer.output)}
         part = replace(
             graph,
@@ -83,21 +117,27 @@ class SplitPredictor:
             foreign=frozenset({name}),
             shared=frozenset({name}),
         )
-        externals = _apart(placeholders(part, self._machine, spaces))
-        decisions = decide(part, self._machine, self._options, externals)
+        externals = _apart(placeholders(part, machine, spaces))
+        decisions = decide(part, machine, self._options, externals)
         plans = [plan for decision in decisions for plan in decision.chains]
-        commands = list(lowered(part, self._machine, plans, externals, ScratchpadLayout.of(self._machine, plans)))
-        work: dict[int, int] = defaultdict(int)
+        commands = list(lowered(part, machine, plans, externals, ScratchpadLayout.of(machine, plans)))
+        names = list(externals.values)
+        places = {view.value: place for place, view in reversed(list(enumerate(layer.reads)))}
+        work: dict[tuple[int, int], int] = defaultdict(int)
         for command in commands:
-            for demand in self._costs.demands(command):
-                work[demand.resource] += demand.work_ps
-        return _Slice(tuple(order(commands, self._machine, self._options).items), work)
+            what = _STORED
+            if command.function is Function.LOAD and command.first is not None:
+                number = command.first.address // _APART_BYTES
+                what = places[names[number - 1]] if number else _CONSTANTS
+            for demand in self._costs[kind].demands(command):
+                work[demand.resource, what] += demand.work_ps
+        return _Slice(tuple(order(commands, machine, self._options).items), work)
 
-    def _slice_ps(self, key: object, ddr_share: float, llc_share: float) -> int:
-        times, place = self._times, (key, ddr_share, llc_share)
+    def _slice_ps(self, key: _SliceKey, ddr_share: float, llc_share: float) -> int:
+        times, place, machine = self._times, (key, ddr_share, llc_share), self._kinds[key[0]]
         if place not in times:
-            ddr, llc = _shared(self._machine.ddr, ddr_share), _shared(self._machine.llc, llc_share)
-            times[place] = predicted_time_ps(self._slices[key].items, replace(self._machine, ddr=ddr, llc=llc))
+            ddr, llc = _shared(machine.ddr, ddr_share), _shared(machine.llc, llc_share)
+            times[place] = predicted_time_ps(self._slices[key].items, replace(machine, ddr=ddr, llc=llc))
         return times[place]
 
 

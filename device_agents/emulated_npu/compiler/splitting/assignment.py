@@ -10,6 +10,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.producers import layer_producers
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.unit_commands import Function
 
 _LARGEST_MEMORY_BYTES = 1 << 40
 """The largest DDR that a machine can be described with."""
@@ -51,8 +52,18 @@ def with_room(machine: Machine) -> Machine:
     return replace(machine, ddr=replace(machine.ddr, bytes=_LARGEST_MEMORY_BYTES))
 
 
-def group_machines(machine: Machine, groups: Sequence[Sequence[int]]) -> list[Machine]:
-    """Return the machine of each group of cores, by the kind of its cores, with its share of the memories of its chip.
+def core_speed(machine: Machine, function: Function) -> int:
+    """Return the multiply-adds or operations of lanes per second that a core can do for a function."""
+    return (machine.vfu.lanes if function.is_vector else machine.mfu.multipliers) * machine.clock_hz
+
+
+def fastest_first(machine: Machine, cores: Iterable[int]) -> tuple[int, ...]:
+    """Return cores ordered by the speed of their matrix units; a layer that is not split runs on the first of them."""
+    return tuple(sorted(cores, key=lambda core: -core_speed(machine.of_core(core), Function.CONVOLVE)))
+
+
+def group_machines(machine: Machine, groups: Sequence[Sequence[int]]) -> list[tuple[Machine, ...]]:
+    """Return for each group the machines of its cores, by their kind, with the group's share of its chip's memories.
 
     The share is the number of its cores divided by the number of cores in use on the chip. It applies to the bandwidth,
     for predictions, because in the steady state of a pipeline all cores work all the time; and to the size of the
@@ -60,7 +71,10 @@ def group_machines(machine: Machine, groups: Sequence[Sequence[int]]) -> list[Ma
     """
     chip_of = machine.cores.chip_of
     in_use = Counter(chip_of(core) for cores in groups for core in cores)
-    return [_share(machine.of_core(cores[0]), len(cores), in_use[chip_of(cores[0])]) for cores in groups]
+    return [
+        tuple(_share(machine.of_core(core), len(cores), in_use[chip_of(cores[0])]) for core in cores)
+        for cores in groups
+    ]
 
 
 def _share(machine: Machine, cores: int, in_use: int) -> Machine:
@@ -102,9 +116,6 @@ def _check_cores(assignment: Assignment, machine: Machine) -> None:
             what = f"{name} lies on the chips {', '.join(map(str, chips))}"
             why = f"cores of a group share the memory of one chip, which has {cores.per_chip} cores"
             raise InvalidAssignment(what, why, "Make a group for every chip")
-        if len({machine.of_core(core) for core in group.cores}) > 1:
-            why = "the parts of a layer are of equal size, so that the slowest core would hold up the others"
-            raise InvalidAssignment(f"{name} has cores of several kinds", why, "Make a group for every kind")
 
 
 def _check_layers(assignment: Assignment, graph: Graph) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Value
-from device_agents.emulated_npu.compiler.graph.regions import Region, hull, overlap, view_region, whole
+from device_agents.emulated_npu.compiler.graph.regions import Region, hull, overlap, whole
 from device_agents.emulated_npu.compiler.splitting.assignment import (
     Assignment,
     group_machines,
@@ -39,19 +39,25 @@ class Crossing:
 class GroupGraph:
     """What one core group runs: one graph for each core, and one graph of all that the memory of the group holds.
 
-    `machine` is the machine with the group's share of the memories. `stage` is the position in the pipeline. `depth` is
-    the number of inputs for which the group holds what it receives: one more than the most stages that a value passes
-    on its way here. `slots` has this number for each value that other groups send. `graph` has the setup of the group.
+    `machines` are those of the cores, with the group's share of the memories. `stage` is the position in the pipeline.
+    `depth` is the number of inputs for which the group holds what it receives: one more than the most stages that a
+    value passes on its way here. `slots` has this number for each value that other groups send. `graph` has the setup
+    of the group.
     """
 
     name: str
     cores: tuple[int, ...]
-    machine: Machine
+    machines: tuple[Machine, ...]
     stage: int
     depth: int
     graph: Graph
     parts: tuple[Graph, ...]
     slots: Mapping[str, int]
+
+    @property
+    def machine(self) -> Machine:
+        """The machine of the first core; what all cores share is in each of them."""
+        return self.machines[0]
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ def divide(
     """
     if assignment is None:
         count = len(graph.layers)
-        core = GroupGraph("The network", (0,), machine, 0, 1, graph, (graph,), {})
+        core = GroupGraph("The network", (0,), (machine,), 0, 1, graph, (graph,), {})
         return Division(graph, tuple(range(count)), (0,) * count, (core,), ())
     return _Divider(graph, machine, assignment, splits).division()
 
@@ -119,7 +125,7 @@ class _Divider:
                 for table, views in ((self._written, (layer.output,)), (self._read, layer.reads)):
                     for view in views:
                         regions = table.setdefault(view.value, {}).setdefault(core, {})
-                        regions[view_region(view)] = None
+                        regions[view.value_region] = None
 
     def division(self) -> Division:
         """Return the graphs of all groups and what crosses between cores."""
@@ -181,7 +187,7 @@ class _Divider:
         return GroupGraph(
             name=self._names[index],
             cores=tuple(self._groups[index]),
-            machine=self._machines[index],
+            machines=self._machines[index],
             stage=numbers[index],
             depth=depth,
             graph=replace(graph, setup=setup_of(self._graph.setup, graph.values)),

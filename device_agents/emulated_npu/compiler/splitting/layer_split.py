@@ -34,8 +34,8 @@ from device_agents.emulated_npu.compiler.splitting.split_axes import (
     CannotSplit,
     SplitKind,
     cut_axis_of,
-    equal_parts,
     parts_along,
+    proportional_parts,
 )
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import MAX_RANK, Activation, Binary, Function, Reduction, Settings
@@ -75,15 +75,17 @@ def unsplit(layer: HardwareLayer) -> LayerSplit:
     return LayerSplit(None, (((layer,),),), {})
 
 
-def split_layer(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKind, parts: int) -> LayerSplit:
-    """Return a layer in at most `parts` slices of nearly equal size (see `equal_parts`).
+def split_layer(
+    layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKind, shares: Sequence[int]
+) -> LayerSplit:
+    """Return a layer in at most one slice for each share, nearly in their proportion (see `proportional_parts`).
 
     Raises CannotSplit if the layer has no such axis, works along it, or has only one index of it.
     """
     if kind == "inputs":
-        return _by_inputs(layer, values, parts)
+        return _by_inputs(layer, values, shares)
     axis = cut_axis_of(layer, values, kind)
-    intervals = parts_along(layer, axis, parts)
+    intervals = parts_along(layer, axis, shares)
     if len(intervals) == 1:
         raise CannotSplit(f"{layer.name} cannot be split by {kind}", "one part of it needs the others")
     slices = tuple((_named(part_of(layer, axis, *interval), kind, interval),) for interval in intervals)
@@ -118,7 +120,7 @@ def _named(part: HardwareLayer, kind: SplitKind, interval: Interval) -> Hardware
     return replace(part, name=f"{part.name} [{kind} {interval[0]}:{interval[1]}]")
 
 
-def _by_inputs(layer: HardwareLayer, values: Mapping[str, Value], parts: int) -> LayerSplit:
+def _by_inputs(layer: HardwareLayer, values: Mapping[str, Value], shares: Sequence[int]) -> LayerSplit:
     """Split a layer into partial products over input channels, then their sum with residual and activation.
 
     Scale and shift are linear and come before the sum: every part is scaled, and one part is shifted.
@@ -134,14 +136,14 @@ def _by_inputs(layer: HardwareLayer, values: Mapping[str, Value], parts: int) ->
         why = f"its partial results would have more than {MAX_RANK} axes"
     else:
         depth = reduced_channels(layer)
-        intervals = equal_parts(depth, parts)
+        intervals = proportional_parts(depth, shares)
         why = f"it has {depth} input channel{'s' if depth > 1 else ''}"
     if len(intervals) < 2:
         raise CannotSplit(f"{layer.name} cannot be split by inputs", why)
     partial = _partial_value(layer, values, len(intervals))
     products = tuple((_product(layer, partial, place, interval),) for place, interval in enumerate(intervals))
     new = {partial.name: partial}
-    return LayerSplit("inputs", (products, _split_sums(_summing(layer, partial, new), parts)), new)
+    return LayerSplit("inputs", (products, _split_sums(_summing(layer, partial, new), shares)), new)
 
 
 def _partial_value(layer: HardwareLayer, values: Mapping[str, Value], count: int) -> Value:
@@ -208,7 +210,7 @@ def _summing(layer: HardwareLayer, partial: Value, new: dict[str, Value]) -> tup
     return reduction(summed), last
 
 
-def _split_sums(sums: tuple[HardwareLayer, ...], parts: int) -> Slices:
+def _split_sums(sums: tuple[HardwareLayer, ...], shares: Sequence[int]) -> Slices:
     """Return the part of all these layers for each core, along the longest axis of the output.
 
     The axis is counted from the end, because a reduction has one more axis in front.
@@ -219,5 +221,5 @@ def _split_sums(sums: tuple[HardwareLayer, ...], parts: int) -> Slices:
     def part(one: HardwareLayer, interval: Interval) -> HardwareLayer:
         return _named(part_of(one, len(one.output.axes) + longest, *interval), "inputs", interval)
 
-    intervals = equal_parts(shape[longest], parts)
+    intervals = proportional_parts(shape[longest], shares)
     return tuple(tuple(part(one, interval) for one in sums) for interval in intervals)

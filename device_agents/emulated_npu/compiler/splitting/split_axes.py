@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 from device_agents.emulated_npu.arithmetic import ceil_div
@@ -82,23 +82,23 @@ def _innermost(layer: HardwareLayer, values: Mapping[str, Value]) -> int | None:
     return max(varying, key=depth, default=None)
 
 
-def parts_along(layer: HardwareLayer, axis: int, parts: int) -> tuple[Interval, ...]:
-    """Return at most `parts` intervals of the output's `axis`, as equal as possible; fewer on shorter axes.
+def parts_along(layer: HardwareLayer, axis: int, shares: Sequence[int]) -> tuple[Interval, ...]:
+    """Return an interval of the output's `axis` for each share, see `proportional_parts`; fewer on shorter axes.
 
     The outputs of an input channel of a depthwise multiplier stay together. A part of a grouped convolution consists
     of whole groups or lies in one group. Windows that hold only padding behind the input belong to the part before.
     """
     size = layer.output.axes[axis].size
     if layer.function is Function.DEPTHWISE and axis == 1:
-        return equal_parts(size, parts, multiplier(layer))
+        return proportional_parts(size, shares, multiplier(layer))
     if layer.function is Function.CONVOLVE and axis == channel_axis(layer) and layer.groups > 1:
         per_group = size // layer.groups
-        if parts <= layer.groups:
-            return equal_parts(size, parts, per_group)
-        inside = equal_parts(per_group, parts // layer.groups)
+        if len(shares) <= layer.groups:
+            return proportional_parts(size, shares, per_group)
+        inside = proportional_parts(per_group, [1] * (len(shares) // layer.groups))
         starts = range(0, size, per_group)
         return tuple((start + low, start + high) for start in starts for low, high in inside)
-    found = equal_parts(size, parts)
+    found = proportional_parts(size, shares)
     if not is_windowed(layer) or axis == 1 or axis == 0:
         return found
     length = layer.inputs[0].axes[axis].size
@@ -108,14 +108,15 @@ def parts_along(layer: HardwareLayer, axis: int, parts: int) -> tuple[Interval, 
     return (*seeing[:-1], (seeing[-1][0], size))
 
 
-def equal_parts(size: int, parts: int, unit: int = 1) -> tuple[Interval, ...]:
-    """Divide [0, size) into at most `parts` intervals of whole units that differ by at most one unit.
+def proportional_parts(size: int, shares: Sequence[int], unit: int = 1) -> tuple[Interval, ...]:
+    """Divide [0, size) into at most one interval of whole units for each share, within a unit of its proportion.
 
-    The last interval may end within a unit. Cores wait for the largest part, so equal parts are best. Parts of whole
-    rounds of the matrix unit are no better: the largest of p parts of n takes ceil(ceil(n / p) / columns) rounds, which
+    The last interval may end within a unit. With fewer units than shares, only the first shares count. Cores wait for
+    the part that takes longest, so parts in proportion to their speeds are best. Parts of whole rounds of the matrix
+    unit are no better on equal cores: the largest of p parts of n takes ceil(ceil(n / p) / columns) rounds, which
     equals ceil(ceil(n / columns) / p), the rounds of the largest part in whole rounds.
     """
     units = ceil_div(size, unit)
-    count = max(1, min(parts, units))
-    bounds = [min(size, index * units // count * unit) for index in range(count)] + [size]
+    sums = [0, *itertools.accumulate(shares[: max(1, units)])]
+    bounds = [min(size, units * share // sums[-1] * unit) for share in sums]
     return tuple((low, high) for low, high in itertools.pairwise(bounds) if low < high)

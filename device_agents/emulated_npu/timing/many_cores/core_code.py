@@ -17,6 +17,7 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.cost.transfer_cost import Demand, demands_across, message_ps
+from device_agents.emulated_npu.timing.many_cores.multicast import Read
 from device_agents.emulated_npu.timing.resources import TICKET_BITS, Resource, transfer_key
 from device_agents.emulated_npu.timing.unit_feeds import UnitFeeds
 from device_agents.emulated_npu.unit_commands import Command, Fence, Function, Post, Queue, Wait
@@ -133,7 +134,8 @@ class ResourceUse:
 class Translation:
     """All cores of a stream. Resources have the numbers chip x 4 + Resource; tickets follow after them.
 
-    `owners`, `keys` and `places` hold the core, the key (resources.py) and the resource of each ticket. Raises
+    `owners`, `keys` and `places` hold the core, the key (resources.py) and the resource of each ticket; `reads` holds
+    the reads that may reach several cores. Raises
     `ExecutionFault` for a core that does not exist or appears twice, a peer without a program, a group without depth,
     and an invalid command.
     """
@@ -146,7 +148,8 @@ class Translation:
         self.owners, self.keys = [0] * self.resources, [0] * self.resources
         self.places = list(range(self.resources))
         self.uses = [ResourceUse() for _ in range(self.resources)]
-        self._tickets: dict[tuple[int, int, int], int] = {}
+        self.reads: dict[int, Read] = {}
+        self._tickets: dict[tuple[int, int, int, object], int] = {}
         self._indices = _indices(cores, machine)
         self.groups = _groups(cores, depths)
         self.codes = [
@@ -192,7 +195,11 @@ class Translation:
                 code.kinds.append(FENCE if isinstance(item, Fence) else NO_ITEM)
 
     def _add_transfers(self, code: CoreCode, command: Command, costs: CostModel) -> None:
-        joins = self._joins(code, costs.demands(command), self.machine.cores.chip_of(code.source.core))
+        cores, demands = self.machine.cores, costs.demands(command)
+        # A load from one memory off chip to another reads and writes.
+        to_one_core = cores.multicast and command.function is Function.LOAD and len(demands) == 1
+        bytes_read = (code.source.group, command.first) if to_one_core else None
+        joins = self._joins(code, demands, cores.chip_of(code.source.core), bytes_read)
         if len(joins) == 1:
             code.add(Queue.IO, joins[0])
         else:
@@ -220,18 +227,22 @@ class Translation:
         code.messages[len(code.io_ops)] = MessageTransfer(joins, ring, channel, delay_ps, other is not code.group)
         code.add(Queue.IO, SEND if is_sent else RECEIVE)
 
-    def _joins(self, code: CoreCode, demands: Iterable[Demand], chip: int) -> tuple[int, ...]:
+    def _joins(
+        self, code: CoreCode, demands: Iterable[Demand], chip: int, bytes_read: object = None
+    ) -> tuple[int, ...]:
         joins = []
         for resource, latency_ps, work_ps, moved_bytes in demands:
             place = len(Resource) * chip + resource
             use = self.uses[place]
             use.work_ps += work_ps
             use.moved_bytes += moved_bytes
-            ticket = self._tickets.setdefault((code.index, place, work_ps), len(self.owners))
+            ticket = self._tickets.setdefault((code.index, place, work_ps, bytes_read), len(self.owners))
             if ticket == len(self.owners):
                 self.owners.append(code.index)
                 self.keys.append(transfer_key(work_ps, ticket))
                 self.places.append(place)
+                if bytes_read is not None:
+                    self.reads[ticket] = Read(bytes_read, work_ps, moved_bytes)
             joins.append((latency_ps << TICKET_BITS) | ticket)
         return tuple(joins)
 

@@ -12,6 +12,7 @@ from device_agents.emulated_npu.timing.failures import standstill
 from device_agents.emulated_npu.timing.many_cores.core_code import Translation
 from device_agents.emulated_npu.timing.many_cores.core_process import core_process
 from device_agents.emulated_npu.timing.many_cores.core_queues import core_process_of_queues
+from device_agents.emulated_npu.timing.many_cores.multicast import Multicast
 from device_agents.emulated_npu.timing.many_cores.stream import StreamState, begin_input
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS, SharedResource
 from device_agents.emulated_npu.unit_commands import Queue
@@ -35,6 +36,7 @@ def run_engine(translation: Translation, stream: StreamState) -> list[SharedReso
     owners, keys, places = translation.owners, translation.keys, translation.places
     resources = [SharedResource() for _ in range(translation.resources)]
     used = [resources[place] for place in places]
+    multicast = Multicast(translation.reads)
     while True:
         while ready:
             index, time_ps = ready.pop()
@@ -45,11 +47,16 @@ def run_engine(translation: Translation, stream: StreamState) -> list[SharedReso
         now_ps, ticket = event >> TICKET_BITS, event & _TICKETS
         resource = used[ticket]
         if ticket >= len(resources):
+            if ticket in translation.reads and multicast.joins(ticket, resource, now_ps):
+                continue
             due_ps = resource.begin(now_ps, keys[ticket])
             if due_ps != NEVER:
                 heappush(events, (due_ps << TICKET_BITS) | places[ticket])
         elif resource.due_ps == now_ps:  # else an earlier event has replaced this one
-            for ended in resource.ended(now_ps):
+            tickets = resource.ended(now_ps)
+            if translation.reads:
+                tickets = [each for ended in tickets for each in multicast.ended(ended, resource, now_ps)]
+            for ended in tickets:
                 index = owners[ended]
                 if pending[index] > 1:
                     pending[index] -= 1

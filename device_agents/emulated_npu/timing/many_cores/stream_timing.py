@@ -3,7 +3,8 @@
 - Each core follows the rules of single_core.py; one core with one input and no peers has the same times. Registers and
   semaphores start afresh with every input.
 - DDR, LLC, link and chip link of a chip serve all current transfers at the same rate (resources.py). The latency of a
-  transfer comes first and takes no bandwidth. A command ends with the last of its transfers.
+  transfer comes first and takes no bandwidth. A command ends with the last of its transfers. On chips that multicast,
+  a LOAD of bytes that are on their way to another core of its group takes their rest along.
 - SEND occupies its IO queue until its payload has passed the link and the memories it is read from and written to;
   between chips, the links of both chips and the sender's chip link. Its message arrives after the latency of the links.
   A SEND without payload takes no time.
@@ -117,9 +118,9 @@ def simulate_cores(
         ResourceTiming(
             place // len(Resource),
             Resource(place % len(Resource)),
-            use.work_ps * inputs,
+            use.work_ps * inputs - used[place].saved_ps,
             used[place].busy_ps,
-            use.moved_bytes * inputs,
+            use.moved_bytes * inputs - used[place].saved_bytes,
         )
         for place, use in enumerate(translation.uses)
         if use.work_ps

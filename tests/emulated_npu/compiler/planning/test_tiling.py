@@ -19,6 +19,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Hard
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.graph.regions import Region
 from device_agents.emulated_npu.compiler.planning.chains.tiling import (
+    Chain,
     Cut,
     Geometry,
     HaloMode,
@@ -115,7 +116,7 @@ def cut_chains(draw: st.DrawFn, modes: Sequence[HaloMode]) -> tuple[Graph, Geome
     assume(chosen)
     cuts = [Cut(axis, draw(st.integers(1, last.shape[axis] - 1)), draw(st.sampled_from(modes))) for axis in chosen]
     try:
-        geometry = cut_chain(layers, cuts, frozenset(stored))
+        geometry = cut_chain(Chain(tuple(layers), frozenset(stored)), cuts)
     except NotTileable:
         event("not tileable")
         assume(False)
@@ -258,7 +259,7 @@ def _rows(geometry: Geometry, name: str) -> Iterator[tuple[tuple[int, int], tupl
 def test_two_convolutions_by_hand() -> None:
     """Two 3-row convolutions on 12 rows, with 8 output rows cut by 3, have the tiles computed by hand."""
     graph = _convolutions(3, 3, height=12)
-    geometry = cut_chain(graph.layers, [Cut(2, 3)], frozenset({"t1"}))
+    geometry = cut_chain(Chain(graph.layers, frozenset({"t1"})), [Cut(2, 3)])
     assert list(_rows(geometry, "t1")) == [((0, 3), (0, 3)), ((3, 6), (3, 6)), ((6, 8), (6, 8))]
     assert list(_rows(geometry, "t0")) == [((0, 5), (0, 5)), ((5, 8), (3, 8)), ((8, 10), (6, 10))]
     assert list(_rows(geometry, "x")) == [((0, 7), (0, 7)), ((7, 10), (5, 10)), ((10, 12), (8, 12))]
@@ -267,7 +268,7 @@ def test_two_convolutions_by_hand() -> None:
 def test_two_convolutions_recomputed_by_hand() -> None:
     """Two 3-row convolutions without an auxiliary buffer have the tiles computed by hand."""
     graph = _convolutions(3, 3, height=12)
-    geometry = cut_chain(graph.layers, [Cut(2, 3, "recompute")], frozenset({"t1"}))
+    geometry = cut_chain(Chain(graph.layers, frozenset({"t1"})), [Cut(2, 3, "recompute")])
     assert [new for new, _ in _rows(geometry, "t1")] == [(0, 3), (3, 6), (6, 8)]
     assert [new for new, _ in _rows(geometry, "t0")] == [(0, 5), (3, 8), (6, 10)]
     assert [new for new, _ in _rows(geometry, "x")] == [(0, 7), (3, 10), (6, 12)]
@@ -276,7 +277,7 @@ def test_two_convolutions_recomputed_by_hand() -> None:
 def test_padding_moves_the_boundaries() -> None:
     """With padding, the first pass reads fewer rows, and the last pass ends with the map."""
     graph = _convolutions(3, 3, height=9, pad=True)
-    geometry = cut_chain(graph.layers, [Cut(2, 3)], frozenset({"t1"}))
+    geometry = cut_chain(Chain(graph.layers, frozenset({"t1"})), [Cut(2, 3)])
     assert [new for new, _ in _rows(geometry, "t0")] == [(0, 4), (4, 7), (7, 9)]
     assert [held for _, held in _rows(geometry, "t0")] == [(0, 4), (2, 7), (5, 9)]
     assert [new for new, _ in _rows(geometry, "x")] == [(0, 5), (5, 8), (8, 9)]
@@ -287,7 +288,7 @@ def test_padding_moves_the_boundaries() -> None:
 def test_the_last_tile_is_the_ragged_one(size: int) -> None:
     """All tiles have the given size, except the last, which has the rest."""
     graph = _convolutions(3, height=11)
-    geometry = cut_chain(graph.layers, [Cut(2, size)], frozenset({"t0"}))
+    geometry = cut_chain(Chain(graph.layers, frozenset({"t0"})), [Cut(2, size)])
     rows = [new for new, _ in _rows(geometry, "t0")]
     assert [high - low for low, high in rows[:-1]] == [size] * (len(rows) - 1)
     assert all(before[1] == after[0] for before, after in pairwise(rows))
@@ -299,4 +300,4 @@ def test_a_value_that_the_last_layer_does_not_need_cannot_be_cut() -> None:
     x = {"x": values((1, 2, 8, 8))}
     graph = import_model(model([node("Sigmoid", "x", "a"), node("Relu", "x", "y")], x, outputs=["a", "y"]))
     with pytest.raises(NotTileable):
-        cut_chain(graph.layers, [Cut(2, 2)], frozenset({"a", "y"}))
+        cut_chain(Chain(graph.layers, frozenset({"a", "y"})), [Cut(2, 2)])

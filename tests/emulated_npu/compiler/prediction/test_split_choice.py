@@ -27,6 +27,7 @@ from device_agents.emulated_npu.compiler.stages import compile_system
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.execution.stream_execution import GroupProgram, run_stream
 from device_agents.emulated_npu.machine import Machine, find_machine
+from device_agents.emulated_npu.machine.description import CoreKind
 from device_agents.emulated_npu.numpy_types import Array
 from device_agents.emulated_npu.unit_commands import Space
 from harness.npu.split.split_study import layer_ps
@@ -34,12 +35,16 @@ from harness.npu.split.split_study import layer_ps
 
 def _drawn_splits(draw: Callable[..., Any], graph: Graph, sizes: Mapping[int, int]) -> dict[int, LayerSplit]:
     """Draw a kind of split for each layer, or none; `sizes` has the number of cores of the layer's group."""
+
+    def shares(cores: int) -> st.SearchStrategy[list[int]]:
+        return st.lists(st.integers(1, 4), min_size=2, max_size=cores)
+
     found = {}
     for layer in graph.layers:
         kind, cores = draw(st.sampled_from((*SPLIT_KINDS, None))), sizes[layer.index]
         try:
             if kind is not None and cores > 1:
-                found[layer.index] = split_layer(layer, graph.values, kind, draw(st.integers(2, cores)))
+                found[layer.index] = split_layer(layer, graph.values, kind, draw(shares(cores)))
         except CannotSplit:
             event(f"no {kind}")
     return found
@@ -48,10 +53,13 @@ def _drawn_splits(draw: Callable[..., Any], graph: Graph, sizes: Mapping[int, in
 @given(st.data())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_split_networks_compute_what_one_core_does(data: st.DataObject) -> None:
-    """With any splits, one or two groups compute the values of one core, in any order of queues and cores."""
+    """With any splits, one or two groups of equal or different cores compute the values of one core, in any order."""
     network = data.draw(random_networks(*data.draw(st.sampled_from((((WINDOWS, 5, 16)), ((WINDOWS, 9, 8)))))))
     graph = import_model(network.model)
     machine = with_cores(data.draw(machines_for(network)), 8)
+    if data.draw(st.booleans()):
+        other = replace(data.draw(machines_for(network)), llc=machine.llc, cores=machine.cores)
+        machine = replace(machine, kinds=(CoreKind(1, 2, other),))
     end, count = data.draw(st.integers(0, len(graph.layers) - 1)), data.draw(st.integers(2, 5))
     layers = tuple(range(len(graph.layers)))
     groups = (GroupAssignment(tuple(range(count)), layers[end:]), GroupAssignment((7, 6), layers[:end]))
@@ -93,20 +101,20 @@ def edge() -> Machine:
 
 def test_candidates_are_what_layers_can(graph: Graph, edge: Machine) -> None:
     """Every layer has a candidate on one core, and every kind is either a candidate or refused with a reason."""
-    for choice in choose_splits(graph, edge, 4):
+    for choice in choose_splits(graph, [edge] * 4):
         names = [candidate.name for candidate in choice.candidates]
         assert sorted((*names, *choice.refused)) == sorted(("one", *SPLIT_KINDS))
         assert all(choice.refused.values())
         predicted = [candidate.predicted_ps for candidate in choice.candidates]
         assert predicted == sorted(predicted)
         assert choice.best is choice.candidates[0]
-    softmax = choose_splits(graph, edge, 4)[-1]
+    softmax = choose_splits(graph, [edge] * 4)[-1]
     assert [candidate.name for candidate in softmax.candidates] == ["one"]
 
 
 def test_one_core_is_predicted_by_the_formula(graph: Graph, edge: Machine) -> None:
     """On one core the only candidate is the layer itself, and its run takes the predicted time."""
-    for choice in choose_splits(graph, edge, 1):
+    for choice in choose_splits(graph, [edge] * 1):
         assert [candidate.name for candidate in choice.candidates] == ["one"]
         # The run issues instructions as well, two cycles each, which the formula leaves out.
         ran = layer_ps(choice.layer, choice.best.split, graph, edge, 1)
@@ -124,7 +132,7 @@ def test_twice_the_cores_halve_what_is_computed(edge: Machine) -> None:
     fast = replace(edge, ddr=replace(edge.ddr, bytes_per_s=1e15, latency_ns=0), nb_bytes=16 << 20)
     graph = imported(proto, x, 1e-3)
     for cores, cycles in ((1, 36_864), (2, 18_432), (4, 9_216), (8, 4_608)):
-        (choice,) = choose_splits(graph, fast, cores)
+        (choice,) = choose_splits(graph, [fast] * cores)
         candidate = choice.of_kind("rows" if cores > 1 else "one")
         assert candidate is not None
         ran = layer_ps(choice.layer, candidate.split, graph, fast, cores)
@@ -139,7 +147,7 @@ def test_memory_that_cores_share_sets_the_pace(edge: Machine) -> None:
     x = {"x": values((1, 1024, 4, 4))}
     proto = model([node("Conv", "x w", "y")], x, {"w": values((1024, 1024, 1, 1), 1)})
     graph = imported(proto, x, 1e-3)
-    (choice,) = choose_splits(graph, edge, 4)
+    (choice,) = choose_splits(graph, [edge] * 4)
     weights_ps = 4 * (4 << 20) / edge.ddr.bytes_per_s * 1e12
     candidate = choice.of_kind("rows")
     assert candidate is not None
@@ -156,7 +164,7 @@ def test_equal_layers_are_chosen_alike(edge: Machine) -> None:
     nodes[0].input[0] = "x"
     constants = {f"w{place}": values((32, 32, 3, 3), place) for place in range(4)}
     graph = import_model(model(nodes, x, constants, outputs=["t4"]))
-    choices = choose_splits(graph, edge, 4)
+    choices = choose_splits(graph, [edge] * 4)
     times = [[(one.name, one.predicted_ps) for one in choice.candidates] for choice in choices]
     assert times[1] == times[2]
 
@@ -185,7 +193,7 @@ def test_what_is_not_split_may_be_chained(edge: Machine) -> None:
     first, *others = _layers_of(compiled)
     assert sum(first) == 5 and max(first) > 1 and others == [[], [], []]
     checked_run(network, compiled)
-    rows = {place: split_layer(graph.layers[place], graph.values, "rows", 4) for place in (1, 2)}
+    rows = {place: split_layer(graph.layers[place], graph.values, "rows", [1] * 4) for place in (1, 2)}
     some = compile_system(graph, edge, group, splits=rows)
     assert _layers_of(some) == [[1, 1, 1, 2], [1, 1], [1, 1], [1, 1]]
     checked_run(network, some)

@@ -335,7 +335,7 @@ def test_a_group_is_sent_what_its_cores_read_once() -> None:
     network = _convolutions(4)
     graph = import_model(network.model)
     groups = Assignment((GroupAssignment((0,), (0, 1)), GroupAssignment((1, 2), (2, 3))))
-    rows = {place: split_layer(graph.layers[place], graph.values, "rows", 2) for place in (2, 3)}
+    rows = {place: split_layer(graph.layers[place], graph.values, "rows", [1] * 2) for place in (2, 3)}
     compiled = compile_system(graph, MACHINE, groups, DIRECT, splits=rows)
     assert compiled.groups[1].received_bytes == 6144
     first, *both = run_system(compiled, network.weights, network.inputs).counters.values()
@@ -360,7 +360,7 @@ def test_inputs_one_after_the_other(cores: tuple[tuple[int, ...], ...], order: O
     assert len(graph.layers) == 3
     groups = tuple(GroupAssignment(own, (place,)) for place, own in enumerate(cores))
     parts = len(cores[0])
-    rows = {each.index: split_layer(each, graph.values, "rows", parts) for each in graph.layers if parts > 1}
+    rows = {each.index: split_layer(each, graph.values, "rows", [1] * parts) for each in graph.layers if parts > 1}
     compiled = compile_system(graph, MACHINE, Assignment(groups), DIRECT, splits=rows)
     assert [group.depth for group in compiled.groups] == [1, 2, 3]
     stream = [{"x": values((1, 4, 12, 12), seed)} for seed in range(5)]

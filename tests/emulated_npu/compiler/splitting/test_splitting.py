@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,12 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, Hard
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_graph, split_layer
-from device_agents.emulated_npu.compiler.splitting.split_axes import SPLIT_KINDS, CannotSplit, SplitKind, equal_parts
+from device_agents.emulated_npu.compiler.splitting.split_axes import (
+    SPLIT_KINDS,
+    CannotSplit,
+    SplitKind,
+    proportional_parts,
+)
 from device_agents.emulated_npu.compiler.stages import compile_graph
 from device_agents.emulated_npu.machine import find_machine
 from device_agents.emulated_npu.numpy_types import Array
@@ -39,7 +45,7 @@ def _choosing(graph: Graph, kind: SplitKind, parts: int) -> tuple[Graph, int]:
     splits: dict[int, LayerSplit] = {}
     for layer in graph.layers:
         with contextlib.suppress(CannotSplit):
-            splits[layer.index] = split_layer(layer, graph.values, kind, parts)
+            splits[layer.index] = split_layer(layer, graph.values, kind, [1] * parts)
     return split_graph(graph, splits).graph, len(splits)
 
 
@@ -199,7 +205,7 @@ def test_each_function_by_each_kind(name: str) -> None:
     for kind in SPLIT_KINDS:
         for parts in (2, 3, 8):
             try:
-                split = split_layer(layer, graph.values, kind, parts)
+                split = split_layer(layer, graph.values, kind, [1] * parts)
             except CannotSplit as error:
                 assert layer.name in error.what
                 assert kind in error.what
@@ -222,7 +228,7 @@ def _convolution(**attributes: Any) -> tuple[Graph, HardwareLayer]:
 def test_rows_bring_their_own_padding() -> None:
     """By hand: 14 rows padded by 1, kernel 3: rows 0-6 read 0-7 behind one of padding, rows 7-13 read 6-13."""
     graph, layer = _convolution(pads=[1, 1, 1, 1])
-    (((upper,), (lower,)),) = split_layer(layer, graph.values, "rows", 2).phases
+    (((upper,), (lower,)),) = split_layer(layer, graph.values, "rows", [1] * 2).phases
     assert [(part.inputs[0].start[2], part.inputs[0].shape[2], part.settings.pad[1]) for part in (upper, lower)] == [
         (0, 8, 1),
         (6, 8, 0),
@@ -234,7 +240,7 @@ def test_rows_bring_their_own_padding() -> None:
 def test_outputs_divide_weights_and_scales() -> None:
     """By hand: 10 channels on 4 cores are 2, 3, 2, 3; each has those rows of the weights, and reads everything."""
     graph, layer = _convolution()
-    (slices,) = split_layer(layer, graph.values, "outputs", 4).phases
+    (slices,) = split_layer(layer, graph.values, "outputs", [1] * 4).phases
     assert [part.fixed_weights.shape[0] for (part,) in slices] == [2, 3, 2, 3]
     assert [part.output.start[1] for (part,) in slices] == [0, 2, 5, 7]
     assert {part.inputs for (part,) in slices} == {layer.inputs}
@@ -245,7 +251,7 @@ def test_inputs_leave_partial_sums_to_be_summed() -> None:
     case = _Case(Function.CONVOLVE, _RESIDUAL, (1, 8, 12, 12), "", {**_w(8, 8, 3, 3), "s": values((1, 8, 1, 1), 2)})
     graph = import_model(case.network.model)
     layer = graph.layers[0]
-    split = split_layer(layer, graph.values, "inputs", 3)
+    split = split_layer(layer, graph.values, "inputs", [1] * 3)
     products, sums = split.phases
     assert [part.fixed_weights.shape[1] for (part,) in products] == [2, 3, 3]
     assert all(part.residual is None for (part,) in products)
@@ -261,7 +267,7 @@ def test_slices_are_cut_into_tiles_along_the_axis_that_is_split() -> None:
     """Half of 256 rows of 64 columns and as many results take 64 KiB: in 20 KiB each half runs in several passes."""
     network = network_of([node("MatMul", "x w", "y")], {"x": values((256, 64), 3)}, _w(64, 64), ["y"])
     graph = import_model(network.model)
-    split = _with(graph, graph.layers[0], split_layer(graph.layers[0], graph.values, "rows", 2))
+    split = _with(graph, graph.layers[0], split_layer(graph.layers[0], graph.values, "rows", [1] * 2))
     compiled = compile_graph(split, small_machine(20 << 10, 20 << 10), Options(chains="layers", residency="features"))
     assert [len(plan.layers) for plan in compiled.plans] == [1, 1]
     assert all(plan.passes > 1 for plan in compiled.plans)
@@ -272,7 +278,7 @@ def test_groups_stay_whole_or_are_divided_each_by_itself() -> None:
     """4 groups of 3 output channels: on 2 cores 2 groups each, on 8 cores each group in 2; channels follow."""
     case = CASES["four groups"]
     graph = import_model(case.network.model)
-    halves, pieces = (split_layer(graph.layers[0], graph.values, "outputs", parts).phases[0] for parts in (2, 8))
+    halves, pieces = (split_layer(graph.layers[0], graph.values, "outputs", [1] * parts).phases[0] for parts in (2, 8))
     assert [(part.groups, part.output.shape[1], part.inputs[0].shape[1]) for (part,) in halves] == [(2, 6, 4)] * 2
     assert [(part.groups, part.output.shape[1], part.inputs[0].shape[1]) for (part,) in pieces] == [
         (1, 1, 2),
@@ -291,7 +297,7 @@ def test_windows_that_see_only_padding_belong_to_the_slice_before() -> None:
     graph = import_model(case.network.model)
     assert all(
         part.inputs[0].shape[2] > 0
-        for slices in split_layer(graph.layers[0], graph.values, "rows", 4).phases
+        for slices in split_layer(graph.layers[0], graph.values, "rows", [1] * 4).phases
         for (part,) in slices
     )
 
@@ -305,11 +311,11 @@ def test_a_vector_is_refused_or_split(kind: SplitKind) -> None:
     assert {len(view.axes) for view in layer.inputs} == {1}
     if kind == "inputs":
         with pytest.raises(CannotSplit) as caught:
-            split_layer(layer, graph.values, kind, 3)
+            split_layer(layer, graph.values, kind, [1] * 3)
         assert caught.value.why == "BINARY makes no sum of products over input channels"
         return
     try:
-        split = split_layer(layer, graph.values, kind, 3)
+        split = split_layer(layer, graph.values, kind, [1] * 3)
     except CannotSplit as error:
         assert layer.name in error.what
         return
@@ -319,12 +325,22 @@ def test_a_vector_is_refused_or_split(kind: SplitKind) -> None:
 
 @given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 40))
 def test_parts_are_as_equal_as_units_let_them(size: int, parts: int, unit: int) -> None:
-    """Parts are adjacent, no more than asked for, and differ by at most one unit, except a cut last one."""
-    found = equal_parts(size, parts, unit)
-    assert found[0][0] == 0
-    assert found[-1][1] == size
-    assert all(before[1] == after[0] for before, after in itertools.pairwise(found))
+    """Parts of equal shares are no more than asked for, and differ by at most one unit, except a cut last one."""
+    found = proportional_parts(size, [7] * parts, unit)
     assert len(found) == min(parts, -(-size // unit))
     sizes = [-(-(high - low) // unit) for low, high in found]
     assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(1, 200), st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 40))
+def test_parts_have_the_proportion_of_their_shares(size: int, shares: list[int], unit: int) -> None:
+    """Parts are adjacent and cover everything; each bound is less than a unit below its proportion, never above it."""
+    found = proportional_parts(size, shares, unit)
+    assert found[0][0] == 0
+    assert found[-1][1] == size
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(found))
     assert all(low % unit == 0 for low, _ in found)
+    units = -(-size // unit)
+    counted = shares[:units]
+    wanted = [units * sum(counted[:place]) / sum(counted) for place in range(1, len(counted))]
+    assert {high // unit for _, high in found[:-1]} == {math.floor(bound) for bound in wanted} - {0}

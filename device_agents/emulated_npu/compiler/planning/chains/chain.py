@@ -15,7 +15,7 @@ from device_agents.emulated_npu.compiler.graph.regions import size_of
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import is_product
 from device_agents.emulated_npu.compiler.planning.chains.layer_commands import depthwise_constants
-from device_agents.emulated_npu.compiler.planning.chains.tiling import Cut, Geometry, count_tiles, cut_chain
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, Cut, Geometry, count_tiles, cut_chain
 from device_agents.emulated_npu.compiler.planning.chains.weight_plans import WeightPlan, plan_weights
 from device_agents.emulated_npu.compiler.planning.memory_places import stored_type
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
@@ -45,14 +45,6 @@ class Turns:
 
     across: int
     between: int
-
-
-@dataclass(frozen=True)
-class Chain:
-    """Layers to run as one chain; `stored` are the values that they store off chip."""
-
-    layers: tuple[HardwareLayer, ...]
-    stored: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -92,6 +84,12 @@ class ChainPlan:
     def passes(self) -> int:
         """The number of passes."""
         return math.prod(self.geometry.counts)
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether all weights stay in SB, so that the plan is the same for every SB that holds them."""
+        constant = {layer.index for layer in self.layers if layer.weights is not None}
+        return all(plan.resident and index in constant for index, plan in self.weights.items())
 
     @property
     def loads_ahead(self) -> bool:
@@ -152,7 +150,7 @@ def draft_chain(
     passes = count_tiles(layers[-1], cuts)
     if passes > MAX_PASSES:
         raise countless(layers[-1], passes)
-    geometry = cut_chain(layers, cuts, chain.stored)
+    geometry = cut_chain(chain, cuts)
     extents = {name: _extents(geometry, name) for name in geometry.regions}
     slabs, halo_bytes = _slabs(geometry, values, machine)
     buffers, constants, nb_bytes = _buffers(geometry, values, extents, machine, turns)

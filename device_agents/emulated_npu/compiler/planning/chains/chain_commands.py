@@ -16,7 +16,6 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     is_empty,
     multiplier,
     size_of,
-    view_region,
 )
 from device_agents.emulated_npu.compiler.graph.value_parts import grid_of, whole_value
 from device_agents.emulated_npu.compiler.planning.chains.chain import (
@@ -133,6 +132,7 @@ class ChainWriter:
         self._geometry = plan.geometry
         self._current: dict[str, Buffer] = {}
         self._turns = dict.fromkeys(plan.buffers, 0)
+        self._dense: dict[str, tuple[DataType, tuple[int, ...]]] = {}
         self._loads = 0
         self._ahead = 0
         self._fetched: set[int] = set()
@@ -187,10 +187,12 @@ class ChainWriter:
         slots = self._plan.buffers[name]
         address = self._nb_base + slots[self._turns[name] % len(slots)]
         self._turns[name] += 1
-        value = self._values[name]
-        dtype = element_type(value, self._machine)
-        strides = dense_strides(self._plan.extents[name], value.order, dtype.bytes)
-        self._current[name] = Buffer(Space.NB, address, dtype, tuple(low for low, _ in held), strides)
+        if name not in self._dense:
+            value = self._values[name]
+            dtype = element_type(value, self._machine)
+            self._dense[name] = dtype, dense_strides(self._plan.extents[name], value.order, dtype.bytes)
+        dtype, strides = self._dense[name]
+        self._current[name] = Buffer(Space.NB, address, dtype, tuple([low for low, _ in held]), strides)
         for place, region in self._geometry.halos(name, tile):
             yield MoveStep(Function.COPY, name, (self._current[name], self._slab(name, place, held)), region, layer)
 
@@ -235,7 +237,7 @@ class ChainWriter:
 
     def _store(self, layer: HardwareLayer, tile: Tile) -> Iterator[Command | MoveStep]:
         name = layer.output.value
-        own = view_region(layer.output)
+        own = layer.output.value_region
         region = intersection(own, self._geometry.stored_region(name, tile))
         if is_empty(region):
             return

@@ -32,8 +32,6 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     read_region,
     size_of,
     union,
-    value_region,
-    view_region,
     whole,
 )
 
@@ -99,6 +97,39 @@ def count_tiles(layer: HardwareLayer, cuts: Sequence[Cut]) -> int:
 
 def _counts(layer: HardwareLayer, cuts: Sequence[Cut]) -> tuple[int, ...]:
     return tuple(ceil_div(layer.output.axes[cut.axis].size, cut.size) for cut in cuts)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Layers to run as one chain; `stored` are the values that they store off chip."""
+
+    layers: tuple[HardwareLayer, ...]
+    stored: frozenset[str]
+
+    @functools.cached_property
+    def key(self) -> object:
+        """What distinguishes the chain from all others of its network."""
+        outputs = [(layer.index, layer.output.value, layer.output.start, layer.output.shape) for layer in self.layers]
+        return tuple(outputs), self.stored
+
+    @functools.cached_property
+    def made(self) -> Mapping[str, Region]:
+        """The part of each value that the layers compute."""
+        made: dict[str, Region] = {}
+        for layer in self.layers:
+            _extend(made, layer.output.value, layer.output.value_region)
+        return made
+
+    @functools.cached_property
+    def regions(self) -> Mapping[str, Region]:
+        """The part of each value that the layers read or compute."""
+        regions: dict[str, Region] = {}
+        for layer in self.layers:
+            output = whole(layer.output.shape)
+            for place, view in enumerate(layer.reads):
+                _extend(regions, view.value, view.value_region_of(read_region(layer, place, output)))
+            _extend(regions, layer.output.value, layer.output.value_region_of(output))
+        return regions
 
 
 @dataclass(frozen=True)
@@ -206,40 +237,27 @@ class Geometry:
             yield place, tuple(region)
 
 
-def cut_chain(layers: Sequence[HardwareLayer], cuts: Sequence[Cut], stored: frozenset[str]) -> Geometry:
-    """Cut a chain; `stored` are its values that are read outside it. Raises NotTileable."""
-    return _Cutter(tuple(layers), tuple(cuts), stored).run()
+def cut_chain(chain: Chain, cuts: Sequence[Cut]) -> Geometry:
+    """Cut a chain. Raises NotTileable."""
+    return _Cutter(chain, tuple(cuts)).run()
 
 
 class _Cutter:
-    def __init__(self, layers: tuple[HardwareLayer, ...], cuts: tuple[Cut, ...], stored: frozenset[str]) -> None:
-        self._layers, self._cuts, self._stored = layers, cuts, stored
-        self._made: dict[str, Region] = {}
-        for layer in layers:
-            _extend(self._made, layer.output.value, view_region(layer.output))
-        self._counts = _counts(layers[-1], cuts)
+    def __init__(self, chain: Chain, cuts: tuple[Cut, ...]) -> None:
+        self._layers, self._cuts, self._stored = chain.layers, cuts, chain.stored
+        self._made, self._regions = chain.made, chain.regions
+        self._counts = _counts(chain.layers[-1], cuts)
 
     def run(self) -> Geometry:
         columns = [self._along(cut, count) for cut, count in zip(self._cuts, self._counts, strict=True)]
-        regions = self._regions()
-        tracks = {name: tuple(column.get(name) for column in columns) for name in regions}
+        tracks = {name: tuple(column.get(name) for column in columns) for name in self._regions}
         for name, found in tracks.items():
             axes = [track.axis for track in found if track is not None]
             if len(set(axes)) < len(axes):
                 raise NotTileable(f"two cuts divide the same axis of {name}")
-        loaded = tuple(name for name in regions if name not in self._made)
-        return Geometry(
-            self._layers, self._cuts, self._counts, tracks, regions, loaded, self._stored & frozenset(self._made)
-        )
-
-    def _regions(self) -> dict[str, Region]:
-        regions: dict[str, Region] = {}
-        for layer in self._layers:
-            output = whole(layer.output.shape)
-            for place, view in enumerate(layer.reads):
-                _extend(regions, view.value, value_region(view, read_region(layer, place, output)))
-            _extend(regions, layer.output.value, value_region(layer.output, output))
-        return regions
+        loaded = tuple(name for name in self._regions if name not in self._made)
+        stored = self._stored & frozenset(self._made)
+        return Geometry(self._layers, self._cuts, self._counts, tracks, self._regions, loaded, stored)
 
     def _along(self, cut: Cut, count: int) -> dict[str, AxisTrack]:
         """Return the tracks of the values that change along one cut, from the last layer back."""
@@ -288,7 +306,7 @@ class _Cutter:
         axis, unit, first = None, 1, 0
         if track is not None:
             found = cut_axis(layer.output, track.axis)
-            own = view_region(layer.output)[track.axis]
+            own = layer.output.value_region[track.axis]
             if found is None or own != self._made[layer.output.value][track.axis]:
                 raise NotTileable(f"{layer.name} writes part of an axis that is cut")
             axis, unit = found

@@ -22,7 +22,6 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     Region,
     intersection,
     is_empty,
-    view_region,
 )
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
 
@@ -77,7 +76,7 @@ def shared_lifetimes(
 
 
 def _region(view: View) -> Region:
-    return view_region(view)
+    return view.value_region
 
 
 def notifications(

@@ -25,6 +25,7 @@ class ChainKeys:
             for name, value in graph.values.items()
         }
         self._sent = frozenset(name for name, several in externals.sends.items() if several)
+        self._known: dict[tuple[int, int], object] = {}
         self._first_use: dict[str, int] = {}
         self._last_use: dict[str, int] = {}
         for place, layer in enumerate(graph.layers):
@@ -34,6 +35,11 @@ class ChainKeys:
 
     def key(self, start: int, end: int) -> object:
         """Return the key of the chain of layers [start, end)."""
+        if (start, end) not in self._known:
+            self._known[start, end] = self._number(self._key(start, end))
+        return self._known[start, end]
+
+    def _key(self, start: int, end: int) -> object:
         seen: dict[str, int] = {}
         origins: dict[str, tuple[int, ...]] = {}
         parts: list[object] = []

@@ -8,17 +8,23 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
-from device_agents.emulated_npu.compiler.graph.regions import overlap, view_region
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
+from device_agents.emulated_npu.compiler.graph.regions import overlap
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value, with_parts, written_part
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.planning.chains.chain import Chain, ChainPlan, Room, reads_outside
+from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, Room, reads_outside
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
 from device_agents.emulated_npu.compiler.planning.chains.sampled_reads import with_sampled_reads
-from device_agents.emulated_npu.compiler.planning.chains.tiling import NotTileable
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, NotTileable
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import ChainKeys
 from device_agents.emulated_npu.compiler.planning.search.chain_search import ChainSearch
-from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS, ChainEstimate, Choice, Way
+from device_agents.emulated_npu.compiler.planning.search.choices import (
+    ASSUMPTIONS,
+    Assumption,
+    ChainEstimate,
+    Choice,
+    Way,
+)
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
@@ -77,6 +83,7 @@ class Planner:
         self._wider: dict[object, tuple[ChainEstimate, ...]] = {}
         self._within: dict[int, Planner] = {}
         self._ways: dict[tuple[int, int], list[Way]] = {}
+        self._parts: dict[int, HardwareLayer] = {}
         self._apart = graph.foreign | graph.staged
         self._readers: dict[str, list[int]] = {}
         self._writers: dict[str, list[int]] = {}
@@ -128,7 +135,7 @@ class Planner:
         """Return the best way to run layers [start, end) as one chain; raises DoesNotFit if there is none."""
         if (start, end) not in self._ways:
             self._ways[start, end] = self._all_ways(self._chain(start, end))
-        assumption = ASSUMPTIONS[self._assumed]
+        assumption = self._assumptions(start, end)[self._assumed]
         ways = [way for way in self._ways[start, end] if assumption.trusting or not way.doubtful]
         choices = sorted((way.chosen(assumption) for way in ways), key=lambda choice: choice.predicted_ps)
         chosen = _with_fewest_passes(choices) if self._machine.vfu_queue_depth and choices[0].overlaps else choices[0]
@@ -194,7 +201,7 @@ class Planner:
 
     def _estimated(self, start: int, end: int) -> ChainEstimate | None:
         """Return the estimate of layers [start, end) as one chain, None if they do not fit; equal chains share it."""
-        key = self._keys.key(start, end)
+        key = self._keys.key(start, end), start == 0, end == len(self._graph.layers)
         if key not in self._known:
             self._known[key] = self._estimates(key, start, end)
         found = self._known[key]
@@ -204,19 +211,24 @@ class Planner:
         """Return the estimates of layers [start, end), one for each of ASSUMPTIONS; none if they do not fit."""
         if key in self._wider:
             wider = self._wider[key]
-            if not wider or (len(self._rooms) == 1 and all(one.fits(self._rooms[0]) for one in wider)):
+            if all(one.fits(self._rooms[0].reserved_bytes) for one in wider):
                 return wider
         chain = self._chain(start, end)
         found = []
         for room in self._rooms:
             with contextlib.suppress(DoesNotFit, NotTileable):
-                found.append(self._search.estimates(chain, room))
+                found.append(self._search.estimates(chain, room, self._assumptions(start, end)))
         if not found and end - start == 1:
             chosen = self.decide(start, end).chosen
             nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
             halo_bytes = max(plan.halo_bytes for plan in chosen.chains)
-            return (ChainEstimate(chosen.predicted_ps, nb_bytes, halo_bytes),) * len(ASSUMPTIONS)
+            room_bytes = min(room.nb_bytes for room in self._rooms)
+            return (ChainEstimate(chosen.predicted_ps, nb_bytes, halo_bytes, room_bytes),) * len(ASSUMPTIONS)
         return tuple(min(each, key=lambda estimate: estimate.predicted_ps) for each in zip(*found, strict=True))
+
+    def _assumptions(self, start: int, end: int) -> tuple[Assumption, ...]:
+        """Return ASSUMPTIONS for the chain of layers [start, end)."""
+        return tuple(one.between(start == 0, end == len(self._graph.layers)) for one in ASSUMPTIONS)
 
     def starts(self, end: int) -> Sequence[int]:
         """Return where a chain up to `end` may begin, by the options."""
@@ -237,9 +249,9 @@ class Planner:
                 inside = [writer for writer in writers if start <= writer < place]
                 elsewhere = len(inside) < len(writers) or view.value in self._apart
                 if inside and (reads_outside(layer, index) or elsewhere):
-                    needed = view_region(view)
+                    needed = view.value_region
                     outputs = [self._graph.layers[writer].output for writer in inside]
-                    if any(overlap(needed, view_region(output)) for output in outputs):
+                    if any(overlap(needed, output.value_region) for output in outputs):
                         return False
         return True
 
@@ -251,7 +263,10 @@ class Planner:
             if name not in self._graph.foreign and all(start <= writer < end for writer in self._writers[name]):
                 layers.append(layer)
             else:
-                layers.append(replace(layer, output=replace(layer.output, value=written_part(name))))
+                if layer.index not in self._parts:
+                    part = replace(layer.output, value=written_part(name))
+                    self._parts[layer.index] = replace(layer, output=part)
+                layers.append(self._parts[layer.index])
         stored = frozenset(
             layer.output.value for layer in layers if self._is_stored(whole_value(layer.output.value), start, end)
         )

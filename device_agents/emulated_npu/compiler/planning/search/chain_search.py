@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
@@ -13,7 +13,6 @@ from device_agents.emulated_npu.compiler.graph.regions import is_windowed
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
 from device_agents.emulated_npu.compiler.planning.chains.chain import (
     MAX_PASSES,
-    Chain,
     ChainDraft,
     ChainPlan,
     Room,
@@ -30,6 +29,7 @@ from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
     uses_weight_buffer,
 )
 from device_agents.emulated_npu.compiler.planning.chains.tiling import (
+    Chain,
     DividesParts,
     HaloMode,
     NotTileable,
@@ -37,7 +37,13 @@ from device_agents.emulated_npu.compiler.planning.chains.tiling import (
     cut_chain,
 )
 from device_agents.emulated_npu.compiler.planning.search.chain_times import ChainTimes, QueueTimes, TimedPlan
-from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTIONS, ChainEstimate, Way, estimate_of
+from device_agents.emulated_npu.compiler.planning.search.choices import (
+    ASSUMPTIONS,
+    Assumption,
+    ChainEstimate,
+    Way,
+    estimate_of,
+)
 from device_agents.emulated_npu.compiler.planning.search.cuts import (
     CutCandidates,
     Cuts,
@@ -89,35 +95,37 @@ class ChainSearch:
         self._values, self._machine, self._options, self._externals = values, machine, options, externals
         self._times = ChainTimes(values, machine, externals)
         self._drafts: dict[object, ChainDraft] = {}
-        self._plans: dict[object, ChainPlan] = {}
+        self._plans: dict[object, dict[int, ChainPlan]] = {}
         self._candidates = CutCandidates(options.tile, values)
 
-    def estimates(self, chain: Chain, room: Room) -> tuple[ChainEstimate, ...]:
-        """Return quick estimates of good choices, one for each of ASSUMPTIONS; raises as `choices`."""
+    def estimates(self, chain: Chain, room: Room, assumptions: Sequence[Assumption]) -> tuple[ChainEstimate, ...]:
+        """Return quick estimates of good choices, one for each assumption; raises as `choices`."""
         sweeps = self._sweeps(chain, room)
         found: list[tuple[ChainEstimate, ...]] = []
         problem: DoesNotFit | NotTileable | None = None
         for parts in sweeps:
             try:
-                found.append(self._swept(parts, chain, room))
+                found.append(self._swept(parts, chain, room, assumptions))
             except (DoesNotFit, NotTileable) as error:
                 problem = error
         if not sweeps or self._residency(chain.layers[0]) != "weights":
             try:
                 plans = self._coarsest(chain, room, _effort(chain))
-                found.append(tuple(estimate_of([one.fastest(plans)], room, one) for one in ASSUMPTIONS))
+                found.append(tuple(estimate_of([one.fastest(plans)], room, one) for one in assumptions))
             except (DoesNotFit, NotTileable) as error:
                 problem = error
         if problem is not None and not found:
             raise problem
         return tuple(min(each, key=lambda estimate: estimate.predicted_ps) for each in zip(*found, strict=True))
 
-    def _swept(self, parts: tuple[HardwareLayer, ...], chain: Chain, room: Room) -> tuple[ChainEstimate, ...]:
+    def _swept(
+        self, parts: tuple[HardwareLayer, ...], chain: Chain, room: Room, assumptions: Sequence[Assumption]
+    ) -> tuple[ChainEstimate, ...]:
         """Return the estimates of a layer in parts, one after the other; parts of equal size take the same time."""
         alike = {part.output.shape: part for part in parts}
         each = {shape: self._plans_of(part, chain, room) for shape, part in alike.items()}
         return tuple(
-            estimate_of([one.fastest(each[part.output.shape]) for part in parts], room, one) for one in ASSUMPTIONS
+            estimate_of([one.fastest(each[part.output.shape]) for part in parts], room, one) for one in assumptions
         )
 
     def ways(self, chain: Chain, room: Room) -> Iterator[Way]:
@@ -190,7 +198,9 @@ class ChainSearch:
                     problems.append(error)
                 except NotTileable:
                     continue
-                if len(chain.layers) > 1 and found and found[0].passes < _MANY_PASSES and not products:
+                # Groups of other layers differ in the order in which they read memory: the first that fits may be slow.
+                enough = is_windowed(last) and not products and len(chain.layers) > 1
+                if enough and found and found[0].passes < _MANY_PASSES:
                     break
             if found:
                 timed = list(map(self._times.timed, found))
@@ -212,15 +222,18 @@ class ChainSearch:
             return []
         if max(times.io_ps, times.unit_ps) >= times.together_ps:
             return []
-        efforts = [effort, _overlapping(effort)] if times.unit_ps < times.cp_ps else [effort]
-        _, *stages = itertools.islice(self._candidates.stages(chain.layers), 2)
-        found = [
-            each
-            for rows, *_ in filter(None, stages)
-            for tried in efforts
-            for each in self._finer(rows, math.inf, chain, room, replace(tried, finer=max(1, tried.finer)))
-        ]
-        return [replace(each, doubtful=not _is_faster(each.times, times)) for each in found]
+        tried, wanted = replace(effort, finer=max(1, effort.finer)), 2 * whole.plan.nb_bytes / max(1, room.nb_bytes)
+        found: list[ChainPlan] = []
+        stages = itertools.islice(self._candidates.stages(chain.layers), 1, effort.stages)
+        for group in itertools.chain.from_iterable(stages):
+            candidates = [cuts for cuts in group if _is_searched(chain.layers[-1], cuts, effort.tiles)]
+            # Two passes at a time may need more room than one pass, and the first axis may not be one that chains cut.
+            with contextlib.suppress(DoesNotFit, NotTileable):
+                found += self._coarsest_whole(candidates, wanted, chain, room, tried) if candidates else []
+            if found:
+                break
+        timed = map(self._times.timed, found)
+        return [replace(each, doubtful=not _is_faster(each.times, times)) for each in timed]
 
     def _finer(
         self, candidates: Iterable[Cuts], fastest_ps: float, chain: Chain, room: Room, effort: _Effort
@@ -312,16 +325,15 @@ class ChainSearch:
 
     def _planned(self, chain: Chain, cuts: Cuts, room: Room, turns: Turns) -> ChainPlan:
         """Return the plan of a chain cut in one way; only whether it fits depends on the room."""
-        layers = tuple(
-            (layer.index, layer.output.value, layer.output.start, layer.output.shape) for layer in chain.layers
-        )
-        key = layers, chain.stored, cuts, turns
+        key = chain.key, cuts, turns
         if key not in self._drafts:
             self._drafts[key] = draft_chain(chain, self._values, cuts, self._machine, turns)
         self._drafts[key].check(room)
-        if (key, room.sb_bytes) not in self._plans:
-            self._plans[key, room.sb_bytes] = self._drafts[key].with_weights(self._machine, room.sb_bytes)
-        return self._plans[key, room.sb_bytes]
+        known = self._plans.setdefault(key, {})
+        if room.sb_bytes not in known:
+            same = (one for one in known.values() if one.keeps_weights and one.sb_bytes <= room.sb_bytes)
+            known[room.sb_bytes] = next(same, None) or self._drafts[key].with_weights(self._machine, room.sb_bytes)
+        return known[room.sb_bytes]
 
     def _halo_modes(self, cuts: int) -> Iterator[tuple[HaloMode, ...]]:
         choice = self._options.halo
@@ -362,7 +374,7 @@ def _is_searched(layer: HardwareLayer, cuts: Cuts, most: int) -> bool:
 
 def _keeps_parts(chain: Chain, cuts: Cuts) -> bool:
     try:
-        cut_chain(chain.layers, cuts, chain.stored)
+        cut_chain(chain, cuts)
     except NotTileable:
         return False
     return True

@@ -44,8 +44,10 @@ class QueueTimes:
         """Time of the chain alone: the loads of the first pass, then the busier queue, then the last store."""
         return self.fill_ps + max(self.cp_ps, self.io_ps - self.fill_ps - self.drain_ps) + self.drain_ps
 
-    def beside_ps(self, hidden: float) -> int:
+    def beside_ps(self, before: float, after: float) -> int:
         """Time of the chain where its neighbours hide a share of what happens before and after its busier queue."""
+        apart_ps = self.fill_ps + self.drain_ps
+        hidden = (before * self.fill_ps + after * self.drain_ps) / apart_ps if apart_ps else 0.0
         return round(self.together_ps - hidden * (self.together_ps - max(self.io_ps, self.cp_ps)))
 
 

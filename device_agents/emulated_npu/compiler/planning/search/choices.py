@@ -14,24 +14,32 @@ from device_agents.emulated_npu.compiler.planning.search.chain_times import Queu
 class Assumption:
     """What the choice of chains assumes of their neighbours, which are not chosen yet.
 
-    `hidden` is the share of a chain's first loads and last stores that neighbours hide. `trusting` choices divide a
-    chain that fits in one pass wherever that is predicted to be faster; others only where it is beyond doubt.
+    `before` and `after` are the shares of a chain's first loads and last stores that neighbours hide. `trusting`
+    choices divide a chain that fits in one pass wherever that is predicted to be faster; others only where it is beyond
+    doubt.
     """
 
-    hidden: float
+    before: float
+    after: float
     trusting: bool
+
+    def between(self, is_first: bool, is_last: bool) -> Assumption:
+        """Return the assumption for a chain by its place: before the first and after the last one there is nothing."""
+        if not is_first and not is_last:
+            return self
+        return Assumption(0.0 if is_first else self.before, 0.0 if is_last else self.after, self.trusting)
 
     def predicted_ps(self, times: Sequence[QueueTimes]) -> int:
         """Return the time of chains in sequence."""
-        return sum(each.beside_ps(self.hidden) for each in times)
+        return sum(each.beside_ps(self.before, self.after) for each in times)
 
     def fastest(self, timed: Sequence[TimedPlan]) -> TimedPlan:
         """Return the fastest plan."""
         trusted = [each for each in timed if self.trusting or not each.doubtful]
-        return min(trusted, key=lambda each: each.times.beside_ps(self.hidden))
+        return min(trusted, key=lambda each: each.times.beside_ps(self.before, self.after))
 
 
-ASSUMPTIONS = (Assumption(0.0, False), Assumption(0.0, True), Assumption(0.5, True))
+ASSUMPTIONS = (Assumption(0.0, 0.0, False), Assumption(0.0, 0.0, True), Assumption(0.5, 0.5, True))
 """The assumptions that are tried; the formula then says which fits the network."""
 
 
@@ -75,16 +83,16 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChainEstimate:
-    """The predicted time of some layers as one chain, and the room that they need."""
+    """The predicted time of some layers as one chain, the bytes that they need, and those of NB in their room."""
 
     predicted_ps: int
     nb_bytes: int
     halo_bytes: int
+    room_bytes: int
 
-    def fits(self, room: Room) -> bool:
-        """Return whether the room is large enough."""
-        needed_bytes = self.nb_bytes + max(self.halo_bytes, room.reserved_bytes)
-        return self.halo_bytes <= room.halo_bytes and needed_bytes <= room.nb_bytes
+    def fits(self, reserved_bytes: int) -> bool:
+        """Return whether the layers fit in their room if the halo buffer has that many bytes of it."""
+        return self.halo_bytes <= reserved_bytes <= self.room_bytes - self.nb_bytes
 
 
 def estimate_of(chains: Sequence[TimedPlan], room: Room, assumption: Assumption) -> ChainEstimate:
@@ -93,6 +101,5 @@ def estimate_of(chains: Sequence[TimedPlan], room: Room, assumption: Assumption)
     times = [each.times for each in chains]
     if all(one.sb_bytes + other.sb_bytes <= room.sb_bytes for one, other in itertools.pairwise(plans)):
         times = [in_sequence(times)]
-    return ChainEstimate(
-        assumption.predicted_ps(times), max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)
-    )
+    nb_bytes, halo_bytes = max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)
+    return ChainEstimate(assumption.predicted_ps(times), nb_bytes, halo_bytes, room.nb_bytes)

@@ -1,0 +1,50 @@
+"""Networks of requests: a list that several devices or attempts measure is read once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from harness.measure.request import ProfileRequest
+from harness.network.network_list import NetworkList
+
+
+@dataclass
+class _Reading:
+    """A list of networks, None until it was read, and the lines about it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    found: NetworkList | None = None
+    lines: list[str] = field(default_factory=list)
+
+    def heard_by(self, note: Callable[[str], None]) -> Callable[[str], None]:
+        """Return a function that keeps a line and passes it on."""
+
+        def heard(line: str) -> None:
+            self.lines.append(line)
+            note(line)
+
+        return heard
+
+
+class SharedReading:
+    """Reads the networks of requests for any number of threads; the first one that needs a list reads it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readings: dict[object, _Reading] = {}
+
+    def networks(self, request: ProfileRequest, note: Callable[[str], None]) -> NetworkList:
+        """Return what `request.read_networks` does, with its lines; raises its errors, which are not kept."""
+        key = (request.models, tuple(sorted(request.dims.items())), request.batch, request.strict)
+        with self._lock:
+            reading = self._readings.setdefault(key, _Reading())
+        with reading.lock:
+            if reading.found is None:
+                reading.lines.clear()
+                reading.found = request.read_networks(reading.heard_by(note))
+                return reading.found
+        for line in reading.lines:
+            note(line)
+        return reading.found
