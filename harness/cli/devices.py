@@ -44,10 +44,15 @@ def list_devices(directory: arguments.WorkspaceFolder = None, json: arguments.Js
         )
         return
     rows = [
-        (one.name, one.backend, one.transport.kind, one.board, ",".join(one.groups), held.health, held.reason)
-        for one, held in known
+        (one.name, one.backend, one.transport.kind, one.board, ",".join(one.groups), held.health) for one, held in known
     ]
-    print_table(("device", "backend", "transport", "board", "groups", "health", "because"), rows, left=7)
+    print_table(("device", "backend", "transport", "board", "groups", "health"), rows, left=6)
+    reasons: dict[str, list[str]] = {}
+    for one, held in known:
+        if held.health != "good":
+            reasons.setdefault(f"{held.health}: {held.reason}", []).append(one.name)
+    for reason, names in reasons.items():
+        print(printable(f"{reason} ({', '.join(names)})", 500))
 
 
 @app.command()

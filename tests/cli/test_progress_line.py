@@ -59,6 +59,7 @@ def test_the_second_run_is_foretold_from_its_start(clock: _Clock) -> None:
     line.see(Progress("reading networks", 0, 0, work=2))
     clock.now_s = 30.0
     line.see(DONE)
+    assert line.text == "tonight, board: reading networks"
     assert ProgressLine("tomorrow", "nightly board", clock).text == "about 30 s left, 0%: tomorrow"
     assert ProgressLine("nightly", "", clock).text == "nightly"
 

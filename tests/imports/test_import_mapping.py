@@ -21,7 +21,11 @@ ROW_OF_CELLS = Row(2, dict(zip(HEADER, ROW, strict=True)))
 KEYS = st.sampled_from([*ImportMapping.model_fields, "provenence", "where", ""])
 VALUES = st.recursive(
     st.one_of(
-        st.none(), st.booleans(), st.integers(-3, 10**12), st.floats(allow_nan=False), st.text(max_size=10),
+        st.none(),
+        st.booleans(),
+        st.integers(-3, 10**12),
+        st.floats(allow_nan=False),
+        st.text(max_size=10),
         st.sampled_from(["$n", "$", "$ms", "ms", "us", "Conv", "same", "depthwise"]),
     ),
     lambda inner: st.one_of(
@@ -29,7 +33,7 @@ VALUES = st.recursive(
         st.dictionaries(st.sampled_from(["op", "input", "where", "relative", "n", "column", "tool", "model"]), inner),
     ),
     max_leaves=6,
-)  # fmt: skip
+)
 
 
 def mapping(**changed: Any) -> ImportMapping:

@@ -44,8 +44,10 @@ def _folded_reference() -> ModelProto:
 
 def _quantised(axis: int) -> ModelProto:
     steps = {"s": np.ones(7, np.float32), "z": np.zeros(7, np.int8)}
-    nodes = [helper.make_node(f"{op}Linear", [at, "s", "z"], [to], axis=axis) for op, at, to in
-             (("Quantize", "x", "q"), ("Dequantize", "q", "y"))]  # fmt: skip
+    nodes = [
+        helper.make_node(f"{op}Linear", [at, "s", "z"], [to], axis=axis)
+        for op, at, to in (("Quantize", "x", "q"), ("Dequantize", "q", "y"))
+    ]
     return _model(*nodes, **steps)
 
 

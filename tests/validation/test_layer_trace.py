@@ -8,6 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
 import pytest
 from command_line import Harness
 from nullbench import DEVICE, Bench, build_network
@@ -17,6 +21,8 @@ from harness.errors import UsageError
 
 EXECUTED, ESTIMATED = 1, 2
 WIDTHS = (8, 16, 24, 32, 40, 48)
+RECURRENT = {"w": (1, 24, 4), "r": (1, 24, 8)}
+"""The weights of a small GRU."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +37,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = folder / "trace.json"
     command("trace", model, "--device", "cpu01,npu01", "-o", path).assert_ok()
     emulated = harness.emulate(model, preset="edge", values=False)
-    return {**json.loads(path.read_text()), "emulated_us": emulated.latency_s * 1e6}
+    return {**json.loads(path.read_text()), "emulated_us": emulated.latency_s * 1e6, "workspace": folder}
 
 
 def slices(trace: dict[str, Any], process: int, track: int) -> list[dict[str, Any]]:
@@ -100,3 +106,21 @@ def test_a_trace_needs_no_table(tmp_path: Path) -> None:
     found = harness.trace(model, devices=["cpu01"], workspace=tmp_path)
     assert found.devices[0].lut is None and found.devices[0].estimated == ()
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["otherData"]["network"] == "net"
+
+
+def test_parts_of_a_layer_are_not_compared_with_the_whole(traced: dict[str, Any]) -> None:
+    """A recurrent layer that the device executes in many parts has its name on each, and an error on none."""
+    constants = [
+        onnx.numpy_helper.from_array(np.full(shape, 0.1, np.float32), name) for name, shape in RECURRENT.items()
+    ]
+    node = onnx.helper.make_node("GRU", ["x", *RECURRENT], ["", "y"], "gru", hidden_size=8)
+    sizes = {"x": [4, 1, 4], "y": [1, 1, 8]}
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, size) for name, size in sizes.items())
+    graph = onnx.helper.make_graph([node], "g", [x], [y], constants)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    found = harness.trace(model, devices=["npu01"], workspace=traced["workspace"])
+    parts = [layer for layer in found.devices[0].layers if layer.layers == ("gru",)]
+    assert len(parts) > 4 and [bool(layer.estimates) for layer in parts] == [True] + [False] * (len(parts) - 1)
+    assert not parts[0].is_whole
+    events = found.to_json()["traceEvents"]
+    assert [one["args"]["error"] for one in events if "error" in one.get("args", {})] == [None]

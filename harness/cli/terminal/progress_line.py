@@ -25,6 +25,7 @@ class ProgressLine:
     _progress: Progress | None = None
     _time: TimeLeft = field(init=False)
     _started_s: float = field(init=False)
+    _is_done: bool = False
 
     def __post_init__(self) -> None:
         self.command = self.command or self.label
@@ -34,8 +35,11 @@ class ProgressLine:
         """Take over the newest progress; the times of a run that is done are kept."""
         if progress == DONE:
             keep_run(self.command, self._time.run)
-            self._begin()
+            self._is_done = True
             return
+        if self._is_done:
+            self._is_done = False
+            self._begin()
         self._progress = progress
         self._time.see(progress)
 
@@ -49,7 +53,7 @@ class ProgressLine:
         self._time, self._started_s = TimeLeft(earlier_runs(self.command), self.clock), self.clock()
 
     def _forecast(self) -> str:
-        left_s = self._time.remaining_s
+        left_s = None if self._is_done else self._time.remaining_s
         if left_s is None:
             return ""
         left_s, gone_s = max(1.0, left_s), self.clock() - self._started_s

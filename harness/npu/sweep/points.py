@@ -203,7 +203,11 @@ def _measure(work: _Work, jobs: int, progress: Callable[[int, int], None]) -> tu
         smaller, larger, _ = pairs[number]
         return work.of_smaller(smaller, larger)
 
-    for (smaller, larger, key), found in zip(pairs, results(again, len(pairs), jobs, next_step=_NEXT), strict=True):
+    steps = len(points) + len(pairs)
+    progress(len(points), steps)
+    done = enumerate(zip(pairs, results(again, len(pairs), jobs, next_step=_NEXT), strict=True), start=len(points) + 1)
+    for step, ((smaller, larger, key), found) in done:
+        progress(step, steps)
         if found is not None:
             points[larger] = _compared(points[smaller], points[larger], key, found)
     return tuple(points)
