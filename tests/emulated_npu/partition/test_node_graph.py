@@ -167,7 +167,7 @@ def test_a_core_stores_what_its_chip_has_for_it() -> None:
         groups = form_groups(fabric, text, cores)
         shares = group_machines(EDGE, [group.cores for group in groups])
         in_use = sum(len(group.cores) for group in groups)
-        for group, share in zip(groups, shares, strict=True):
+        for group, (share, *_) in zip(groups, shares, strict=True):
             own = len(group.cores) * (EDGE.nb_bytes + EDGE.sb_bytes)
             assert 0 <= own + share.llc.bytes - group.storage_bytes < in_use, "but for rounding"
             assert group.held_bytes == EDGE.ddr.bytes // in_use * len(group.cores)
