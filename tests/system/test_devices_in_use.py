@@ -132,9 +132,9 @@ def held(lab: Harness, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lease]:
 
 
 def _note(process: subprocess.Popen[str]) -> str:
-    """The first line that a command writes to stderr, apart from its progress."""
+    """The first line that a command writes to stderr about waiting."""
     assert process.stderr is not None
-    return next(line for line in process.stderr if not re.search(r"\b(profile|validate) leased: ", line))
+    return next(line for line in process.stderr if "waiting" in line)
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["profile", "dry run"])
