@@ -24,7 +24,7 @@ _MOST = 2000
 """Entries that the roofs are taken from: enough for three rates."""
 _LARGEST_ERROR = 0.1
 """The largest standard error, as a fraction, of a latency that shows a rate."""
-_ROOF = 0.98
+_ROOF = 0.99
 """The quantile of the rates that is the roof: single layers are faster, because others hide a part of them."""
 _LEAST_SHARE, _LEAST_RATIO = 0.5, 2.0
 """What bounds a layer takes at least this share of its latency, and this many times as long as any other work."""

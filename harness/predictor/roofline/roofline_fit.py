@@ -96,7 +96,7 @@ def _centred(table: Floats, names: Sequence[str], layers: Floats) -> Floats:
 
 
 def _class_and_kind(name: str) -> tuple[str, str]:
-    """Return the class that a name is an offset to, and what tells it from other names of that class."""
+    """Return the class that a name is an offset to, and what distinguishes it from other names of that class."""
     head, _, rest = name.partition(" ")
     if not rest:
         return name.rpartition("/")[0], ""

@@ -92,7 +92,7 @@ class _Judge:
         return min(candidates, key=self._loss)
 
     def usual(self, tiling: DeviceTiling, other: DeviceTiling) -> DeviceTiling:
-        """Return a tiling unless the other's mean loss is clearly less: few layers may tell them apart."""
+        """Return a tiling unless the other's mean loss is clearly less: few layers may distinguish them."""
         return tiling if self._loss(tiling) <= _CLEARLY * self._loss(other) else other
 
     def pruned(self, tiling: DeviceTiling) -> DeviceTiling:
