@@ -129,7 +129,10 @@ def _private_folder() -> Tuple[str, int]:
     """Return a new folder of mode 0700, and a lock on it that lasts as long as this process."""
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX)
-        lock = os.open(folder, os.O_RDONLY)
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # another agent swept it before it was opened
+            continue
         fcntl.flock(lock, fcntl.LOCK_EX)
         if os.path.isdir(folder):  # no other agent swept it before it was locked
             return folder, lock

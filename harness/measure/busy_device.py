@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ class Announcement:
         """Report the holder, the first time."""
         if not self._made:
             self._made = True
-            self.observe(Progress("waiting", 0, 0, note=f"{busy.what}; waiting for up to {math.ceil(left_s)} s"))
+            self.observe(Progress("waiting", 0, 0, note=f"{busy.what}; waiting for up to {max(1, round(left_s))} s"))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from command_line import TIMEOUT_S, Harness, Outcome, wait_for
 from processes import agents, runs, workers
 
 LEASED = '[devices.leased]\nbackend = "null"\nexclusive = true\n'
-RUNS = 100
+RUNS = 200
 PROFILES = 'settings LIKE \'%"purpose":"profile"%\''
 """Campaigns that are no golden probe."""
 
@@ -77,6 +78,17 @@ def _start(harness: Harness, network: Path, enough: int = 500, device: str = "nu
     return process
 
 
+@contextlib.contextmanager
+def _standing_still(harness: Harness) -> Iterator[None]:
+    """The worker of the running campaign stands still, so that the campaign does not end meanwhile."""
+    (worker,) = workers(harness.runtime)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(worker, signal.SIGCONT)
+
+
 def _end(process: subprocess.Popen[str]) -> Outcome:
     stdout, stderr = process.communicate(timeout=TIMEOUT_S)
     return Outcome(process.returncode, stdout, stderr)
@@ -111,8 +123,8 @@ def test_second_controller_finds_the_device_busy(harness: Harness, small_network
         (each.workspace / "devices.toml").write_text(LEASED)
     first = _start(harness, small_network, device="leased")
     try:
-        outcome = _profile(second, small_network, "leased")
-        assert first.poll() is None
+        with _standing_still(harness):
+            outcome = _profile(second, small_network, "leased")
         outcome.assert_refused(4, mentions=("leased", "--wait"))
         assert not _samples(second)
     finally:
@@ -124,7 +136,8 @@ def test_second_controller_in_the_same_workspace_is_busy(harness: Harness, small
     """A second campaign in the same workspace is refused with exit 4 and does not disturb the first."""
     (harness.workspace / "devices.toml").write_text(LEASED)
     first = _start(harness, small_network, device="leased")
-    _profile(harness, small_network, "leased").assert_refused(4)
+    with _standing_still(harness):
+        _profile(harness, small_network, "leased").assert_refused(4)
     assert _end(first).assert_ok().json["samples"] > 0
     assert harness.query(f"SELECT count(*) FROM campaigns WHERE {PROFILES}") == [(1,)]
 
