@@ -52,37 +52,34 @@ def chain_equations(
     """
     equations: dict[tuple[str, ...], tuple[str, Mapping[str, float]]] = {}
 
-    def add(name: tuple[str, ...], probe: str, *contents: str) -> None:
+    def add_probe(name: tuple[str, ...], probe: str, *contents: str) -> None:
         overhead = dict(zip(COLUMNS, row_of(terms[probe]), strict=True))
         # Two equal chains in a row are twice the same unknown.
         equations[name] = (probe, {**overhead, **Counter(contents)})
 
+    def add(probe: str, null: str, chains: Sequence[ChainProbes], *contents: str) -> None:
+        """Add a window that is named after these chains, and the window without its layers."""
+        front = (f"in front {null}",) if null else ()
+        if front:
+            add_probe((null,), null, *front)
+        add_probe((probe, *(chain.alone for chain in chains)), probe, *front, *contents)
+
     for at, (chain, behind) in enumerate(_with_next(chains)):
         if not is_known(chain, measured):
             continue
-        front = _front(chain.alone_null)
-        if front:
-            add((chain.alone_null,), chain.alone_null, *front)
-        add((chain.alone,), chain.alone, *front, chain_name(chain))
+        add(chain.alone, chain.alone_null, (), chain_name(chain))
         held = chains[at - chain.wider[0] : at + 2 + chain.wider[1]]
         if behind is None or not _meets(chain, held, measured):
             continue
-        front = _front(chain.meeting_null)
-        if front:
-            add((chain.meeting_null,), chain.meeting_null, *front)
         meetings = (meeting_name(one, other) for one, other in itertools.pairwise(held))
-        contents = (*front, *map(chain_name, held), *meetings)
-        add((chain.meeting, chain.alone, behind.alone), chain.meeting, *contents)
+        add(chain.meeting, chain.meeting_null, (chain, behind), *map(chain_name, held), *meetings)
     found = {name for _, amounts in equations.values() for name in amounts}
     for window in long_windows(chains):
         if not window.is_known(measured) or not found.issuperset(window.inside):
             continue
-        front = _front(window.null)
-        if front:
-            add((window.null,), window.null, *front)
         meetings = (meeting_name(one, other) for one, other in itertools.pairwise(window.held))
         parts = (*map(chain_name, window.held), *(name for name in meetings if name in found), *window.inside)
-        add((window.probe, window.held[0].alone), window.probe, *front, *parts, window.reach)
+        add(window.probe, window.null, window.held[:1], *parts, window.reach)
         found.add(window.reach)
     return equations
 
@@ -158,10 +155,6 @@ def _hidden(saved_s: float, loading_s: float) -> float | None:
     if saved_s <= 0 or loading_s <= 0:
         return None
     return min(1.0, saved_s / loading_s) ** 2
-
-
-def _front(null: str) -> tuple[str, ...]:
-    return (f"in front {null}",) if null else ()
 
 
 def _charged(values: Floats, floors: Floats) -> Floats:

@@ -40,12 +40,13 @@ def reach_errors(chains: Sequence[ChainProbes], solution: Solution) -> dict[str,
         if len(held) <= LONGEST_PAIR:
             continue
         inner = held[1:-1]
-        shares[network] = seconds(chain_name(one) for one in inner if id(one) in shown) / seconds(
-            map(chain_name, inner)
-        )
+        whole_s, inner_s = seconds(map(chain_name, held)), seconds(map(chain_name, inner))
+        shown_s = seconds(chain_name(one) for one in inner if id(one) in shown)
+        # Noise may make short chains negative.
+        shares[network] = min(1.0, shown_s / inner_s) if min(shown_s, inner_s, whole_s) > 0 else 0.0
         if shares[network] > 0:
             reach_s = seconds(window.reach for window in windows if window.held[0].network == network)
-            corrected[network] = reach_s / seconds(map(chain_name, held)) / shares[network]
+            corrected[network] = reach_s / whole_s / shares[network]
     usual = math.hypot(*corrected.values()) / math.sqrt(len(corrected)) if corrected else USUAL_REACH
     longest = _of_longest(windows, seconds)
     return {
@@ -62,7 +63,7 @@ def _of_longest(windows: Sequence[LongWindow], seconds: Callable[[Iterable[str]]
         # Windows across others hold each chain twice.
         times = 2 if window.inside else 1
         beyond[window.held[0].network, bool(window.inside)].append((seconds([window.reach]), whole_s / times))
-    return {network: _error_of_sum(found) for (network, _), found in sorted(beyond.items())}
+    return {network: _error_of_sum(found) for (network, _), found in sorted(beyond.items()) if _total_s(found) > 0}
 
 
 def check_residuals(
@@ -120,6 +121,10 @@ def _error_of_sum(windows: Sequence[tuple[float, float]]) -> float:
     Errors of one sign add up over a network, others partly cancel: the larger of their sum and the root of their
     squares counts.
     """
-    differences, times_s = zip(*windows, strict=True)
-    error: float = max(abs(sum(differences)), math.hypot(*differences)) / sum(times_s)
+    differences = [difference_s for difference_s, _ in windows]
+    error: float = max(abs(sum(differences)), math.hypot(*differences)) / _total_s(windows)
     return error
+
+
+def _total_s(windows: Sequence[tuple[float, float]]) -> float:
+    return sum(time_s for _, time_s in windows)

@@ -298,6 +298,19 @@ def test_long_windows_are_charged_to_their_chains() -> None:
     assert reach_errors(chains[:2], solution) == {}
 
 
+def test_chains_without_latency_leave_the_usual_error() -> None:
+    """Chains that noise makes zero or negative say nothing of sums: the usual error counts."""
+    chains, _ = described(7)
+    windows = ["check 0", "check 3", "across 0"]
+    seen = {f"alone {at}": -1e-6 * (at % 2) for at in range(7)} | dict.fromkeys(windows, 0.0)
+    equations = chain_equations(chains, {name: OverheadTerms() for name in seen}, seen).values()
+    signed = {name for _, amounts in equations for name in amounts if name.startswith(SIGNED)}
+    held = [
+        Equation({k: v for k, v in amounts.items() if k not in COLUMNS}, seen[one], 1e-9) for one, amounts in equations
+    ]
+    assert reach_errors(chains, solve(held, signed)) == {"n": USUAL_REACH}
+
+
 @pytest.mark.parametrize(
     ("weight_bytes", "values_us"),
     [
