@@ -80,6 +80,7 @@ class _Effort:
     plans: int
     finer: int
     turns: Turns = _TWO_TURNS
+    modes: tuple[HaloMode, ...] = ()
 
 
 _QUICK = _Effort(stages=3, tiles=32, plans=1, finer=0)
@@ -118,7 +119,7 @@ class ChainSearch:
                 problem = error
         if problem is not None and not found:
             raise problem
-        return tuple(min(each, key=lambda estimate: estimate.predicted_ps) for each in zip(*found, strict=True))
+        return tuple(min(each, key=lambda estimate: estimate.cost_ps) for each in zip(*found, strict=True))
 
     def _swept(
         self, parts: tuple[HardwareLayer, ...], chain: Chain, room: Room, assumptions: Sequence[Assumption]
@@ -277,6 +278,10 @@ class ChainSearch:
         if len(chain.layers) == 1 and is_windowed(chain.layers[0]) and found[0].passes >= _MANY_PASSES:
             with contextlib.suppress(DoesNotFit):  # larger tiles, loaded between computations, fetch less halo
                 found += self._fitting(candidates[: first + 1], first, chain, room, replace(effort, turns=_ONE_TURN))[1]
+        finer = candidates[first + 1 :]
+        if finer and self._options.halo == "auto" and _computes_halo_again(found[0]):
+            with contextlib.suppress(DoesNotFit, NotTileable):  # smaller tiles leave room for the halo
+                found += self._fitting(finer, 0, chain, room, replace(effort, modes=_RETAIN))[1]
         if found[0].passes > 1 and not found[0].overlaps and self._uses_both_units(found[0]):
             with contextlib.suppress(DoesNotFit):  # smaller tiles, so that MFU and VFU work on different ones
                 found += self._fitting(candidates[first:], 0, chain, room, _overlapping(effort))[1]
@@ -312,7 +317,7 @@ class ChainSearch:
         """Return plans of a chain cut in one way, one for each halo mode that fits; raises DoesNotFit."""
         found: list[ChainPlan] = []
         problem: DoesNotFit | None = None
-        for modes in self._halo_modes(len(cuts)):
+        for modes in [effort.modes * len(cuts)] if effort.modes else self._halo_modes(len(cuts)):
             cut = tuple(replace(item, mode=mode) for item, mode in zip(cuts, modes, strict=True))
             try:
                 found.append(self._planned(chain, cut, room, effort.turns))
@@ -358,6 +363,10 @@ def _is_faster(parts: QueueTimes, whole: QueueTimes) -> bool:
     return busy and _DOUBT * parts.together_ps < whole.together_ps
 
 
+def _computes_halo_again(plan: ChainPlan) -> bool:
+    return any(cut.mode == "recompute" for cut in plan.geometry.cuts)
+
+
 def _overlapping(effort: _Effort) -> _Effort:
     """Return the same effort for plans in which MFU and VFU work on different passes."""
     return replace(effort, turns=replace(effort.turns, between=2))
@@ -388,7 +397,7 @@ def _label(plan: ChainPlan) -> str:
     parts = [f"{plan.passes} passes" if plan.passes > 1 else "one pass"]
     if plan.slabs:
         parts.append("halo retained")
-    elif plan.passes > 1 and any(cut.mode == "recompute" for cut in plan.geometry.cuts):
+    elif plan.passes > 1 and _computes_halo_again(plan):
         parts.append("halo fetched again" if len(plan.layers) == 1 else "halo recomputed")
     if any(not weights.resident for weights in plan.weights.values()):
         parts.append("weights streamed" if plan.passes == 1 else "features resident, weights streamed")
