@@ -30,6 +30,7 @@ from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
 )
 from device_agents.emulated_npu.compiler.planning.chains.tiling import (
     Chain,
+    Cut,
     DividesParts,
     HaloMode,
     NotTileable,
@@ -318,7 +319,7 @@ class ChainSearch:
         found: list[ChainPlan] = []
         problem: DoesNotFit | None = None
         for modes in [effort.modes * len(cuts)] if effort.modes else self._halo_modes(len(cuts)):
-            cut = tuple(replace(item, mode=mode) for item, mode in zip(cuts, modes, strict=True))
+            cut = tuple([Cut(item.axis, item.size, mode) for item, mode in zip(cuts, modes, strict=True)])
             try:
                 found.append(self._planned(chain, cut, room, effort.turns))
             except DoesNotFit as error:
