@@ -30,7 +30,6 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     is_empty,
     read_axis,
     read_region,
-    size_of,
     union,
     whole,
 )

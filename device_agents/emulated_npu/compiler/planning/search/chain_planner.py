@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -211,7 +210,9 @@ class Planner:
             nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
             halo_bytes = max(plan.halo_bytes for plan in chosen.chains)
             room_bytes = min(room.nb_bytes for room in self._rooms)
-            return (ChainEstimate(chosen.predicted_ps, chosen.predicted_ps, nb_bytes, halo_bytes, room_bytes),) * len(ASSUMPTIONS)
+            return (ChainEstimate(chosen.predicted_ps, chosen.predicted_ps, nb_bytes, halo_bytes, room_bytes),) * len(
+                ASSUMPTIONS
+            )
         return tuple(min(each, key=lambda estimate: estimate.cost_ps) for each in zip(*found, strict=True))
 
     def _assumptions(self, start: int, end: int) -> tuple[Assumption, ...]:

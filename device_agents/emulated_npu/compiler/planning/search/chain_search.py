@@ -43,7 +43,9 @@ from device_agents.emulated_npu.compiler.planning.search.choices import (
     Assumption,
     ChainEstimate,
     Way,
+    computes_halo_again,
     estimate_of,
+    label_of,
 )
 from device_agents.emulated_npu.compiler.planning.search.cuts import (
     CutCandidates,
@@ -149,7 +151,7 @@ class ChainSearch:
                 raise
             return
         for each in whole:
-            yield Way(_label(each.plan), (each,), room)
+            yield Way(label_of(each.plan), (each,), room)
 
     def _residency(self, layer: HardwareLayer) -> ResidencyChoice:
         """Return what stays on chip, "auto" for whichever is faster."""
@@ -280,7 +282,7 @@ class ChainSearch:
             with contextlib.suppress(DoesNotFit):  # larger tiles, loaded between computations, fetch less halo
                 found += self._fitting(candidates[: first + 1], first, chain, room, replace(effort, turns=_ONE_TURN))[1]
         finer = candidates[first + 1 :]
-        if finer and self._options.halo == "auto" and _computes_halo_again(found[0]):
+        if finer and self._options.halo == "auto" and computes_halo_again(found[0]):
             with contextlib.suppress(DoesNotFit, NotTileable):  # smaller tiles leave room for the halo
                 found += self._fitting(finer, 0, chain, room, replace(effort, modes=_RETAIN))[1]
         if found[0].passes > 1 and not found[0].overlaps and self._uses_both_units(found[0]):
@@ -364,10 +366,6 @@ def _is_faster(parts: QueueTimes, whole: QueueTimes) -> bool:
     return busy and _DOUBT * parts.together_ps < whole.together_ps
 
 
-def _computes_halo_again(plan: ChainPlan) -> bool:
-    return any(cut.mode == "recompute" for cut in plan.geometry.cuts)
-
-
 def _overlapping(effort: _Effort) -> _Effort:
     """Return the same effort for plans in which MFU and VFU work on different passes."""
     return replace(effort, turns=replace(effort.turns, between=2))
@@ -392,16 +390,3 @@ def _keeps_parts(chain: Chain, cuts: Cuts) -> bool:
     except NotTileable:
         return False
     return True
-
-
-def _label(plan: ChainPlan) -> str:
-    parts = [f"{plan.passes} passes" if plan.passes > 1 else "one pass"]
-    if plan.slabs:
-        parts.append("halo retained")
-    elif plan.passes > 1 and _computes_halo_again(plan):
-        parts.append("halo fetched again" if len(plan.layers) == 1 else "halo recomputed")
-    if any(not weights.resident for weights in plan.weights.values()):
-        parts.append("weights streamed" if plan.passes == 1 else "features resident, weights streamed")
-    elif plan.weights and plan.passes > 1:
-        parts.append("weights resident")
-    return ", ".join(parts)

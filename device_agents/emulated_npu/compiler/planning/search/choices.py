@@ -115,3 +115,22 @@ def estimate_of(chains: Sequence[TimedPlan], room: Room, assumption: Assumption)
     nb_bytes, halo_bytes = max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)
     predicted_ps, cost_ps = assumption.predicted_ps(times), assumption.cost_ps(times)
     return ChainEstimate(predicted_ps, cost_ps, nb_bytes, halo_bytes, room.nb_bytes)
+
+
+def computes_halo_again(plan: ChainPlan) -> bool:
+    """Return whether passes compute or fetch the halo of the pass before them again."""
+    return any(cut.mode == "recompute" for cut in plan.geometry.cuts)
+
+
+def label_of(plan: ChainPlan) -> str:
+    """Return how a chain runs, in words."""
+    parts = [f"{plan.passes} passes" if plan.passes > 1 else "one pass"]
+    if plan.slabs:
+        parts.append("halo retained")
+    elif plan.passes > 1 and computes_halo_again(plan):
+        parts.append("halo fetched again" if len(plan.layers) == 1 else "halo recomputed")
+    if any(not weights.resident for weights in plan.weights.values()):
+        parts.append("weights streamed" if plan.passes == 1 else "features resident, weights streamed")
+    elif plan.weights and plan.passes > 1:
+        parts.append("weights resident")
+    return ", ".join(parts)

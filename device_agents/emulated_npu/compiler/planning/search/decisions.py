@@ -67,8 +67,8 @@ def decide_chains(
 def _decided(planner: Planner, assumptions: Sequence[int], options: Options) -> list[tuple[Decision, ...]]:
     """Return the best chains under each of some assumptions; raises DoesNotFit.
 
-    The halo buffer takes room from all chains. The sizes that are tried are those that chains request which have all the
-    room, a quarter of the largest, and none.
+    The halo buffer takes room from all chains. Its size is what chains with all the room request, a quarter of the
+    largest request, or zero.
     """
     if options.chains == "whole":
         return [(planner.whole(),)]
