@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -112,6 +113,16 @@ class Planner:
         for end in range(1, len(self._graph.layers) + 1):
             best.append(self._cheapest(end, best))
         return best[-1]
+
+    def outlined(self, ends: Sequence[int]) -> ChainOutline:
+        """Return the outline of chains with these ends in the room of this planner; raises DoesNotFit."""
+        result = ChainOutline(0, 0, (0,))
+        for start, end in itertools.pairwise(ends):
+            estimate = self._estimated(start, end)
+            if estimate is None:
+                raise DoesNotFit(f"{self._graph.layers[end - 1].name} does not fit in the chain that ends there")
+            result = result.extended(estimate, end)
+        return result
 
     def estimated_ps(self, start: int, end: int) -> int | None:
         """Return the predicted time of layers [start, end) as one chain; None if they cannot be one, or do not fit."""

@@ -73,25 +73,34 @@ def _decided(planner: Planner, assumptions: Sequence[int], options: Options) -> 
     if options.chains == "whole":
         return [(planner.whole(),)]
     assumed = [planner.assuming(place) for place in assumptions]
-    requested = [one.outline().halo_bytes for one in assumed]
+    free = [one.outline() for one in assumed]
+    requested = [outline.halo_bytes for outline in free]
     sizes = tuple(dict.fromkeys((*requested, aligned(max(requested) // 4), 0)))
-    return [_cheapest(one, sizes) for one in assumed]
+    return [_cheapest(one, outline.ends, sizes) for one, outline in zip(assumed, free, strict=True)]
 
 
-def _cheapest(planner: Planner, halo_sizes: Sequence[int]) -> tuple[Decision, ...]:
+def _cheapest(planner: Planner, ends: Sequence[int], halo_sizes: Sequence[int]) -> tuple[Decision, ...]:
     """Return the chains that cost least with one of some sizes of the halo buffer; raises DoesNotFit if none fits."""
     found: list[tuple[ChainOutline, Planner]] = []
-    problem: DoesNotFit | None = None
+    problems: list[DoesNotFit] = []
     for size in halo_sizes:
         smaller = planner.within(size)
         try:
-            found.append((smaller.outline(), smaller))
+            found.append((_outline(smaller, ends), smaller))
         except DoesNotFit as error:
-            problem = problem or error
+            problems.append(error)
     if not found:
-        raise problem or DoesNotFit("There is no room for a halo buffer")
+        raise problems[0]
     outline, chosen = min(found, key=lambda pair: pair[0].cost_ps)
     return tuple(chosen.decide(start, end) for start, end in itertools.pairwise(outline.ends))
+
+
+def _outline(planner: Planner, ends: Sequence[int]) -> ChainOutline:
+    """Return the outline that costs least, or that of chains with these ends: their layers may not fit alone."""
+    try:
+        return planner.outline()
+    except DoesNotFit:
+        return planner.outlined(ends)
 
 
 def rooms_of(machine: Machine) -> tuple[Room, ...]:
