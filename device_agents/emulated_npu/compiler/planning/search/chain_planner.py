@@ -135,7 +135,7 @@ class Planner:
             self._ways[start, end] = self._all_ways(self._chain(start, end))
         assumption = self._assumptions(start, end)[self._assumed]
         ways = [way for way in self._ways[start, end] if assumption.trusting or not way.doubtful]
-        choices = sorted((way.chosen(assumption) for way in ways), key=lambda choice: choice.predicted_ps)
+        choices = sorted((way.chosen(assumption) for way in ways), key=lambda choice: choice.cost_ps)
         chosen = _with_fewest_passes(choices) if self._machine.vfu_queue_depth and choices[0].overlaps else choices[0]
         others = tuple(choice for choice in choices if choice is not chosen)
         return Decision(start, end, chosen, others, self._singly_ps(start, end))
@@ -221,7 +221,7 @@ class Planner:
             nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
             halo_bytes = max(plan.halo_bytes for plan in chosen.chains)
             room_bytes = min(room.nb_bytes for room in self._rooms)
-            return (ChainEstimate(chosen.predicted_ps, chosen.predicted_ps, nb_bytes, halo_bytes, room_bytes),) * len(
+            return (ChainEstimate(chosen.predicted_ps, chosen.cost_ps, nb_bytes, halo_bytes, room_bytes),) * len(
                 ASSUMPTIONS
             )
         return tuple(min(each, key=lambda estimate: estimate.cost_ps) for each in zip(*found, strict=True))
@@ -278,9 +278,9 @@ class Planner:
 
 
 def _with_fewest_passes(choices: Sequence[Choice]) -> Choice:
-    """Return the choice with the fewest passes of those that hardly take longer than the first, the fastest.
+    """Return the choice with the fewest passes of those that hardly cost more than the first, the best.
 
     Where MFU and VFU work on different passes, one waits for the other in every pass: predictions do not know of that.
     """
-    close = [choice for choice in choices if choice.predicted_ps <= _CLOSE * choices[0].predicted_ps]
+    close = [choice for choice in choices if choice.cost_ps <= _CLOSE * choices[0].cost_ps]
     return min(close, key=lambda choice: choice.passes)

@@ -68,17 +68,18 @@ class Way:
 
     def chosen(self, assumption: Assumption) -> Choice:
         """Return the choice that it is under an assumption."""
-        predicted_ps = estimate_of(self.timed, self.room, assumption).predicted_ps
-        return Choice(self.label, tuple(each.plan for each in self.timed), predicted_ps)
+        estimate = estimate_of(self.timed, self.room, assumption)
+        return Choice(self.label, tuple(each.plan for each in self.timed), estimate.predicted_ps, estimate.cost_ps)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to run some layers, as one chain or several in sequence, with its predicted time."""
+    """A way to run some layers, as one chain or several in sequence, with its predicted time and its cost."""
 
     label: str
     chains: tuple[ChainPlan, ...]
     predicted_ps: int
+    cost_ps: int
 
     @property
     def passes(self) -> int:
