@@ -19,7 +19,9 @@ SHAPE = (2, 3)
 OPSETS = (11, 13, 17)
 
 
-def body_of(nodes: list[NodeProto], states: list[str], results: list[str], rank: int = 0, label: str = "") -> GraphProto:
+def body_of(
+    nodes: list[NodeProto], states: list[str], results: list[str], rank: int = 0, label: str = ""
+) -> GraphProto:
     """Return the body of a Loop: `states` are those that it reads, `results` all that it writes but the condition.
 
     `label` begins the names of its number and its conditions.
@@ -65,8 +67,13 @@ def looping_models(draw: st.DrawFn) -> ModelProto:
     limit = "times" if stop is None or draw(st.booleans()) else ""
     nodes = [
         helper.make_node("Abs", ["x"], ["h"]),
-        helper.make_node("Loop", [limit, "", *["h", "x"][: len(states)]], results, "loop",
-                         body=body_of(steps, states, [*written, *rows], rank)),
+        helper.make_node(
+            "Loop",
+            [limit, "", *["h", "x"][: len(states)]],
+            results,
+            "loop",
+            body=body_of(steps, states, [*written, *rows], rank),
+        ),
         *(helper.make_node("Neg", [name], [f"y{at}"]) for at, name in enumerate(results)),
     ]
     constants: dict[str, Any] = {"times": np.array(times), "twice": np.array(2), "stop": np.array([stop or 0])}
@@ -80,7 +87,7 @@ def looping_models(draw: st.DrawFn) -> ModelProto:
 def test_iterations_have_the_values_of_the_loop(model: ModelProto) -> None:
     """The iterations of a Loop give the values that ONNX Runtime computes from the Loop."""
     network = prepared(model)
-    assert not {"Loop"} & {node.op for node in network.nodes}
+    assert "Loop" not in {node.op for node in network.nodes}
     inputs, outputs = run_assembled(assemble_network(network))
     expected = run_plain(model, dict(zip(network.inputs, inputs, strict=True)), network.outputs)
     for name, value in zip(network.outputs, outputs, strict=True):
@@ -89,10 +96,16 @@ def test_iterations_have_the_values_of_the_loop(model: ModelProto) -> None:
 
 def looping(condition: str, times: int) -> ModelProto:
     """Return a model of one Loop that adds its input, and goes on while the tensor `condition` of its body is true."""
-    body = body_of([helper.make_node("Add", ["one", "x"], ["new"]), helper.make_node("Identity", [condition], ["again"])],
-                   ["one"], ["new"])
-    nodes = [helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0), helper.make_node("Cast", ["most"], ["any"], to=9),
-             helper.make_node("Loop", ["times", "", "x"], ["y"], "sum", body=body)]
+    body = body_of(
+        [helper.make_node("Add", ["one", "x"], ["new"]), helper.make_node("Identity", [condition], ["again"])],
+        ["one"],
+        ["new"],
+    )
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["any"], to=9),
+        helper.make_node("Loop", ["times", "", "x"], ["y"], "sum", body=body),
+    ]
     return model_of(nodes, {"x": SHAPE}, constants={"times": np.array(times)})
 
 
