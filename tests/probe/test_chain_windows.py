@@ -379,7 +379,7 @@ def test_chains_of_a_part_leave_other_nodes_out() -> None:
 
 
 def test_long_networks_are_checked_in_long_windows(tmp_path: Path) -> None:
-    """Windows of about four groups tile a network, each with one across it and the next; longer or short ones replace torn."""
+    """Windows of about four groups tile a network, each with one across it and the next; others replace torn ones."""
     network = load_network(str(build_network(tmp_path / "long.onnx", widths=(8,) * 7)))
     layers = cut(network, ())
     graph = _chained(*({index} for index in range(len(layers))))
