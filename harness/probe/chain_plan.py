@@ -224,7 +224,8 @@ def _checks(
 
 def _is_check(groups: slice, count: int) -> bool:
     """Return whether a window of so many groups shows more than pairs do, and is not the whole network."""
-    return CHECKED <= groups.stop - groups.start <= min(MOST_CHECKED, count - 1)
+    size: int = groups.stop - groups.start
+    return CHECKED <= size <= min(MOST_CHECKED, count - 1)
 
 
 def _wider(
