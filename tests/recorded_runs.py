@@ -22,7 +22,7 @@ _APART_S = 0.1
 """Reports of one phase that come sooner are not recorded."""
 _SHOWN_S = 1.0
 """What a line shows at least, and therefore how far off it may be."""
-_MOMENTS = 1000
+_MOMENTS = 300
 Event = tuple[float, str, float | None, float | None]
 
 

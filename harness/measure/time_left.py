@@ -139,14 +139,12 @@ def _for_work_of(earlier: Run, present: Run) -> dict[str, float]:
 def earlier_runs(command: str) -> tuple[Run, ...]:
     """Return the newest runs of a command that the cache holds.
 
-    Before the first one, return the run that the package holds of it, or else those on other devices.
+    Before the first one, return the run that the package holds of its first words, or else those on other devices.
     """
-    kept = _kept_runs(command)
-    if kept:
-        return kept
-    usual, kind = _usual_runs(), command.partition(" ")[0]
-    alike = tuple(run for name, run in usual.items() if name.partition(" ")[0] == kind)
-    return (usual[command],) if command in usual else alike
+    usual = _usual_runs()
+    same = tuple(run for name, run in usual.items() if f"{command} ".startswith(f"{name} "))
+    alike = tuple(run for name, run in usual.items() if name.split()[0] == command.partition(" ")[0])
+    return _kept_runs(command) or same or alike
 
 
 def _kept_runs(command: str) -> tuple[Run, ...]:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class ReportSource:
     """The words of the command that writes a report, its networks, those it could not use, and the table's samples.
 
-    `networks` are those of the estimates, in the same order; without them the report has no graphs. `dims` are the values
-    of symbolic dimensions.
+    `networks` are those of the estimates, in the same order; without them the report has no graphs. `dims` are
+    the values of symbolic dimensions.
     """
 
     command: Sequence[str] = ()

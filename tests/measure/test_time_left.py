@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -137,7 +138,7 @@ def test_the_newest_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_first_run_is_foretold_by_one_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before its first run, a command on a built-in device has one earlier run, on another device those of all."""
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
-    (here,), everywhere = earlier_runs("profile npu01"), earlier_runs("profile board")
+    (here,), everywhere = earlier_runs("profile npu01 a.onnx"), earlier_runs("profile board")
     assert "cutting chains" in {one.name for one in here}
     assert len(everywhere) > 1
     assert here in everywhere
@@ -145,11 +146,15 @@ def test_the_first_run_is_foretold_by_one_of_the_package(tmp_path: Path, monkeyp
     assert [run[0].seconds for run in earlier_runs("profile npu01")] == [3.0]
 
 
-@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.json")), ids=lambda path: path.stem)
-def test_recorded_commands_are_foretold(path: Path) -> None:
-    """After the first tenth, the time left is within a factor of two for most of a run, the first one included."""
-    usual, *runs = read_runs(path)
-    for number, one in enumerate(runs):
-        first, later = ([usual.run], [before.run for before in (usual, *runs[:number])])
-        assert one.within_a_factor_of_two(first) >= 0.8
-        assert one.within_a_factor_of_two(later) >= 0.8
+@pytest.mark.parametrize("is_first", [True, False])
+def test_recorded_commands_are_foretold(is_first: bool) -> None:
+    """After the first tenth, the time left is within a factor of two for 90 % of a run, the median of recorded ones."""
+    found = {}
+    for path in sorted(RECORDED.glob("*.json")):
+        runs = read_runs(path)
+        for number in range(1, len(runs)):
+            earlier = [one.run for one in (runs[:1] if is_first else runs[:number])]
+            found[path.stem, number] = runs[number].within_a_factor_of_two(earlier)
+    assert len(found) > 20
+    assert statistics.median(found.values()) >= 0.9, found
+    assert statistics.mean(found.values()) >= 0.85, found
