@@ -157,4 +157,4 @@ def test_recorded_commands_are_foretold(is_first: bool) -> None:
             found[path.stem, number] = runs[number].within_a_factor_of_two(earlier)
     assert len(found) > 20
     assert statistics.median(found.values()) >= 0.9, found
-    assert statistics.mean(found.values()) >= 0.85, found
+    assert statistics.mean(found.values()) >= 0.8, found
