@@ -98,7 +98,7 @@ def test_a_file_is_read_whatever_its_separators_and_line_ends(harness: Harness) 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "no column"),
+        (b"", "no header"),
         (b"\xff\xfe\x00", "UTF-8"),
         (b"kind,n,n\n", "twice"),
         (b"kind,n,c,h,w,k,size,strides,ms\n", "Did you mean stride"),
