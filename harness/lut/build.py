@@ -27,7 +27,7 @@ from harness.lut.table_files import publish
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.noise.campaign_noise import judge_campaign, reference_s, repeatability_of
-from harness.measure.progress import DONE, Observer, Progress, begin, ignore, steps_of
+from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.probe.probe_plan import LayerProbes
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
@@ -83,9 +83,10 @@ def _read(
     journal: Journal, campaigns: Sequence[Campaign], method: LatencyMethod, observe: Observer
 ) -> list[CampaignSource]:
     journal.require_unaltered([*(one.id for one in campaigns), *journal.lost()])
-    sources, probes = [], sum(len(journal.probes(one.id)) for one in campaigns)
+    probes = [len(journal.probes(one.id)) for one in campaigns]
+    sources, step = [], steps_of(observe, "fitting layers", probes)
     for number, campaign in enumerate(campaigns):
-        observe(Progress("fitting layers", number, len(campaigns), unit="campaign", work=probes))
+        step(number, len(campaigns))
         sources.append(CampaignSource.read(journal, campaign, method))
     return sources
 
