@@ -191,7 +191,7 @@ def _check_rules(folder: Path, rules: Sequence[FusionRule]) -> None:
     patterns = {rule.pattern for rule in rules}
     if len(patterns) < len(rules):
         raise _corrupt(folder, "it has a fusion rule twice")
-    if sum(1 for rule in rules if not rule.exact_groups) > MAX_RULES:
+    if sum(1 for rule in rules if rule.exact_groups is None) > MAX_RULES:
         raise _corrupt(folder, f"it has more than {MAX_RULES:,} fusion rules")
     for rule in rules:
         try:
