@@ -49,7 +49,7 @@ def read_large(path: Path, limit_bytes: int) -> memoryview:
         size = os.fstat(file.fileno()).st_size
         if size > limit_bytes:
             raise OSError(0, f"larger than {limit_bytes:,} bytes")
-        return memoryview(np.fromfile(file, np.uint8, size))
+        return np.fromfile(file, np.uint8, size).data
 
 
 def read_rest(file: io.BufferedReader, limit_bytes: int) -> bytes:
