@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
 from harness.latency.method_names import COMPARISON_METHODS, LatencyMethod
@@ -16,11 +17,9 @@ from harness.latency.overhead import Overhead, OverheadModel
 from harness.lut.chain_rows import ChainRow
 from harness.lut.error_correlations import Correlations, unpack, variance
 from harness.lut.neighbourhoods import Neighbourhoods
-from harness.measure.core_caches import core_cache_bytes
+from harness.measure.core_caches import cold_shares, core_cache_bytes
 from harness.measure.summary import Z_95
 from harness.network.fusion.fusion_rules import FusionRule
-from harness.network.keyed_network import KeyedNetwork
-from harness.network.network import Network
 from harness.notebook import frame, html_table
 
 if TYPE_CHECKING:
@@ -204,10 +203,13 @@ class Lut:
 
         return Predictor(self.predictor)
 
-    def runs_warm(self, network: Network | KeyedNetwork) -> bool:
-        """Return whether a network finds its weights in the caches of the table's device."""
+    def cold_share(self, weight_bytes: int) -> float:
+        """Return the share of a network's weights that it does not find in the caches of the table's device.
+
+        It is 0 if all weights fit, and 1 on a device whose latency does not depend on caches.
+        """
         cache_bytes = core_cache_bytes(self.clock, self.fingerprint)
-        return cache_bytes is not None and network.runs_from_caches(cache_bytes)
+        return 1.0 if cache_bytes is None else float(cold_shares(np.array(weight_bytes), cache_bytes))
 
     def find(self, key: str, contexts: Sequence[str]) -> Entry | None:
         """Return the entry of a layer in the first of these contexts that the table holds, else in another one.

@@ -29,12 +29,12 @@ _CONVOLUTIONS = (
     *((channels, 4) for channels in (64, 32, 12)),
 )
 """Channels and groups: dense, depthwise and grouped, with channels that fill vectors of 16, of 8, or none."""
-_ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Swish")
+_ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "GatedHardSwish", "Swish")
 _SCALES = (("scale",), ("shift",), ("scale", "shift"), ("BatchNormalization",))
 _BEHIND = (
     *((one,) for one in _ACTIVATIONS),
     *_SCALES,
-    *((*scale, one) for scale, one in itertools.product(_SCALES, ("Relu", "Relu6", "HardSwish", "Swish"))),
+    *((*scale, one) for scale, one in itertools.product(_SCALES, ("Relu", "Relu6", "HardSwish", "GatedHardSwish", "Swish"))),
     *((*scale, "residual", *last) for scale, last in itertools.product(((), ("BatchNormalization",)), ((), ("Relu",)))),
     ("Relu", "residual"),
 )
@@ -48,7 +48,15 @@ _AROUND_PRODUCTS = (
     ("MatMul", "Reshape", "Squeeze"),
     ("MatMul", "Reshape", "Unsqueeze"),
     ("MatMul", "Unsqueeze", "Squeeze"),
+    ("MatMul", "bias", "Reshape"),
+    *(("Gemm", one) for one in ("Relu", "Tanh")),
+    ("product", "Div"),
+    ("decomposed",),
+    ("residual", "decomposed"),
+    ("residual", "LayerNormalization"),
 )
+"""Operators one behind the other; `product` is one of two activations, `decomposed` a LayerNormalization of older
+exporters."""
 
 
 _CANCELLING = ("transposed.last", "transposed.first")
@@ -200,12 +208,23 @@ def _transposed(parts: Parts) -> None:
 def _product(parts: Parts, name: str, around: Sequence[str]) -> None:
     """Add operators around a matrix product, between an element-wise operator and another product."""
     rows, depth = _ROWS, _DEPTH
-    shape: tuple[int, ...] = (1, depth, rows) if around[0] == "Transpose" else (1, rows, depth)
+    shape: tuple[int, ...] = {"Transpose": (1, depth, rows), "Gemm": (rows, depth)}.get(around[0], (1, rows, depth))
     tensor = parts.node("Abs", f"{name}.source", [parts.input(f"{name}.input", shape)])
     for at, kind in enumerate(around):
         label = f"{name}:{at}"
-        if kind == "MatMul":
+        if kind in ("MatMul", "Gemm"):
             tensor = parts.node(kind, label, [tensor, parts.weight(f"{label}.weight", (depth, depth))])
+        elif kind in ("product", "residual"):
+            own = (1, depth, depth) if kind == "product" else shape
+            other = parts.node("Abs", f"{name}.other", [parts.input(f"{name}.other.input", own)])
+            tensor = parts.node("MatMul" if kind == "product" else "Add", label, [tensor, other])
+        elif kind == "Div":
+            tensor = parts.node(kind, label, [tensor, parts.scalar(f"{label}.value", 8.0)])
+        elif kind == "decomposed":
+            tensor = parts.layer_normalisation(label, tensor, depth)
+        elif kind == "LayerNormalization":
+            weights = [parts.weight(f"{label}.{one}", (depth,)) for one in ("weight", "bias")]
+            tensor = parts.node(kind, label, [tensor, *weights], axis=-1)
         elif kind == "Transpose":
             tensor = parts.node(kind, label, [tensor], perm=[0, 2, 1])
             shape = (shape[0], shape[2], shape[1])
