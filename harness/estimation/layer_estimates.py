@@ -86,9 +86,7 @@ class LayerSum:
         return LayerSum(tuple(_mixed(one, other, share) for one, other in pairs), mean_s, variance_s2)
 
 
-def mixture(
-    share: _Values, warm: tuple[_Values, _Values], cold: tuple[_Values, _Values]
-) -> tuple[_Values, _Values]:
+def mixture(share: _Values, warm: tuple[_Values, _Values], cold: tuple[_Values, _Values]) -> tuple[_Values, _Values]:
     """Return mean and variance of what is cold with probability `share`, from means and variances of both states."""
     (warm_s, warm_s2), (cold_s, cold_s2) = warm, cold
     apart_s = cold_s - warm_s

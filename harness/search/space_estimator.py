@@ -141,9 +141,12 @@ class SpaceEstimator:
         found = [one.coverage.sums(choices) for one in self.tables]
         return found[0] if self.weights is None else np.where(self.weights.cold_shares(choices) > MOSTLY, *found[::-1])
 
+    def _sums(self, choices: Choices) -> list[Floats]:
+        """Return the sums of the layers' latencies from each table."""
+        return [np.asarray(one.latencies.sums(choices), np.float64) for one in self.tables]
+
     def _latency_s(self, choices: Choices) -> Floats:
-        layers_s: Floats
-        layers_s, *cold_s = (one.latencies.sums(choices) for one in self.tables)
+        layers_s, *cold_s = self._sums(choices)
         if self.weights is not None:
             layers_s += self.weights.cold_shares(choices) * (cold_s[0] - layers_s)
         np.maximum(layers_s, 0.0, out=layers_s)
@@ -151,10 +154,10 @@ class SpaceEstimator:
         return layers_s
 
     def _interval_s(self, choices: Choices) -> tuple[Floats, Floats, Floats]:
-        states = [(one.latencies.sums(choices), one.variances.sums(choices)) for one in self.tables]
-        layers_s, variance_s2 = states[0]
+        variances_s2 = (one.variances.sums(choices) for one in self.tables)
+        (layers_s, variance_s2), *cold = zip(self._sums(choices), variances_s2, strict=True)
         if self.weights is not None:
-            layers_s, variance_s2 = mixture(self.weights.cold_shares(choices), *states)
+            layers_s, variance_s2 = mixture(self.weights.cold_shares(choices), (layers_s, variance_s2), cold[0])
         latency_s = self.overhead_s + np.maximum(layers_s, 0.0)
         variance_s2 = np.maximum(variance_s2, 0.0)
         variance_s2 += self.overhead_variance_s2

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic_tables import table_of
 
 from benchmarks.search.mobile_space import mobile_space
 from harness.estimation.layer_estimates import LayerSum, look_up, mixture, sum_of_layers
@@ -15,7 +16,6 @@ from harness.measure.core_caches import cold_shares
 from harness.network.keyed_network import keyed
 from harness.network.network import HELD_CACHES
 from harness.search.search_space import SearchSpace
-from synthetic_tables import table_of
 
 CACHE = 1 << 20
 SECONDS = st.floats(1e-6, 1.0)
