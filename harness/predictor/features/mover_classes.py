@@ -26,10 +26,14 @@ _SIGMOIDS = frozenset(
 _CURVES = _SIGMOIDS | {"Exp", "Log", "Pow", "Sin", "Cos", "Tan", "Atan", "Asin", "Acos", "Sinh", "Cosh"}
 _SOFTMAX = frozenset({"Softmax", "Softmax-12", "LogSoftmax", "LogSoftmax-12"})
 _MOMENTS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"})
-_ORDERS = frozenset({"Transpose", "Permute", "DepthToSpace", "SpaceToDepth"})
 INTERPOLATE = "Interpolate"
 """The name of an operator of `SCALING` that computes pixels instead of repeating them."""
-SCALING = frozenset({"Resize", "Upsample", INTERPOLATE})
+SCALING = frozenset({"Resize", "Upsample"})
+_COPYING = {
+    "interpolate": frozenset({INTERPOLATE}),
+    "scale": SCALING,
+    "order": frozenset({"Transpose", "Permute", "DepthToSpace", "SpaceToDepth"}),
+}
 _ORDINARY = ("float32", "int64", "int32", "bool")
 
 
@@ -52,7 +56,7 @@ def _group_and_kind(names: frozenset[str]) -> tuple[str, str]:
     if not computing:
         return "view", ""
     if computing <= COPIES | {"Permute", INTERPOLATE}:
-        return "copy", "scale" if computing & SCALING else "order" if computing & _ORDERS else "rows"
+        return "copy", next((kind for kind, operators in _COPYING.items() if computing & operators), "rows")
     computing -= COPIES
     if computing & (_SOFTMAX | _MOMENTS | {"LRN"}):
         return "norm", "softmax" if computing & _SOFTMAX else "moments" if computing & _MOMENTS else "LRN"
