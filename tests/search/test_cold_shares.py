@@ -55,3 +55,13 @@ def test_a_network_is_mixed_by_the_share_of_its_weights_in_memory() -> None:
         assert found == pytest.approx(share, abs=0.01)
         expected_s = (1.0 - found) * warm.latency_s + found * cold.latency_s
         assert sum_of_layers(network, own).latency_s == pytest.approx(expected_s, rel=1e-9)
+
+
+def test_warm_layers_are_not_predicted_from_those_of_one_small_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a table has few warm layers, each network whose weights do not all fit is cold."""
+    table = table_of(SearchSpace.read(mobile_space((8, 16), edge=16, blocks=1)), "plain")
+    held_bytes = HELD_CACHES * int(table.fingerprint["core_cache_bytes"])
+    sizes = np.array([1, held_bytes, held_bytes + 1, 2 * held_bytes])
+    assert table.cold_shares(sizes) == pytest.approx([0.0, 0.0, 0.0, 0.5], abs=0.01)
+    monkeypatch.setattr("harness.lut.table.FEWEST_WARM", len(table.entries) + 1)
+    assert dataclasses.replace(table).cold_shares(sizes).tolist() == [0.0, 0.0, 1.0, 1.0]
