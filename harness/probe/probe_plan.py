@@ -13,7 +13,7 @@ from harness.network.key import LayerKey
 from harness.network.layers import Layer, context_of
 from harness.network.network import Network
 from harness.network.runtime_graph.reported import RuntimeGraph
-from harness.probe.auxiliary import AuxiliaryKind, Layout
+from harness.probe.auxiliary import DEFAULT_AUXILIARY, AuxiliaryKind, Layout
 from harness.probe.batches import NODE_BYTES, SESSION_BYTES, Batch, Visits, batched, pools
 from harness.probe.calibration import calibration_probes
 from harness.probe.chain_plan import ChainProbes
@@ -29,7 +29,8 @@ class CutNetwork:
     """A network, its layers, and the tensors that the device keeps in a private layout.
 
     `runtime_graph` is the graph that the device reports, None if it reports none; `chains` and `windows` come from
-    `plan_chains`. `is_warm` sets whether layers find their weights in the caches; None leaves it to their size.
+    `plan_chains`. `is_warm` sets whether layers of a space find their weights in the caches; it is None for the layers
+    of a network, whose size decides.
     """
 
     network: Network
@@ -63,7 +64,7 @@ class LayerProbes:
     """The probes that measure one layer in one context, by their ids.
 
     `stacks` are stacks of STACK_COPIES copies of the layer, empty if it cannot follow itself. `networks` are the
-    networks that have the layer, by the first digits of their files' hashes.
+    networks that have the layer, by the first digits of their files' hashes; a space is none.
     """
 
     key: LayerKey
@@ -103,6 +104,12 @@ class ProbePlan:
     def id(self) -> str:
         """Hash of what is measured; a campaign with the same plan can be resumed."""
         return hashlib.sha256(repr((sorted(self.probes), self.batches)).encode()).hexdigest()[:16]
+
+
+def plan_alone(probe: Probe, runs: int) -> ProbePlan:
+    """Return the plan of a probe that is visited alone, with so many runs each time."""
+    batch = Batch((probe.id,), "warm", runs)
+    return ProbePlan({probe.id: probe}, (), (batch,), probe.id, (), DEFAULT_AUXILIARY)
 
 
 def plan_probes(
@@ -223,7 +230,8 @@ def _plan_network(cut: CutNetwork, auxiliary: AuxiliaryKind, warm: bool) -> _Net
         if warm:
             probes.update((name, visited_warm(probes[name])) for name in ("in_context", "null"))
         ids = {name: probe.id for name, probe in probes.items()}
-        copies, networks = tuple(probe.id for probe in stacks), (cut.network.sha256[:8],)
+        copies = tuple(probe.id for probe in stacks)
+        networks = (cut.network.sha256[:8],) if cut.is_warm is None else ()
         plan.layers.append(LayerProbes(key, context, layer.op, layer.name, **ids, stacks=copies, networks=networks))
         plan.in_context.append(((probes["in_context"], probes["null"]), 1 + len(others)))
         plan.alone += [probes["layer"], probes["auxiliary"]]
