@@ -23,7 +23,7 @@ _RUNS_OF_P99 = 100
 
 
 @dataclass(frozen=True)
-class Sweep:
+class BenchmarkRuns:
     """What is varied, and how often each network runs."""
 
     batch: Annotated[
@@ -58,7 +58,7 @@ def benchmark(
     models: arguments.Models,
     device: arguments.DeviceName = None,
     *,
-    sweep: Sweep,
+    extent: BenchmarkRuns,
     files: Results,
     dim: arguments.Dims = None,
     strict: arguments.Strict = False,
@@ -73,8 +73,8 @@ def benchmark(
 
     Example: harness benchmark builtin:squeezenet --threads 1,2 --csv runs.csv
     """
-    batches = arguments.parse_counts("--batch", sweep.batch, 65536)
-    threads = arguments.parse_counts("--threads", sweep.threads, 1024)
+    batches = arguments.parse_counts("--batch", extent.batch, 65536)
+    threads = arguments.parse_counts("--threads", extent.threads, 1024)
     from harness.benchmarking import measurement
     from harness.network.network_list import refusals_error
 
@@ -86,8 +86,8 @@ def benchmark(
             device=device,
             batches=batches or (None,),
             threads=threads or (None,),
-            runs=sweep.runs,
-            processes=sweep.processes,
+            runs=extent.runs,
+            processes=extent.processes,
             strict=strict,
             dims=arguments.parse_dims(dim),
             workspace=workspace,

@@ -15,7 +15,7 @@ from harness.cli.options import arguments
 from harness.cli.options.invocation import command_words
 from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import result_file
-from harness.cli.terminal.layer_table import LayerRow, LayerView, show_layers, work_fields
+from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers, work_fields
 from harness.cli.terminal.output import interval_ms, note, print_error, print_json, print_table, write_csv
 from harness.cli.terminal.progress import show_count
 from harness.errors import CoverageError, UsageError
@@ -224,7 +224,7 @@ def _coverage(network: NetworkEstimate) -> str:
 
 def _show_layers(network: NetworkEstimate, works: Sequence[LayerWork | None], view: LayerView) -> None:
     rows = [
-        LayerRow(
+        ShownLayer(
             layer.name,
             layer.op,
             layer.latency_s,

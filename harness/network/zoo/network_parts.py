@@ -19,7 +19,7 @@ _OPSET, _IR_VERSION = 17, 8
 
 
 @dataclass
-class Parts:
+class NetworkParts:
     """The parts of a graph under construction; each name starts with the index of its configuration."""
 
     nodes: list[NodeProto] = field(default_factory=list)
