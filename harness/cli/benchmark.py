@@ -10,7 +10,7 @@ import typer
 
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import spread
-from harness.cli.options.result_files import result_file
+from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import note, print_json, print_table, write_csv
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt
 from harness.text import printable
@@ -46,10 +46,7 @@ class BenchmarkRuns:
 class Results:
     """The files that the command writes."""
 
-    csv: Annotated[
-        Path | None,
-        typer.Option("--csv", metavar="FILE", help="Write each timed run to this file.", callback=result_file),
-    ] = None
+    csv: Annotated[Path | None, file_option("--csv", help="Write each timed run to this file.")] = None
     html: arguments.HtmlFile = None
 
 

@@ -42,11 +42,7 @@ def compare(
     b: Side,
     models: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MODEL.onnx …]",
-            help=arguments.MODELS_HELP + " Default: the networks that both tables were measured with.",
-            autocompletion=arguments.complete_model,
-        ),
+        arguments.models_argument("[MODEL.onnx …]", " Default: the networks that both tables were measured with."),
     ] = None,
     *,
     top: Annotated[

@@ -14,7 +14,7 @@ from harness.cli.estimate_candidates import SpaceOptions, estimate_candidates
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_words
 from harness.cli.options.option_groups import spread
-from harness.cli.options.result_files import result_file
+from harness.cli.options.result_files import file_option
 from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers, work_fields
 from harness.cli.terminal.output import interval_ms, note, print_error, print_json, print_table, write_csv
 from harness.cli.terminal.progress import show_count
@@ -36,18 +36,13 @@ class Files:
     """The files that the command writes."""
 
     html: arguments.HtmlFile = None
-    csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the layers to this file.", callback=result_file)
-    ] = None
+    csv: Annotated[Path | None, file_option("--csv", help="Write the layers to this file.")] = None
 
 
 # One parameter for each argument and group of options.
 @spread
 def estimate(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[MODEL.onnx …]", help=arguments.MODELS_HELP, autocompletion=arguments.complete_model),
-    ] = None,
+    models: Annotated[list[str] | None, arguments.models_argument("[MODEL.onnx …]")] = None,
     *,
     choice: arguments.TableChoice,
     layers: Annotated[bool, typer.Option("--layers", help="Show every layer, with its work; also in JSON.")] = False,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.options.result_files import result_file
+from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import interval_ms, note, print_json, print_table, write_result
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.errors import CoverageError, UsageError
@@ -51,10 +51,7 @@ class SpaceOptions:
         str | None, typer.Option("--under", metavar="TIME", help="Only candidates up to this latency, such as 5ms.")
     ] = None
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE.npy", help="Write the best candidates to this file.", callback=result_file
-        ),
+        Path | None, file_option("-o", "--output", metavar="FILE.npy", help="Write the best candidates to this file.")
     ] = None
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of random:N.")] = 0
     engine: Annotated[

@@ -6,8 +6,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_words
 from harness.cli.options.option_groups import spread
@@ -29,11 +27,7 @@ _NAMED = 5
 def report(
     models: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MODEL.onnx …]",
-            help=arguments.MODELS_HELP + " Default: those of the last validation, or else of the table.",
-            autocompletion=arguments.complete_model,
-        ),
+        arguments.models_argument("[MODEL.onnx …]", " Default: those of the last validation, or else of the table."),
     ] = None,
     *,
     choice: arguments.TableChoice,

@@ -16,12 +16,11 @@ from harness.imports.latencies import NotMeasured, RowLatency, combined, latency
 from harness.imports.mapping import SECONDS, ImportMapping, NetworkRows
 from harness.imports.named_nodes import Networks
 from harness.lut.table import Lut
-from harness.measure.summary import Z_95
+from harness.measure.summary import MAD_TO_SIGMA, Z_95
 from harness.network.network import Network
 from harness.validation.results import NetworkValidation, Validation
 
 _FEW = 3
-_MAD_TO_SIGMA = 1.4826
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def _common(found: Sequence[float]) -> float:
     """Return the further error of sums of any network: robust over several, the largest of a few, 0 without any."""
     if len(found) < _FEW:
         return max(found, default=0.0)
-    return _MAD_TO_SIGMA * statistics.median(found)
+    return MAD_TO_SIGMA * statistics.median(found)
 
 
 def _summary(table: Lut, results: Sequence[NetworkValidation]) -> Validation:

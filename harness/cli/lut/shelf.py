@@ -17,16 +17,7 @@ if TYPE_CHECKING:
 
 _SHOWN_FILES = 3
 
-OneDevice = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        "-d",
-        metavar="NAME",
-        help="Tables of this device only.",
-        autocompletion=arguments.complete_device,
-    ),
-]
+OneDevice = Annotated[str | None, arguments.device_option("Tables of this device only.")]
 
 
 def list_tables(

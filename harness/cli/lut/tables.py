@@ -41,12 +41,10 @@ def build(
         LatencyMethod, typer.Option("--method", help="Estimator of layer latencies; docs/method.md explains them.")
     ] = DEFAULT_METHOD,
     batch: Annotated[
-        int | None,
-        typer.Option("--batch", metavar="N", min=1, max=65536, help="Use the campaigns of `profile --batch N`."),
+        int | None, typer.Option(metavar="N", min=1, max=65536, help="Use the campaigns of `profile --batch N`.")
     ] = None,
     threads: Annotated[
-        int | None,
-        typer.Option("--threads", metavar="N", min=1, max=1024, help="Use the campaigns of `profile --threads N`."),
+        int | None, typer.Option(metavar="N", min=1, max=1024, help="Use the campaigns of `profile --threads N`.")
     ] = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,

@@ -13,7 +13,7 @@ from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_line
 from harness.cli.options.option_groups import spread
-from harness.cli.options.result_files import writable_page
+from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
 from harness.errors import UsageError
 from harness.npu.npu_options import MachineChoice, Options, RowSort, RunOptions
@@ -52,15 +52,7 @@ def run_command(
     machine: MachineChoice,
     wanted: RunOptions,
     csv: arguments.CsvFile = None,
-    roofline: Annotated[
-        Path | None,
-        typer.Option(
-            "--roofline",
-            metavar="FILE.html",
-            help="Write a roofline plot of the layers.",
-            callback=writable_page,
-        ),
-    ] = None,
+    roofline: Annotated[Path | None, page_option("--roofline", "Write a roofline plot of the layers.")] = None,
     html: arguments.HtmlFile = None,
     *,
     compiler: Options,

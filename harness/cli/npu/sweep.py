@@ -11,7 +11,7 @@ import typer
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import Only, spread
-from harness.cli.options.result_files import writable_page
+from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
 from harness.cli.terminal.progress import show_count
 from harness.npu.npu_options import Options, RunOptions
@@ -55,10 +55,7 @@ def sweep_command(
         typer.Option("--cost", help="What the Pareto front weighs against the time: area, or energy of a run."),
     ] = "area",
     csv: arguments.CsvFile = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE.html", help="Write a plot to this page.", callback=writable_page),
-    ] = None,
+    plot: Annotated[Path | None, page_option("--plot", "Write a plot to this page.")] = None,
     *,
     compiler: Options,
     limits: Annotated[RunOptions, Only(("cycle_budget",))],
