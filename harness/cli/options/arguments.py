@@ -97,9 +97,7 @@ ModelOrProgram = Annotated[
 HtmlFile = Annotated[Path | None, page_option("--html", "Write the result as a page to this file.")]
 CsvFile = Annotated[Path | None, file_option("--csv", help="Write the rows to this CSV file.")]
 Models = Annotated[list[str], models_argument("MODEL.onnx …")]
-DeviceName = Annotated[
-    str | None, device_option(f"Name of the device; `harness devices list` lists them {_DEFAULT}.")
-]
+DeviceName = Annotated[str | None, device_option(f"Name of the device; `harness devices list` lists them {_DEFAULT}.")]
 DeviceNames = Annotated[str | None, device_option(f"Names of devices {_DEFAULT}.", "NAME[,NAME…]")]
 Groups = Annotated[
     list[str] | None,
