@@ -82,7 +82,7 @@ def compare_networks(table: Lut, measured: Sequence[MeasuredNetwork]) -> Compare
         },
         sum_error=math.hypot(table.sum_error, _common(excess)),
     )
-    validation = _summary(table, results) if results else None
+    validation = Validation.of(table, results) if results else None
     return ComparedNetworks(widened, tuple(estimated for estimated, _ in covered), validation, uncovered)
 
 
@@ -120,20 +120,3 @@ def _common(found: Sequence[float]) -> float:
     if len(found) < _FEW:
         return max(found, default=0.0)
     return MAD_TO_SIGMA * statistics.median(found)
-
-
-def _summary(table: Lut, results: Sequence[NetworkValidation]) -> Validation:
-    errors = [abs(result.error) for result in results]
-    return Validation(
-        device=table.device,
-        lut=table.name,
-        clock=table.clock,
-        networks=tuple(results),
-        mape=statistics.fmean(errors),
-        within_5=statistics.fmean(error <= 0.05 for error in errors),
-        within_10=statistics.fmean(error <= 0.10 for error in errors),
-        interval_coverage=statistics.fmean(result.within_interval for result in results),
-        floor=None,
-        mape_beyond_floor=statistics.fmean(errors),
-        fingerprint_changes=(),
-    )
