@@ -18,7 +18,7 @@ from harness.imports.named_nodes import Networks
 from harness.lut.table import Lut
 from harness.measure.summary import MAD_TO_SIGMA, Z_95
 from harness.network.network import Network
-from harness.validation.results import NetworkValidation, Validation
+from harness.validation.results import NetworkValidation, Validation, validation_of
 
 _FEW = 3
 
@@ -82,7 +82,7 @@ def compare_networks(table: Lut, measured: Sequence[MeasuredNetwork]) -> Compare
         },
         sum_error=math.hypot(table.sum_error, _common(excess)),
     )
-    validation = Validation.of(table, results) if results else None
+    validation = validation_of(table, results) if results else None
     return ComparedNetworks(widened, tuple(estimated for estimated, _ in covered), validation, uncovered)
 
 

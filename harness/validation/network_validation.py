@@ -33,7 +33,7 @@ from harness.validation.network_case import (
     validation_plan,
 )
 from harness.validation.oracle_comparison import OracleReport, compare_network, report_truth
-from harness.validation.results import NetworkValidation, Validation
+from harness.validation.results import NetworkValidation, Validation, validation_of
 from harness.validation.whole_networks import (
     MeasuredProcesses,
     ProcessPlan,
@@ -102,7 +102,7 @@ def validate(
     fingerprint = measured.processes[0].fingerprint
     facts = sorted({*fingerprint, *table.fingerprint})
     changes = tuple(name for name in facts if fingerprint.get(name) != table.fingerprint.get(name))
-    found = Validation.of(table, results, fingerprint_changes=changes, oracle=oracle, method=table.method)
+    found = validation_of(table, results, fingerprint_changes=changes, oracle=oracle, method=table.method)
     noises = [process.noise for process in measured.processes]
     machine = judge_processes(noises, table.clock, found.floor, table.reference_s)
     found = replace(found, refused_networks=refused, machine=machine)

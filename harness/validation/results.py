@@ -84,25 +84,6 @@ class Validation:
     method: str = ""
     machine: MachineNoise | None = None
 
-    @classmethod
-    def of(cls, table: Lut, networks: Sequence[NetworkValidation], **facts: Any) -> Validation:
-        """Return the validation of a table by some networks, at least one, with further facts by their names."""
-        errors = [abs(one.error) for one in networks]
-        floors = [one.repeatability for one in networks if one.repeatability is not None]
-        return cls(
-            device=table.device,
-            lut=table.name,
-            clock=table.clock,
-            networks=tuple(networks),
-            mape=statistics.fmean(errors),
-            within_5=statistics.fmean(error <= 0.05 for error in errors),
-            within_10=statistics.fmean(error <= 0.10 for error in errors),
-            interval_coverage=statistics.fmean(one.within_interval for one in networks),
-            floor=statistics.median(floors) if floors else None,
-            mape_beyond_floor=statistics.fmean(one.error_beyond_floor for one in networks),
-            **facts,
-        )
-
     def to_pandas(self) -> pandas.DataFrame:
         """Return a frame with one network in each row: estimated and measured latency, and the error as a fraction."""
         names = ("name", "estimated_s", "measured_s", "measured_halfwidth_s", "error", "within_interval", "wall_s")
@@ -121,3 +102,22 @@ class Validation:
         """Whether latencies repeat well enough to say if estimates are within MOST_FLOOR."""
         resolution = None if self.machine is None else self.machine.resolution
         return resolution is None or resolution <= MOST_FLOOR
+
+
+def validation_of(table: Lut, networks: Sequence[NetworkValidation], **facts: Any) -> Validation:
+    """Return the validation of a table by some networks, at least one, with further facts by their names."""
+    errors = [abs(one.error) for one in networks]
+    floors = [one.repeatability for one in networks if one.repeatability is not None]
+    return Validation(
+        device=table.device,
+        lut=table.name,
+        clock=table.clock,
+        networks=tuple(networks),
+        mape=statistics.fmean(errors),
+        within_5=statistics.fmean(error <= 0.05 for error in errors),
+        within_10=statistics.fmean(error <= 0.10 for error in errors),
+        interval_coverage=statistics.fmean(one.within_interval for one in networks),
+        floor=statistics.median(floors) if floors else None,
+        mape_beyond_floor=statistics.fmean(one.error_beyond_floor for one in networks),
+        **facts,
+    )
