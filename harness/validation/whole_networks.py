@@ -87,8 +87,7 @@ class ProcessPlan:
     The first process runs all of `plan`, each later one the whole networks that their `rules`, by probe, do not stop.
     With `layers` each also asks for the runtime's profile. A device with its own clock is always asked, once, because
     it runs nothing for that and repeats exactly. With `strict`, the device must accept all whole networks. Each process
-    waits up to `busy_s` for a device that is in use. `after_s` and `after_openings` are the time of what follows: see
-    `ProcessForecast`.
+    waits up to `busy_s` for a device that is in use.
     """
 
     plan: ProbePlan
@@ -126,7 +125,8 @@ def measure_processes(
     fewest = min(most, FEWEST_PROCESSES)
     with Journal(workspace.journal) as journal:
         for number in range(most):
-            plan = _without(wanted.plan if number == 0 else _networks_only(wanted.plan), {*refused, *stops})
+            chosen = set(wanted.plan.probes) if number == 0 else _wholes(wanted.plan)
+            plan = _only(wanted.plan, chosen - {*refused, *stops})
             if not _wholes(plan):
                 break
             watched = _in_process(observe, number, max(fewest, number + 1), len(_wholes(plan)))
@@ -158,7 +158,7 @@ def _measure_process(
     CampaignRun(run, campaign, plan, policy).run()
     records = journal.probes(campaign.id).values()
     refused = {one.id: one.refused for one in records if one.refused and one.role == "network"}
-    truths = _ask_oracle(session, _without(plan, refused)) if asks else {}
+    truths = _ask_oracle(session, _only(plan, set(plan.probes) - refused.keys())) if asks else {}
     reports = dict(session.load_reports)
     phases = phases_of_campaign(journal, campaign)
     noise = ProcessNoise.of(journal, campaign, campaign.clock, phases.slow_share, reference)
@@ -203,18 +203,10 @@ def whole_latency(processes: Sequence[ProcessSamples], probe: str, clock: str) -
     return WholeLatency(centre_s, halfwidth_s, wall_s, processes_s, between_processes(processes_s))
 
 
-def _networks_only(plan: ProbePlan) -> ProbePlan:
-    wholes = _wholes(plan)
-    batches = [replace(batch, loads=tuple(load for load in batch.loads if load in wholes)) for batch in plan.batches]
-    kept = {name: probe for name, probe in plan.probes.items() if name in wholes or name == plan.reference}
-    return replace(plan, probes=kept, batches=tuple(batch for batch in batches if batch.loads))
-
-
-def _without(plan: ProbePlan, refused: Collection[str]) -> ProbePlan:
-    if not refused:
-        return plan
-    batches = [replace(one, loads=tuple(load for load in one.loads if load not in refused)) for one in plan.batches]
-    kept = {name: probe for name, probe in plan.probes.items() if name not in refused}
+def _only(plan: ProbePlan, chosen: Collection[str]) -> ProbePlan:
+    """Return the plan with these probes and the reference alone."""
+    batches = [replace(one, loads=tuple(load for load in one.loads if load in chosen)) for one in plan.batches]
+    kept = {name: probe for name, probe in plan.probes.items() if name in chosen or name == plan.reference}
     return replace(plan, probes=kept, batches=tuple(batch for batch in batches if batch.loads))
 
 
