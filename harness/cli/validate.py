@@ -37,7 +37,8 @@ class Extent:
         False
     )
     processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=1, help="At most so many processes measure each network.")
+        int,
+        typer.Option("--processes", metavar="N", min=1, help="Largest number of processes that measure each network."),
     ] = VALIDATION_PROCESSES
 
 

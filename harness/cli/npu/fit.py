@@ -23,7 +23,7 @@ def fit_command(
         typer.Option(
             "--preset",
             metavar="NAME",
-            help="Built-in machine whose values stand for what the samples do not identify.",
+            help="Built-in machine that supplies what the samples do not identify.",
             autocompletion=arguments.complete_preset,
         ),
     ] = DEFAULT_PRESET,
