@@ -27,18 +27,14 @@ class BenchmarkRuns:
     """What is varied, and how often each network runs."""
 
     batch: Annotated[
-        str | None,
-        typer.Option("--batch", metavar="N[,N…]", help="Leading dimensions of all inputs, such as 1,2,4,8."),
+        str | None, typer.Option(metavar="N[,N…]", help="Leading dimensions of all inputs, such as 1,2,4,8.")
     ] = None
     threads: Annotated[
-        str | None,
-        typer.Option("--threads", metavar="N[,N…]", help="Numbers of threads, in place of the one in devices.toml."),
+        str | None, typer.Option(metavar="N[,N…]", help="Numbers of threads, in place of the one in devices.toml.")
     ] = None
-    runs: Annotated[
-        int, typer.Option("--runs", metavar="N", min=1, max=100_000, help="Timed runs in each process.")
-    ] = 200
+    runs: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Timed runs in each process.")] = 200
     processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=1, help="Number of processes that measure each network.")
+        int, typer.Option(metavar="N", min=1, help="Number of processes that measure each network.")
     ] = 1
 
 

@@ -45,9 +45,7 @@ def compare(
         arguments.models_argument("[MODEL.onnx …]", " Default: the networks that both tables were measured with."),
     ] = None,
     *,
-    top: Annotated[
-        int, typer.Option("--top", metavar="N", min=0, help="Number of layers to show, 0 for all.")
-    ] = _SHOWN_LAYERS,
+    top: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers to show, 0 for all.")] = _SHOWN_LAYERS,
     wide: Annotated[bool, typer.Option("--wide", help="Add columns: key and context of layers.")] = False,
     reading: Annotated[arguments.Reading, Only(("dim", "batch", "strict"))],
     html: arguments.HtmlFile = None,

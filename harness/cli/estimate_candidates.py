@@ -33,29 +33,25 @@ class SpaceOptions:
     """A search space, its candidates, and which of them to show."""
 
     space: Annotated[
-        str | None,
-        typer.Option("--space", metavar="SUPER.onnx", help="Estimate candidates of the search space in this file."),
+        str | None, typer.Option(metavar="SUPER.onnx", help="Estimate candidates of the search space in this file.")
     ] = None
     candidates: Annotated[
-        str | None,
-        typer.Option("--candidates", metavar="FILE.npy|random:N", help="Choices, a row for each candidate; or N rows."),
+        str | None, typer.Option(metavar="FILE.npy|random:N", help="Choices, a row for each candidate; or N rows.")
     ] = None
     scores: Annotated[
         Path | None,
-        typer.Option(
-            "--scores", metavar="FILE.npy", help="A number for each candidate: the highest are best, not the fastest."
-        ),
+        typer.Option(metavar="FILE.npy", help="A number for each candidate: the highest are best, not the fastest."),
     ] = None
-    best: Annotated[int, typer.Option("--best", metavar="K", min=1, max=1_000_000, help="Show the K best.")] = 10
+    best: Annotated[int, typer.Option(metavar="K", min=1, max=1_000_000, help="Show the K best.")] = 10
     under: Annotated[
-        str | None, typer.Option("--under", metavar="TIME", help="Only candidates up to this latency, such as 5ms.")
+        str | None, typer.Option(metavar="TIME", help="Only candidates up to this latency, such as 5ms.")
     ] = None
     output: Annotated[
         Path | None, file_option("-o", "--output", metavar="FILE.npy", help="Write the best candidates to this file.")
     ] = None
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of random:N.")] = 0
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of random:N.")] = 0
     engine: Annotated[
-        str, typer.Option("--engine", metavar="ENGINE", help="Where to estimate candidates: local or dask=ADDRESS.")
+        str, typer.Option(metavar="ENGINE", help="Where to estimate candidates: local or dask=ADDRESS.")
     ] = "local"
 
 

@@ -37,8 +37,7 @@ class Extent:
         False
     )
     processes: Annotated[
-        int,
-        typer.Option("--processes", metavar="N", min=1, help="Largest number of processes that measure each network."),
+        int, typer.Option(metavar="N", min=1, help="Largest number of processes that measure each network.")
     ] = VALIDATION_PROCESSES
 
 

@@ -38,7 +38,7 @@ TableFolder = Annotated[
 def build(
     device: arguments.DeviceName = None,
     method: Annotated[
-        LatencyMethod, typer.Option("--method", help="Estimator of layer latencies; docs/method.md explains them.")
+        LatencyMethod, typer.Option(help="Estimator of layer latencies; docs/method.md explains them.")
     ] = DEFAULT_METHOD,
     batch: Annotated[
         int | None, typer.Option(metavar="N", min=1, max=65536, help="Use the campaigns of `profile --batch N`.")

@@ -161,10 +161,7 @@ class StartOptions:
 
     at: Annotated[str, typer.Option("--time", metavar="HH:MM", help="Local time of day.")] = NIGHT_STARTS_AT
     randomised_delay: Annotated[
-        str,
-        typer.Option(
-            "--randomised-delay", metavar="TIME", help="Maximum random delay, so that labs do not start at once."
-        ),
+        str, typer.Option(metavar="TIME", help="Maximum random delay, so that labs do not start at once.")
     ] = NIGHT_DELAY
 
     def parse(self) -> tuple[time, float]:
@@ -188,9 +185,9 @@ class InstallOptions:
     systemd: Annotated[bool, typer.Option("--systemd", help="Write a systemd service and timer (default).")] = False
     cron: Annotated[bool, typer.Option("--cron", help="Print a crontab line instead.")] = False
     user: Annotated[bool, typer.Option("--user", help="Write to the user's unit folder (default).")] = False
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Write units for the system manager to DIR.")
-    ] = None
+    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Write units for the system manager to DIR.")] = (
+        None
+    )
     only_print: Annotated[bool, typer.Option("--print", help="Print the units; write nothing.")] = False
     enable: Annotated[bool, typer.Option("--enable", help="Also enable the user's timer.")] = False
 

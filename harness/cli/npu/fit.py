@@ -21,7 +21,6 @@ def fit_command(
     preset: Annotated[
         str,
         typer.Option(
-            "--preset",
             metavar="NAME",
             help="Built-in machine that supplies what the samples do not identify.",
             autocompletion=arguments.complete_preset,

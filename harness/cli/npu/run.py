@@ -29,20 +29,18 @@ def _use_pipeline(given: str | None) -> None:
 class CoreGroupOptions:
     """Options of `harness npu pipeline`, which this command refuses."""
 
-    groups: Annotated[str | None, typer.Option("--groups", hidden=True, callback=_use_pipeline)] = None
-    cores: Annotated[str | None, typer.Option("--cores", hidden=True, callback=_use_pipeline)] = None
+    groups: Annotated[str | None, typer.Option(hidden=True, callback=_use_pipeline)] = None
+    cores: Annotated[str | None, typer.Option(hidden=True, callback=_use_pipeline)] = None
 
 
 @dataclass(frozen=True)
 class RowOptions:
     """Which layers the table shows, in which order."""
 
-    sort: Annotated[
-        RowSort, typer.Option("--sort", help="Order of the layers: as they run, by name, or the largest first.")
-    ] = "order"
-    top: Annotated[
-        int, typer.Option("--top", metavar="N", min=0, help="Show the first N layers only; 0 shows all.")
-    ] = 0
+    sort: Annotated[RowSort, typer.Option(help="Order of the layers: as they run, by name, or the largest first.")] = (
+        "order"
+    )
+    top: Annotated[int, typer.Option(metavar="N", min=0, help="Show the first N layers only; 0 shows all.")] = 0
 
 
 @spread

@@ -27,9 +27,8 @@ class LayerView:
     sort: Annotated[
         SortName | None,
         typer.Option(
-            "--sort",
             help="Order of the layers: as in the network or table, by name, or the largest first; error is the"
-            " uncertainty.",
+            " uncertainty."
         ),
     ] = None
     top: Annotated[
