@@ -14,6 +14,7 @@ from harness.measure.device_run import DeviceRun
 from harness.measure.forecast import CampaignForecast
 from harness.measure.journal.records import Campaign, Slot
 from harness.measure.loaded_probes import LoadedProbes
+from harness.measure.near_cores import near_cores
 from harness.measure.policy import FEWEST_ROUNDS, RepeatPolicy, unsettled, visit_order
 from harness.measure.preparation import prepare
 from harness.measure.progress import Progress
@@ -66,8 +67,13 @@ class CampaignRun:
         The campaign is complete when every batch has been measured well enough, or as well as the budget allows
         with at least the minimum number of rounds.
         """
+        with near_cores(self.on, self.campaign) as wait:
+            self._requests = DeviceRequests.of(self.on, self.campaign, self._limit_s(), wait)
+            self._run()
+
+    def _run(self) -> None:
+        """Measure with `_requests`; see `run`."""
         journal, number = self.on.journal, self.campaign.id
-        self._requests = DeviceRequests.of(self.on, self.campaign, self._limit_s())
         # Beside others, nobody knows which probe killed a worker: after a death, probes are loaded one by one.
         self._sends_ahead = not journal.has_deaths(number)
         self._loaded = LoadedProbes.of(self.on.session, self._weight_bytes, self._send_ahead)

@@ -59,8 +59,8 @@ class DeviceRequests:
     """Visits the loads of a campaign on its leased device, for at most `limit_s` on the host's clock.
 
     `samples` are those of the campaign so far, by probe, and `spent_s` is its device time, untimed runs included; both
-    grow with each request. `visited` counts the timed runs of this object's requests. Each method raises Interrupted
-    when stopped, TimeUp, a DeviceError, and what writing to the journal raises.
+    grow with each request. `before` is called before each. `visited` counts the timed runs of this object's requests.
+    Each method raises Interrupted when stopped, TimeUp, a DeviceError, and what writing to the journal raises.
     """
 
     on: DeviceRun
@@ -68,6 +68,7 @@ class DeviceRequests:
     limit_s: float
     samples: dict[str, list[Sample]]
     spent_s: float
+    before: Callable[[], None]
     visited: int = 0
     _started_s: float = field(default_factory=time.monotonic)
     _slowness: float = 1.0
@@ -75,7 +76,7 @@ class DeviceRequests:
     _before_s: float = 0.0
 
     @classmethod
-    def of(cls, on: DeviceRun, campaign: Campaign, limit_s: float) -> DeviceRequests:
+    def of(cls, on: DeviceRun, campaign: Campaign, limit_s: float, before: Callable[[], None]) -> DeviceRequests:
         """Return the requests of a new or resumed campaign; the limit of the job counts, too."""
         return cls(
             on,
@@ -83,6 +84,7 @@ class DeviceRequests:
             min(limit_s, on.time_limit.left_s),
             on.journal.samples(campaign.id),
             spent_s := on.journal.spent_s(campaign.id),
+            before,
             _before_s=spent_s,
         )
 
@@ -184,6 +186,7 @@ class DeviceRequests:
         """Visit the loads of these slots in one request, after a visit to each of `untimed`; commit once."""
         visits = [Visit(load, batch.warmup, batch.runs) for load in (*untimed, *(load for _, load in due))]
         slots: list[Slot | None] = [*(None for _ in untimed), *(slot for slot, _ in due)]
+        self.before()
         started_s = time.monotonic()
         confirmed = self._confirmed(visits)
         with self.on.journal.transaction():

@@ -15,6 +15,9 @@ from harness.probe.auxiliary import AuxiliaryKind, Layout, attach, attach_all
 from harness.probe.overhead_terms import NO_TERMS, OverheadTerms
 from harness.probe.producer import ProducerKind, produce, produce_as
 
+_BARRIERS, _BARRIER_CHANNELS = 40, 16
+"""The layers of the barrier probe and their channels."""
+
 LayerRole = Literal["layer", "auxiliary", "context", "null", "stack", "single"]
 Role = LayerRole | Literal["window", "window-null", "calibration", "pair", "reference", "network"]
 """The purpose of a probe:
@@ -156,6 +159,18 @@ def reference_probe() -> Probe:
     source = builder.input(TensorType("float32", (1, 64, 28, 28)))
     result, terms = attach(builder, builder.convolution(source, 64, [3, 3], pads=[1] * 4), AuxiliaryKind.AVGPOOL)
     return finish("reference", "reference", builder.build([result]), terms)
+
+
+def barrier_probe() -> Probe:
+    """Return a probe whose threads wait for each other most of the time: a chain of small depthwise convolutions."""
+    builder = ModelBuilder(13)
+    image = TensorType("float32", (1, _BARRIER_CHANNELS, 28, 28))
+    weight = TensorType("float32", (_BARRIER_CHANNELS, 1, 3, 3))
+    last = builder.input(image)
+    for _ in range(_BARRIERS):
+        inputs = [last, builder.weight(weight, 9)]
+        last = builder.operator("Conv", inputs, image, kernel_shape=[3, 3], pads=[1] * 4, group=_BARRIER_CHANNELS)
+    return finish("reference", "barrier", builder.build([last]))
 
 
 def _check_probe(model: AssembledModel, layer: Layer, joint: str, others: int) -> None:

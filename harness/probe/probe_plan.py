@@ -13,7 +13,7 @@ from harness.network.key import LayerKey
 from harness.network.layers import Layer, context_of
 from harness.network.network import Network
 from harness.network.runtime_graph.reported import RuntimeGraph
-from harness.probe.auxiliary import AuxiliaryKind, Layout
+from harness.probe.auxiliary import DEFAULT_AUXILIARY, AuxiliaryKind, Layout
 from harness.probe.batches import NODE_BYTES, SESSION_BYTES, Batch, Visits, batched, pools
 from harness.probe.calibration import calibration_probes
 from harness.probe.chain_plan import ChainProbes
@@ -103,6 +103,12 @@ class ProbePlan:
     def id(self) -> str:
         """Hash of what is measured; a campaign with the same plan can be resumed."""
         return hashlib.sha256(repr((sorted(self.probes), self.batches)).encode()).hexdigest()[:16]
+
+
+def plan_alone(probe: Probe, runs: int) -> ProbePlan:
+    """Return the plan of a probe that is visited alone, with so many runs each time."""
+    batch = Batch((probe.id,), "warm", runs)
+    return ProbePlan({probe.id: probe}, (), (batch,), probe.id, (), DEFAULT_AUXILIARY)
 
 
 def plan_probes(

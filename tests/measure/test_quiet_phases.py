@@ -57,6 +57,20 @@ def test_phases_leave_latencies_as_they_are_in_quiet_ones(seed: int) -> None:
 
 
 @settings(max_examples=25, deadline=None)
+@given(SEEDS, st.floats(0.1, 0.2))
+def test_a_batch_may_be_slow_most_of_the_time(seed: int, quiet_share: float) -> None:
+    """If threads were far from each other in all but a few rounds, latencies are those of these rounds."""
+    random = np.random.default_rng(seed)
+    taken, latencies, _ = runs_of(seed, rounds=40, phases=False)
+    factors = {probe: float(random.uniform(1.4, 2.2)) for probe in latencies}
+    quiet = int(quiet_share * len(taken))
+    slowed = [TakenSample(one.probe, 0, Sample(int(one.sample.wall_ns * factors[one.probe]))) for one in taken[quiet:]]
+    kept = by_probe(phases_of([*taken[:quiet], *slowed], "wall").quiet)
+    errors = [statistics.median(one.wall_ns for one in kept[probe]) / ns - 1 for probe, ns in latencies.items()]
+    assert statistics.fmean(map(abs, errors)) < 0.02 and max(map(abs, errors)) < 0.1
+
+
+@settings(max_examples=25, deadline=None)
 @given(SEEDS, st.sampled_from(("normal", "exponential", "two speeds")), st.sampled_from((0.01, 0.2)))
 def test_scatter_alone_is_no_phase(seed: int, distribution: str, scatter: float) -> None:
     """If runs scatter but do not depend on time, all are kept, whatever the distribution."""

@@ -181,8 +181,8 @@ def load_of(states: Sequence[State], fingerprint: Mapping[str, str]) -> MachineL
         own_s += _rise(first, last, "own_cpu_s")
         steal_s += _rise(first, last, "cpu_steal_s")
     runnable = [state["runnable"] for state in states if 0 <= state.get("runnable", -1) <= _MOST_TASKS]
-    # The agent counts itself while it looks, in place of the threads that measure.
-    waiting = statistics.fmean(runnable) - 1 + max(1, threads) - cores if runnable else None
+    # The agent counts itself while it looks, in place of a thread that measures. The others may spin then, or sleep.
+    waiting = statistics.fmean(max(one, threads) for one in runnable) - cores if runnable else None
     if total_s < _LEAST_WINDOW_S:
         return MachineLoad(waiting=waiting, cores=cores)
     others = min(1.0, max(0.0, busy_s - own_s) / total_s)

@@ -1,0 +1,138 @@
+"""Wait until the cores that run the threads of a device are near each other.
+
+Threads that share the work of a layer wait for each other at its end. Cores that share a cache exchange a word in some
+50 ns, cores in two parts of a processor in some 300 ns. An operating system, or the host of a virtual machine, moves
+threads from one kind to the other. On a guest with two cores, a network of 100 layers then took 12 instead of 5 ms with
+two threads, for seconds at a time, while no counter of the guest showed it.
+
+A barrier probe, a chain of small layers, shows the distance: it takes two to three times as long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from harness.device.session import Visit
+from harness.errors import BackendError
+from harness.measure.device_requests import load_request
+from harness.measure.device_run import DeviceRun
+from harness.measure.journal.records import Campaign, Slot
+from harness.measure.policy import RepeatPolicy
+from harness.measure.progress import Progress, notes_of
+from harness.measure.summary import undisturbed
+from harness.probe.probe import barrier_probe
+from harness.probe.probe_plan import plan_alone
+from harness.samples import Sample
+
+BARRIER = "barrier"
+"""The purpose of campaigns of the barrier probe."""
+FAR = 1.3
+"""How many times as long as with near cores the barrier probe takes if the cores are far from each other."""
+LEAST_PATIENCE_S = 10.0
+"""A campaign waits this long, or as long as it has measured, if that is longer."""
+PAUSE_S = 0.1
+"""Between two looks at the distance of the cores."""
+_WARMUP, _RUNS = 2, 8
+_SHOWN_S = 1.0
+
+
+@contextlib.contextmanager
+def near_cores(run: DeviceRun, campaign: Campaign) -> Iterator[Callable[[], None]]:
+    """Yield a function that waits until the cores are near each other, for a device that works with several threads.
+
+    For other devices, and for one that refuses the barrier probe, it returns at once. The shortest latency of the
+    barrier probe that the journal holds for the device in its present state is that of near cores.
+    """
+    if campaign.clock != "wall" or threads_of(run.fingerprint) < 2:
+        yield _wait_for_nothing
+        return
+    probe = barrier_probe()
+    try:
+        run.session.put(load_request(probe))
+    except BackendError:
+        yield _wait_for_nothing
+        return
+    cores = _Cores(run, probe.id, _shortest_s(run))
+    try:
+        yield cores.wait
+    finally:
+        cores.report()
+    run.session.drop([probe.id])
+    _keep(run, cores.shortest)
+
+
+def threads_of(fingerprint: Mapping[str, str]) -> int:
+    """Return the number of threads that a device works with, as its settings name it; 1 if they do not."""
+    found = re.search(r"\bthreads=(\d{1,4})\b", fingerprint.get("settings", ""))
+    return int(found[1]) if found else 1
+
+
+def _wait_for_nothing() -> None:
+    """Return at once."""
+
+
+@dataclass
+class _Cores:
+    """The distance of a device's cores during a campaign; `near_s` is the shortest latency of the barrier probe."""
+
+    run: DeviceRun
+    probe: str
+    near_s: float | None
+    shortest: tuple[Sample, ...] = ()
+    _waited_s: float = 0.0
+    _began_s: float = field(default_factory=time.monotonic)
+
+    def wait(self) -> None:
+        """Wait until the cores are near each other, or the patience of the campaign ends."""
+        while self._are_far() and self._waited_s < self._patience_s and not self.run.stop.is_set():
+            self.run.observe(Progress("waiting for the cores to be near each other", 0, 0))
+            self.run.stop.wait(PAUSE_S)
+            self._waited_s += PAUSE_S
+
+    def report(self) -> None:
+        """Show how long the campaign waited, if it was long."""
+        if self._waited_s >= _SHOWN_S:
+            notes_of(self.run.observe)(
+                f"Waited {self._waited_s:.0f} s because the cores of {self.run.device} were far from each other"
+            )
+
+    @property
+    def _patience_s(self) -> float:
+        return max(LEAST_PATIENCE_S, time.monotonic() - self._began_s - self._waited_s)
+
+    def _are_far(self) -> bool:
+        taken = tuple(
+            sample
+            for series, _ in self.run.session.run([Visit(self.probe, _WARMUP, _RUNS)])
+            for one in series
+            for sample in one.samples
+        )
+        if not taken:
+            return False
+        latency_s = undisturbed(taken, "wall").latency_s
+        if not self.shortest or latency_s < undisturbed(self.shortest, "wall").latency_s:
+            self.shortest = taken
+        self.near_s = latency_s if self.near_s is None else min(self.near_s, latency_s)
+        return latency_s > FAR * self.near_s
+
+
+def _shortest_s(run: DeviceRun) -> float | None:
+    """Return the shortest latency of the barrier probe in the journal, None if it holds none."""
+    known = [one for one in run.journal.campaigns(run.device) if one.purpose == BARRIER]
+    alike = [one for one in known if one.fingerprint == run.fingerprint]
+    found = [run.journal.samples_of(one.id, one.reference) for one in alike]
+    return min((undisturbed(taken, "wall").latency_s for taken in found if taken), default=None)
+
+
+def _keep(run: DeviceRun, shortest: tuple[Sample, ...]) -> None:
+    """Add the shortest samples of a campaign to the journal."""
+    if not shortest:
+        return
+    plan = plan_alone(barrier_probe(), _RUNS)
+    kept = run.begin(plan, RepeatPolicy(runs=1).settings(BARRIER, 0))
+    run.journal.add(kept.id, run.session.token, [(Slot(0, 0, 0), plan.reference, shortest)], {})
+    run.journal.complete(kept.id, run.session.token)
