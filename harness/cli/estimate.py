@@ -75,14 +75,12 @@ def estimate(
     if not models or candidates != SpaceOptions():
         step = "Name at least one network, or give --space with --candidates"
         raise UsageError("There is nothing to estimate", next_step=step)
-    from harness.device.overrides import Variant
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
 
-    variant = Variant(reading.batch, reading.threads)
     workspace = find_workspace(directory)
-    table = open_table(choice.device, choice.lut, workspace, variant)
+    table = open_table(choice.device, choice.lut, workspace, reading.variant)
     with show_count("reading networks") as progress:
         read = read_keyed_networks(
             models, table.rules, reading.dims, batch=reading.batch, strict=reading.strict, note=note, progress=progress
@@ -105,7 +103,7 @@ def estimate(
     if any(network.unknown for network in found):
         covering = _covering(found, models, table, reading)
         if not allow_partial:
-            uncovered = _uncovered(found, table.device + variant.options(), covering)
+            uncovered = _uncovered(found, table.device + reading.variant.options(), covering)
         elif covering:
             note(covering)
     _raise_for(found, uncovered)
@@ -255,13 +253,12 @@ def _raise_for(found: NetworkEstimates, uncovered: CoverageError | None) -> None
 
 def _covering(found: NetworkEstimates, models: Sequence[str], table: Lut, reading: arguments.Reading) -> str:
     """Return the advice to use the package's table if it has more layers of the networks, else nothing."""
-    from harness.device.overrides import Variant
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.published_tables import is_published
     from harness.lut.table_choice import published_lut
     from harness.network.keyed_reading import read_keyed_networks
 
-    published = None if is_published(table) else published_lut(table.device, Variant(reading.batch, reading.threads))
+    published = None if is_published(table) else published_lut(table.device, reading.variant)
     if published is None:
         return ""
     read = read_keyed_networks(models, published.rules, reading.dims, batch=reading.batch)

@@ -64,7 +64,6 @@ def estimate_candidates(
     json: bool,
 ) -> None:
     """Rank the candidates of a space and print the best."""
-    from harness.device.overrides import Variant
     from harness.lut.table_choice import open_table
     from harness.search.ranking import Wanted, best_of
     from harness.search.search_space import SearchSpace
@@ -74,7 +73,7 @@ def estimate_candidates(
         step = "Give --candidates FILE.npy or --candidates random:N"
         raise UsageError("--space needs candidates", next_step=step)
     wanted = Wanted(options.best, _bound_s(options.under))
-    table = open_table(choice.device, choice.lut, workspace, Variant(reading.batch, reading.threads))
+    table = open_table(choice.device, choice.lut, workspace, reading.variant)
     space = SearchSpace.read(options.space, reading.dims, reading.batch)
     count, spans = _spans(options, space)
     estimator = SpaceEstimator.of(space, table)

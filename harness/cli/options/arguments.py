@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from harness.cli.options.result_files import file_option, page_option
 from harness.errors import UsageError
 from harness.settings import DEFAULT_DEVICE
 from harness.text import duration_s
+
+if TYPE_CHECKING:
+    from harness.device.overrides import Variant
 
 
 def complete_device(incomplete: str) -> list[str]:
@@ -180,6 +183,13 @@ class Reading:
     def dims(self) -> dict[str, int]:
         """The values of symbolic dimensions; raises UsageError."""
         return parse_dims(self.dim)
+
+    @property
+    def variant(self) -> Variant:
+        """The batch and the threads, which select a table."""
+        from harness.device.overrides import Variant
+
+        return Variant(self.batch, self.threads)
 
 
 Budget = Annotated[
