@@ -128,9 +128,7 @@ def _uncovered(found: TableComparison, tables: tuple[Lut, Lut]) -> CoverageError
             continue
         layers = list(dict.fromkeys(one for unknown in lacking.values() for one in unknown))
         names = first_names(lacking, _NAMED)
-        whats.append(
-            f"{side}, {table.name}, lacks {counted(sum(map(len, lacking.values())), 'layer')} of {first_names(lacking, _NAMED)}"
-        )
+        whats.append(f"{side}, {table.name}, lacks {counted(sum(map(len, lacking.values())), 'layer')} of {names}")
         whys.append(f"{side} lacks {first_names(layers, _NAMED)}")
         devices.append(table.device)
     step = f"Profile the networks on {' and '.join(dict.fromkeys(devices))} and build the tables again, or omit them"
