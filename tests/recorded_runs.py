@@ -1,6 +1,7 @@
 """Runs of commands as their line of progress met them: recorded from real commands, and replayed.
 
 `python tests/recorded_runs.py FILE.json COMMAND …` runs a command of `harness` and adds it to the runs of the file.
+`python tests/recorded_runs.py` writes the runs of the package: the first one of each file in `measure/recorded`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from harness.measure.progress import Progress
-from harness.measure.time_left import Run, TimeLeft
+from harness.measure.time_left import USUAL, Run, TimeLeft
 
+RECORDED = Path(__file__).parent / "measure" / "recorded"
 _APART_S = 0.1
 """Reports of one phase that come sooner are not recorded."""
 _SHOWN_S = 1.0
 """What a line shows at least, and therefore how far off it may be."""
-_MOMENTS = 1000
+_MOMENTS = 300
 Event = tuple[float, str, float | None, float | None]
 
 
@@ -40,7 +42,7 @@ class RecordedRun:
     def replayed(self, earlier: Sequence[Run] = ()) -> Iterator[tuple[float, TimeLeft]]:
         """Yield moments after the first tenth, each with the time left as it knows it then."""
         now = [self.began_s]
-        time_left = TimeLeft(earlier, lambda: now[0])
+        time_left = TimeLeft(earlier, lambda: now[0], before_s=self.began_s)
         waiting = list(self.events)
         for step in range(_MOMENTS):
             at_s = self.end_s * (0.1 + 0.9 * step / _MOMENTS)
@@ -72,7 +74,15 @@ def read_runs(path: Path) -> list[RecordedRun]:
     return [RecordedRun.of(record) for record in json.loads(path.read_text())]
 
 
-def main() -> None:
+def write_usual() -> None:
+    """Write the runs of the package: file `lut_build_cpu01.json` has those of `lut build cpu01`."""
+    usual = {path.stem.replace("_", " "): read_runs(path)[0].run for path in sorted(RECORDED.glob("*.json"))}
+    phases = {name: [(one.name, round(one.seconds, 2), one.work) for one in run] for name, run in usual.items()}
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(run)}" for name, run in phases.items())
+    USUAL.write_text(f"{{\n{lines}\n}}\n")
+
+
+def record() -> None:
     """Record one run."""
     start_s, began_s = time.monotonic(), 0.0
     events: list[Event] = []
@@ -114,4 +124,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    record() if sys.argv[1:] else write_usual()

@@ -17,7 +17,7 @@ from benchmarks.accuracy.devices import Run
 from benchmarks.accuracy.fusion_rules import fusion_section
 from benchmarks.accuracy.known_layers import known_layers_section
 from benchmarks.accuracy.left_out import leave_out_section
-from benchmarks.accuracy.networks import cpu_section, npu_section, openvino_section
+from benchmarks.accuracy.networks import cpu_section, npu_section, openvino_section, threads_section
 from benchmarks.accuracy.overhead_intervals import overhead_section
 from benchmarks.accuracy.page import PAGE
 from benchmarks.accuracy.predictor_v100 import v100_section
@@ -29,6 +29,7 @@ PARTS: Mapping[str, Callable[[Run], Section]] = {
     "npu": npu_section,
     "known-layers": known_layers_section,
     "cpu": cpu_section,
+    "threads": threads_section,
     "leave-out": leave_out_section,
     "openvino": openvino_section,
     "auxiliary": auxiliary_section,

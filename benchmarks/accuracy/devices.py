@@ -69,12 +69,13 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         return Workspace(folder)
 
-    def device(self, name: str, networks: Sequence[str] | None = None) -> Measured:
-        """Return the results of a device; the first call measures it."""
-        if name not in self._measured:
-            chosen = self.networks if networks is None else networks
-            self._measured[name] = measure_device(name, references(chosen), self.workspace(name))
-        return self._measured[name]
+    def device(self, name: str, networks: Sequence[str] | None = None, threads: int | None = None) -> Measured:
+        """Return the results of a device, with so many threads if given; the first call measures it."""
+        job = name if threads is None else f"{name}-{threads}-threads"
+        if job not in self._measured:
+            models = references(self.networks if networks is None else networks)
+            self._measured[job] = measure_device(name, models, self.workspace(job), threads)
+        return self._measured[job]
 
 
 def references(names: Sequence[str]) -> list[str]:
@@ -82,13 +83,15 @@ def references(names: Sequence[str]) -> list[str]:
     return [BUILTIN_PREFIX + name for name in names]
 
 
-def measure_device(device: str, models: Sequence[str], workspace: Workspace) -> Measured:
+def measure_device(device: str, models: Sequence[str], workspace: Workspace, threads: int | None = None) -> Measured:
     """Profile networks, build tables, and validate in several processes with the naive sum and all reported layers."""
     say(f"{device}: profiling {len(models)} networks")
-    profiled = patiently(lambda: profile(models, device=device, workspace=workspace, policy=RepeatPolicy(), fresh=True))
+    profiled = patiently(
+        lambda: profile(models, device=device, workspace=workspace, policy=RepeatPolicy(), fresh=True, threads=threads)
+    )
     say(f"{device}: {profiled.probes} probes, {profiled.device_seconds:.1f} s on it, {profiled.wall_seconds:.0f} s")
-    others = {str(method): _estimates(device, models, workspace, method) for method in OTHER_METHODS}
-    table = build_lut(device, workspace=workspace)
+    others = {str(method): _estimates(device, models, workspace, method, threads) for method in OTHER_METHODS}
+    table = build_lut(device, workspace=workspace, threads=threads)
     coverage = [one.coverage for one in estimate(models, lut=table.path, workspace=workspace)]
     predicted = sum(one["interpolated"] + one["extrapolated"] for one in coverage)
     say(f"{device}: validating")
@@ -100,15 +103,18 @@ def measure_device(device: str, models: Sequence[str], workspace: Workspace) -> 
             workspace=workspace,
             naive=True,
             layers=True,
+            threads=threads,
         )
     )
     return Measured(profiled, table, validation, others, predicted)
 
 
-def _estimates(device: str, models: Sequence[str], workspace: Workspace, method: LatencyMethod) -> dict[str, float]:
+def _estimates(
+    device: str, models: Sequence[str], workspace: Workspace, method: LatencyMethod, threads: int | None
+) -> dict[str, float]:
     """Return the estimates in seconds of another estimator from the same samples, without networks that it rejects."""
     try:
-        table = build_lut(device, workspace=workspace, method=method)
+        table = build_lut(device, workspace=workspace, method=method, threads=threads)
     except HarnessError as error:
         say(f"{device}: no table by {method}: {error}")
         return {}

@@ -92,6 +92,14 @@ def cpu_section(run: Run) -> Section:
     return Section(runtime_text(measured), (*targets, interval_target("cpu01", measured)))
 
 
+def threads_section(run: Run) -> Section:
+    """Measure networks of cpu01 with two threads."""
+    measured = run.device("cpu01", threads=2)
+    errors = Errors(tuple(network.error for network in measured.networks))
+    figure = f"{errors.share(TENTH)}, median {percent(errors.median)}"
+    return Section(runtime_text(measured), (reached("cpu01, 2 threads: networks within 10 %", figure, None),))
+
+
 def openvino_section(run: Run) -> Section:
     """Measure cpu-openvino: the same table, with layers cut as this runtime reports its fusion."""
     networks = run.networks[-2:] if run.quick else OPENVINO_NETWORKS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from harness.device.inventory import Device
 
 _NAMES = ("batch", "threads")
+_NUMBER = re.compile("[1-9][0-9]{0,4}")
 HOST_FACTS = frozenset(_NAMES)
 """Facts of fingerprints that the host adds; a device that reports one would pass for another variant."""
 
@@ -28,6 +30,12 @@ class Variant:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}", why="It must be 1 or more")
+
+    @classmethod
+    def of(cls, fingerprint: Mapping[str, str]) -> Variant:
+        """Return the variant that a fingerprint has; a value that no option takes is none."""
+        found = {name: fingerprint.get(name, "") for name in _NAMES}
+        return cls(**{name: int(value) for name, value in found.items() if _NUMBER.fullmatch(value)})
 
     @property
     def facts(self) -> dict[str, str]:

@@ -45,11 +45,14 @@ class RowCounts:
     def check(self, file: str) -> None:
         """Raise ConfigurationError if a row cannot be used."""
         if self.invalid_count:
-            lines = "; ".join(f"line {line}: {reason}" for line, reason in sorted(self.invalid))
+            lines: dict[str, list[str]] = {}
+            for line, reason in sorted(self.invalid):
+                lines.setdefault(reason, []).append(str(line))
+            whys = [f"line{'s' * (len(one) > 1)} {', '.join(one)}: {reason}" for reason, one in lines.items()]
             more = self.invalid_count - len(self.invalid)
             raise ConfigurationError(
                 f"{self.invalid_count} of {self.read} rows of {file} cannot be imported",
-                why=lines + (f"; and {more} more" if more else ""),
+                why="; ".join(whys) + (f"; and {more} more" if more else ""),
                 next_step="Correct the rows or the mapping, or give --skip-invalid to leave them out",
             )
 

@@ -56,8 +56,12 @@ class SourceFile:
         if repeated is not None or len(names) > MAX_COLUMNS:
             what = f"The column {repeated[:_SHOWN]!r} occurs twice" if repeated else "It has too many columns"
             raise self._unusable(what, "Give each column a name of its own, or list them as `columns` in the mapping")
+        if not names:
+            step = "Put a header in the first line, or list the columns as `columns` in the mapping"
+            raise self._unusable("It has no header", step)
         for name in sorted(self.mapping.columns_read - set(names)):
-            near = did_you_mean(name, [one[:_SHOWN] for one in names[:30]], "Its columns")
+            label = "Name one of its columns in the mapping"
+            near = did_you_mean(name, [one[:_SHOWN] for one in names[:30]], label)
             raise self._unusable(f"It has no column {name[:_SHOWN]!r}", near)
 
     def _unusable(self, why: str, step: str) -> ConfigurationError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from harness.device.inventory import find_device, load_inventory
 from harness.device.overrides import Variant
 from harness.errors import CampaignIncomplete, LutNotFound
 from harness.latency.joint import Place
+from harness.latency.layer_latency import CampaignData
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
 from harness.lut.campaign_source import CampaignSource, check_count
 from harness.lut.chain_rows import rows_of
@@ -25,7 +27,7 @@ from harness.lut.table_files import publish
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.noise.campaign_noise import judge_campaign, reference_s, repeatability_of
-from harness.measure.progress import DONE, Observer, Progress, begin, ignore, steps_of
+from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.probe.probe_plan import LayerProbes
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
@@ -65,11 +67,10 @@ def build_lut(
         machine = judge_campaign(journal, newest.campaign, newest.measured.slow_share)
         between_processes = repeatability_of(journal, newest.campaign)
         reference = reference_s(journal, newest.campaign)
-    # A network may meet none of the slow phases, or twice as much.
-    slowdown = max(source.measured.slowdown for source in sources) / 2
+    slowdown = _slowdown([source.measured for source in sources])
     draft = replace(
         _draft(sources, _merged(campaigns), method, observe),
-        repeatability=math.hypot(between_processes, slowdown),
+        repeatability=math.hypot(between_processes, slowdown / 2),  # a network meets no slow phases, or twice as many
         machine=machine.text,
         reference_s=reference,
     )
@@ -82,9 +83,10 @@ def _read(
     journal: Journal, campaigns: Sequence[Campaign], method: LatencyMethod, observe: Observer
 ) -> list[CampaignSource]:
     journal.require_unaltered([*(one.id for one in campaigns), *journal.lost()])
-    sources, probes = [], sum(len(journal.probes(one.id)) for one in campaigns)
+    probes = [len(journal.probes(one.id)) for one in campaigns]
+    sources, step = [], steps_of(observe, "fitting layers", probes)
     for number, campaign in enumerate(campaigns):
-        observe(Progress("fitting layers", number, len(campaigns), unit="campaign", work=probes))
+        step(number, len(campaigns))
         sources.append(CampaignSource.read(journal, campaign, method))
     return sources
 
@@ -157,6 +159,12 @@ def _not_superseded(journal: Journal, campaigns: Sequence[Campaign]) -> list[Cam
             kept.append(campaign)
         known |= held
     return kept[::-1]
+
+
+def _slowdown(campaigns: Sequence[CampaignData]) -> float:
+    """Return what slow phases added to the runs of all campaigns on average, as a fraction."""
+    runs = [sum(one.samples for one in campaign.summaries.values()) for campaign in campaigns]
+    return statistics.fmean((one.slowdown for one in campaigns), weights=runs) if any(runs) else 0.0
 
 
 def _nothing_measured(workspace: Workspace, device: str, variant: Variant) -> LutNotFound:

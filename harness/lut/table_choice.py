@@ -108,7 +108,8 @@ def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
         step = f"Build one: harness profile --device {device}{asked}, then harness lut build --device {device}{asked}"
         what = f"There is no table for {device}{f' with{asked}' if asked else ''} in this workspace"
         if not made:
-            raise LutNotFound(what, next_step=step)
+            why = f"--batch chooses a table; the batch of this network alone is --dim NAME={variant.batch}"
+            raise LutNotFound(what, why=why if variant.batch else "", next_step=step)
         what = f"No table for {device}{f' with{asked}' if asked else ''} was made by the default method"
         newest = max(made, key=lambda path: (path.name[:10], made[path].created, path.name))
         why = f"{newest.name} was made for comparison, with --method {made[newest].method}"

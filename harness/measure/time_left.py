@@ -1,9 +1,9 @@
 """The time that a command still takes, from its own progress and from earlier runs of the same command.
 
-A command reports phases. The one that it is in takes as long as its own steps foretell, and until they do, as long as
-it took in earlier runs for each unit of its work; the phases behind it take as long as in earlier runs. The cache keeps
-the times of the newest runs by the name of a command. Without any, only phases that report shares have a time left, and
-further processes take as long as the present one.
+A command reports phases. An earlier run foretells how long each takes, in proportion to the root of its work, and the
+whole command by its pace: how much longer it took so far than the earlier run. The steps of the present phase count the
+more, the more of them are done. The cache keeps the newest runs by the name of a command; before the first one, runs
+that are part of the package stand for them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field
+from pathlib import Path
 
 from harness import cache
 from harness.measure.progress import Progress
@@ -24,7 +25,12 @@ _NEWEST = 5
 """Runs that are kept: devices and hosts change."""
 _OVERDUE = 0.1
 """What is left of a phase that takes longer than before, as a fraction of the time that it has taken."""
-_START = "start"
+_PACE_S = 1.0
+"""Seconds at the pace of an earlier run that count beside those of the present one."""
+_START, _ALREADY = "start", "already begun"
+"""The time until the first report: since the program was loaded, or in a program that did other things before."""
+USUAL = Path(__file__).with_name("usual_runs.json")
+"""Runs of commands that were recorded (docs/measuring.md), with their phases."""
 
 
 @dataclass(frozen=True)
@@ -41,35 +47,36 @@ Run = tuple[PhaseTime, ...]
 
 @dataclass
 class TimeLeft:
-    """The time left of a run, from what it reports and from `earlier` runs."""
+    """The time left of a run, from what it reports and from `earlier` runs; it began `before_s` ago.
+
+    The time until the first report counts as a phase: on a slow machine, a program takes as much longer to load.
+    """
 
     earlier: Sequence[Run] = ()
     clock: Clock = time.monotonic
+    before_s: float = 0.0
     done: list[PhaseTime] = field(default_factory=list)
-    _phase: str = _START
-    _name: str = _START
+    _phase: str = field(init=False)
+    _name: str = field(init=False)
     _began_s: float = field(init=False)
     _work: float | None = None
     _share: float | None = None
     _share_s: float = 0.0
-    _processes: int = 0
-    _ratios: list[float] = field(init=False)
     _met: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._began_s = self.clock()
-        self._ratios = [1.0] * len(self.earlier)
+        self._phase = self._name = _START if self.before_s else _ALREADY
+        self._began_s = self.clock() - self.before_s
 
     def see(self, progress: Progress) -> None:
         """Take over the newest progress."""
         phase, now_s = progress.phase or progress.stage, self.clock()
         if phase != self._phase:
-            self._end(now_s)
+            self.done.append(PhaseTime(self._name, now_s - self._began_s, self._work))
             self._met[phase] += 1
             number = self._met[phase]
             self._phase, self._name, self._began_s = phase, f"{phase} {number}" if number > 1 else phase, now_s
             self._work = self._share = None
-        self._processes = progress.processes - progress.process - 1
         if progress.work is not None:
             self._work = progress.work
         if progress.share is not None:
@@ -79,39 +86,32 @@ class TimeLeft:
     def remaining_s(self) -> float | None:
         """The seconds that are left, None while nothing is known of them."""
         now_s = self.clock()
-        known = [left_s for number in range(len(self.earlier)) if (left_s := self._after(number, now_s)) is not None]
+        known = [left_s for run in self.earlier if (left_s := self._after(run, now_s)) is not None]
         if known:
             return statistics.median(known)
-        if not self._share:
-            return None
-        left_s = self._by_own_steps(now_s)
-        return left_s + self._processes * (now_s - self._began_s + left_s)
+        return self._by_own_steps(now_s) if self._share else None
 
     @property
     def run(self) -> Run:
         """The times of the phases until now."""
         return (*self.done, PhaseTime(self._name, self.clock() - self._began_s, self._work))
 
-    def _end(self, now_s: float) -> None:
-        for number, run in enumerate(self.earlier):
-            at = _place(run, self._name)
-            if at is not None:
-                self._ratios[number] = self._ratio(number, run[at])
-        self.done.append(PhaseTime(self._name, now_s - self._began_s, self._work))
-
     def _by_own_steps(self, now_s: float) -> float:
         share = self._share or 1.0
         return max(0.0, (self._share_s - self._began_s) * (1 - share) / share - (now_s - self._share_s))
 
-    def _after(self, number: int, now_s: float) -> float | None:
-        """Return the seconds that are left after one earlier run; None if that lacks the present phase."""
-        run = self.earlier[number]
-        at = _place(run, self._name)
-        if at is None:
+    def _after(self, earlier: Run, now_s: float) -> float | None:
+        """Return the seconds that are left after an earlier run; None if that lacks the present phase."""
+        present = self.run
+        expected_s = _for_work_of(earlier, present)
+        if self._name not in expected_s:
             return None
-        ratio = self._ratio(number, run[at])
-        expected_s = [one.seconds * (ratio if one.work is not None else 1.0) for one in run[at:]]
-        return self._left_of_phase(expected_s[0], now_s) + sum(expected_s[1:])
+        here_s, behind = expected_s[self._name], list(expected_s).index(self._name) + 1
+        known = [one for one in present if one.name in expected_s]
+        passed_s = sum(expected_s[one.name] for one in known[:-1])
+        passed_s += here_s * self._share if self._share else min(here_s, known[-1].seconds)
+        pace = (sum(one.seconds for one in known) + _PACE_S) / (passed_s + _PACE_S)
+        return self._left_of_phase(pace * here_s, now_s) + pace * sum(list(expected_s.values())[behind:])
 
     def _left_of_phase(self, expected_s: float, now_s: float) -> float:
         gone_s = now_s - self._began_s
@@ -121,26 +121,44 @@ class TimeLeft:
         by_earlier_s = max(0.0, expected_s * (1 - self._share) - (now_s - self._share_s))
         return weight * self._by_own_steps(now_s) + (1 - weight) * by_earlier_s
 
-    def _ratio(self, number: int, then: PhaseTime) -> float:
-        """Return how much longer phases take than in an earlier run, by this one's work or the last that was known.
 
-        A part of each phase does not depend on its work, so the time grows with the root of it.
-        """
-        return math.sqrt(self._work / then.work) if self._work and then.work else self._ratios[number]
+def _for_work_of(earlier: Run, present: Run) -> dict[str, float]:
+    """Return the seconds of an earlier run's phases for the work of the present one, or its last work that is known.
 
-
-def _place(run: Run, name: str) -> int | None:
-    return next((at for at, one in enumerate(run) if one.name == name), None)
+    A part of each phase does not depend on its work, so the time grows with the root of it.
+    """
+    works, ratio, seconds = {one.name: one.work for one in present}, 1.0, {}
+    for one in earlier:
+        work = works.get(one.name)
+        if work and one.work:
+            ratio = math.sqrt(work / one.work)
+        seconds[one.name] = one.seconds * (1.0 if one.work is None else ratio)
+    return seconds
 
 
 def earlier_runs(command: str) -> tuple[Run, ...]:
-    """Return the newest runs of a command that the cache holds."""
+    """Return the newest runs of a command that the cache holds.
+
+    Before the first one, return the run that the package holds of its first words, or else those on other devices.
+    """
+    usual = _usual_runs()
+    same = tuple(run for name, run in usual.items() if f"{command} ".startswith(f"{name} "))
+    alike = tuple(run for name, run in usual.items() if name.split()[0] == command.partition(" ")[0])
+    return _kept_runs(command) or same or alike
+
+
+def _kept_runs(command: str) -> tuple[Run, ...]:
     content = cache.get(_key(command))
     try:
         runs = json.loads(content) if content else []
         return tuple(tuple(_phase(*one) for one in run) for run in runs)
     except (ValueError, TypeError, RecursionError):
         return ()
+
+
+def _usual_runs() -> dict[str, Run]:
+    content = json.loads(USUAL.read_text("utf-8"))
+    return {command: tuple(_phase(*one) for one in run) for command, run in content.items()}
 
 
 def _phase(name: str, seconds: float, work: float | None) -> PhaseTime:
@@ -153,9 +171,9 @@ def _phase(name: str, seconds: float, work: float | None) -> PhaseTime:
 def keep_run(command: str, run: Run) -> None:
     """Add a run of a command to those in the cache, if it did any work that can be counted."""
     if any(one.work for one in run):
-        kept = [*earlier_runs(command), run][-_NEWEST:]
+        kept = [*_kept_runs(command), run][-_NEWEST:]
         cache.put(_key(command), json.dumps([[astuple(one) for one in each] for each in kept]).encode())
 
 
 def _key(command: str) -> str:
-    return cache.key_of("times of phases 1", command)
+    return cache.key_of("times of phases 2", command)

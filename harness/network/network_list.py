@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from harness import errors
@@ -93,10 +93,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class NetworksRead(Generic[AnyNetwork]):
-    """The networks of a list that can be used, and the refused ones."""
+    """The networks of a list that can be used, the refused ones, and the values of symbolic dimensions."""
 
     networks: tuple[AnyNetwork, ...]
     refused: tuple[RefusedNetwork, ...] = ()
+    dims: Mapping[str, int] = field(default_factory=dict)
 
 
 NetworkList = NetworksRead[Network]
@@ -152,7 +153,7 @@ def read_each(
     note_refused(refused, note)
     if not refused:  # the dimension may belong to a network that was refused
         _check_dims(networks, dims or {})
-    return NetworksRead(tuple(networks), tuple(refused))
+    return NetworksRead(tuple(networks), tuple(refused), dims or {})
 
 
 def reading_jobs(references: Sequence[ModelReference]) -> int:

@@ -54,7 +54,7 @@ def report_networks(
     refused = validation.refused_networks if validation else read.refused
     files = {one.file for one in refused}
     left = [one for one in read.networks if one.file not in files]
-    source = ReportSource(command, refused, table_samples(workspace, table), left)
+    source = ReportSource(command, refused, table_samples(workspace, table), left, read.dims)
     write_report(path, table, [estimate_network(one, table) for one in left], validation, source)
 
 
@@ -103,7 +103,9 @@ def render(
         sample_figures=sample_figures(source.samples) if source.samples else (),
         fingerprint=[(display(name), display(value, 2000)) for name, value in sorted(table.fingerprint.items())],
         command=source.command_line,
-        commands=_commands(table, [estimate.name for estimate in estimates], validation is not None),
+        commands=_commands(
+            table, [estimate.name for estimate in estimates], source.dim_options, validation is not None
+        ),
     )
 
 
@@ -159,21 +161,23 @@ def _date(created: str) -> str:
     return f"{shown[:10]} {shown[11:16]} UTC" if shown.endswith("+00:00") else shown
 
 
-def _commands(table: Lut, names: Sequence[str], validated: bool) -> tuple[str, ...]:
+def _commands(table: Lut, names: Sequence[str], dims: str, validated: bool) -> tuple[str, ...]:
     """Return the commands that measure anew and estimate again; names that a shell would interpret are replaced."""
+    from harness.device.overrides import Variant
     from harness.network.model_references import BUILTIN_NAMES
 
     device = table.device if is_safe_name(table.device) else "DEVICE"
     folder = table.path.name if is_safe_name(table.path.name) else "TABLE"
     safe = (name if is_safe_name(name, _LONGEST_NAME) else "MODEL" for name in names)
     models = (f"builtin:{name}" if name in BUILTIN_NAMES else f"{name.removesuffix('.onnx')}.onnx" for name in safe)
-    words = " ".join(dict.fromkeys(models)) or "MODEL.onnx"
-    last = f"validate {words} --device {device}" if validated else f"estimate {words}"
+    words = (" ".join(dict.fromkeys(models)) or "MODEL.onnx") + dims
+    here = f"--device {device}{Variant.of(table.fingerprint).options()}"
+    last = f"validate {words} {here}" if validated else f"estimate {words}"
     if table.is_imported:
         return (f"harness estimate {words} --lut lut/{device}/{folder} --html report.html",)
     return (
-        f"harness profile {words} --device {device}",
-        f"harness lut build --device {device} --method {table.method}",
+        f"harness profile {words} {here}",
+        f"harness lut build {here} --method {table.method}",
         f"harness {last} --lut lut/{device}/{folder} --html report.html",
     )
 

@@ -41,7 +41,7 @@ def sample_figures(samples: TableSamples) -> tuple[CaptionedFigure, ...]:
 def _plane(nulls: Sequence[NullProbe]) -> str:
     """Draw the plane as the colour of the background, over both sizes, and the probes in the same colours."""
     import numpy as np
-    from bokeh.models import ColumnDataSource, LinearColorMapper
+    from bokeh.models import BasicTicker, ColumnDataSource, LinearColorMapper
     from bokeh.models.glyphs import Image
     from bokeh.transform import transform
 
@@ -53,6 +53,7 @@ def _plane(nulls: Sequence[NullProbe]) -> str:
     colours = LinearColorMapper(palette=_palette(), low=low, high=max(high, low + 1e-12))
     labels = f"input bytes, up to {byte_size(ends[0])}", f"output bytes, up to {byte_size(ends[1])}"
     plot = base_figure(380, labels, ("linear", "linear"), (-0.03 * ends[0], ends[0]), (-0.03 * ends[1], ends[1]))
+    plot.xaxis.ticker = BasicTicker(desired_num_ticks=3)  # numbers of bytes are long, and phones narrow
     steps = (np.arange(_PLANE_STEPS) + 0.5) / _PLANE_STEPS
     image = c + a * ends[0] * steps[None, :] + b * ends[1] * steps[:, None]
     place = {"x": [0.0], "y": [0.0], "dw": [ends[0]], "dh": [ends[1]]}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.report.networks.network_graph import connections
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 class ReportSource:
     """The words of the command that writes a report, its networks, those it could not use, and the table's samples.
 
-    `networks` are those of the estimates, in the same order; without them the report has no graphs.
+    `networks` are those of the estimates, in the same order; without them the report has no graphs. `dims` are
+    the values of symbolic dimensions.
     """
 
     command: Sequence[str] = ()
     refused: Sequence[RefusedNetwork] = ()
     samples: TableSamples | None = None
     networks: Sequence[KeyedNetwork] = ()
+    dims: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def edges(self) -> list[tuple[tuple[int, int], ...] | None]:
@@ -37,3 +39,8 @@ class ReportSource:
     def command_line(self) -> str:
         """The command as a shell reads it, empty if no command wrote the report."""
         return shlex.join(display(word, 4000) for word in self.command)
+
+    @property
+    def dim_options(self) -> str:
+        """The options of a command that set the symbolic dimensions, with a space before each."""
+        return "".join(f" --dim {shlex.quote(f'{display(name)}={value}')}" for name, value in self.dims.items())

@@ -26,7 +26,7 @@ from harness.measure.noise.campaign_noise import ProcessNoise, phases_of_campaig
 from harness.measure.noise.machine_noise import between_processes
 from harness.measure.noise.quiet_phases import by_probe
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Observer, Progress
+from harness.measure.progress import Observer, Progress, steps_of
 from harness.measure.reference import measure_reference
 from harness.measure.summary import STUDENT_95, summarise
 from harness.probe.probe_plan import ProbePlan
@@ -48,7 +48,7 @@ class ProcessSamples:
 
     samples: Mapping[str, Sequence[Sample]]
     fingerprint: Mapping[str, str]
-    truths: Mapping[str, Truth]
+    truths: Mapping[str, Truth] = field(default_factory=dict)
     load_reports: Mapping[str, LoadReport] = field(default_factory=dict)
     noise: ProcessNoise = field(default_factory=ProcessNoise)
 
@@ -99,12 +99,14 @@ class ProcessPlan:
     variant: Variant = NO_VARIANT
 
 
-def _in_process(observe: Observer, number: int, count: int, networks: int) -> Observer:
-    """Return the observer of a process, one of about `count`, which measures so many networks."""
+def _in_process(observe: Observer, number: int, count: int, plan: ProbePlan) -> Observer:
+    """Return the observer of a process, one of about `count`; the work of its campaign is the nodes of its networks."""
+    nodes = sum(len(plan.probes[whole].model.names.nodes) for whole in _wholes(plan))
 
     def show(progress: Progress) -> None:
-        phase = f"process {number + 1}"
-        observe(replace(progress, unit="network", process=number, processes=count, phase=phase, work=networks))
+        phase = f"{progress.phase or progress.stage} {number + 1}"
+        work = nodes if progress.phase else None
+        observe(replace(progress, unit="network", process=number, processes=count, phase=phase, work=work))
 
     return show
 
@@ -129,7 +131,7 @@ def measure_processes(
             plan = _only(wanted.plan, chosen - {*refused, *stops})
             if not _wholes(plan):
                 break
-            watched = _in_process(observe, number, max(fewest, number + 1), len(_wholes(plan)))
+            watched = _in_process(observe, number, max(fewest, number + 1), plan)
             watched(Progress("starting", 0, 0))
             with (
                 lease_when_free(device, patience, "validation") as session,
@@ -141,15 +143,16 @@ def measure_processes(
                 if refused.keys() >= _wholes(wanted.plan) or (refused and wanted.strict):
                     break
                 asks = number == 0 if table.clock == "device" else wanted.layers
-                process, refusals = _measure_process(run, plan, wanted.policy, number, asks=asks)
-                found.append(process)
+                process, refusals = _measure_process(run, plan, wanted.policy, number)
+                truths = _ask_oracle(session, _only(plan, set(plan.probes) - refusals.keys()), observe) if asks else {}
+                found.append(replace(process, truths=truths))
                 refused |= refusals
                 stops |= _stops(wanted.rules, _wholes(plan) - refused.keys(), found, table.clock)
     return MeasuredProcesses(tuple(found), refused, stops)
 
 
 def _measure_process(
-    run: DeviceRun, plan: ProbePlan, policy: RepeatPolicy, number: int, *, asks: bool
+    run: DeviceRun, plan: ProbePlan, policy: RepeatPolicy, number: int
 ) -> tuple[ProcessSamples, dict[str, str]]:
     """Measure the reference probe and the plan in this process; return the reasons for refused networks, too."""
     session, journal = run.session, run.journal
@@ -158,11 +161,10 @@ def _measure_process(
     CampaignRun(run, campaign, plan, policy).run()
     records = journal.probes(campaign.id).values()
     refused = {one.id: one.refused for one in records if one.refused and one.role == "network"}
-    truths = _ask_oracle(session, _only(plan, set(plan.probes) - refused.keys())) if asks else {}
     reports = dict(session.load_reports)
     phases = phases_of_campaign(journal, campaign)
     noise = ProcessNoise.of(journal, campaign, campaign.clock, phases.slow_share, reference)
-    return ProcessSamples(by_probe(phases.quiet), run.fingerprint, truths, reports, noise), refused
+    return ProcessSamples(by_probe(phases.quiet), run.fingerprint, load_reports=reports, noise=noise), refused
 
 
 def _stops(
@@ -221,11 +223,15 @@ def _check_clock(session: AgentSession, table: Lut) -> None:
         raise LutMismatch(f"The table and {table.device} have different clocks", why=why, next_step=step)
 
 
-def _ask_oracle(session: AgentSession, plan: ProbePlan) -> dict[str, Truth]:
+def _ask_oracle(session: AgentSession, plan: ProbePlan, observe: Observer) -> dict[str, Truth]:
     """Return the truth about each whole network; empty if the device does not report it."""
     truths: dict[str, Truth] = {}
     wholes = [probe for probe in plan.probes.values() if probe.role == "network"]
-    for probe in wholes if "oracle" in session.hello.reveals else ():
+    if not wholes or "oracle" not in session.hello.reveals:
+        return truths
+    step = steps_of(observe, "reading latencies of layers", [len(probe.model.names.nodes) for probe in wholes])
+    for number, probe in enumerate(wholes):
+        step(number, len(wholes))
         session.put(load_request(probe))
         truths[probe.id] = session.oracle(probe.id)
         session.drop([probe.id])

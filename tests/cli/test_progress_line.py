@@ -42,13 +42,13 @@ def test_time_left_comes_first_and_the_place_follows(clock: _Clock) -> None:
 
 def test_time_left_counts_down_between_reports(clock: _Clock) -> None:
     """Between two shares the time left goes on by the clock, never below a second, and no command is done."""
-    line = ProgressLine("profile", clock=clock)
+    line = ProgressLine("search", clock=clock)
     line.see(Progress("measuring", 0, 2))
     clock.now_s = 10.0
     line.see(Progress("measuring", 0, 2, share=0.25))
     clock.now_s = 20.0
     line.see(Progress("compiling", 1, 2, phase="measuring"))
-    assert line.text.startswith("about 20 s left, 50%: profile: compiling")
+    assert line.text.startswith("about 20 s left, 50%: search: compiling")
     clock.now_s = 10_000.0
     assert line.text.startswith("about 1 s left, 99%")
 
@@ -66,10 +66,10 @@ def test_the_second_run_is_foretold_from_its_start(clock: _Clock) -> None:
 
 def test_a_line_without_a_forecast_names_the_stage(clock: _Clock) -> None:
     """Before anything was measured there is no number to show."""
-    line = ProgressLine("profile cpu01", clock=clock)
-    assert line.text == "profile cpu01"
+    line = ProgressLine("search", clock=clock)
+    assert line.text == "search"
     line.see(Progress("compiling", 2, 18))
-    assert line.text == "profile cpu01: compiling, batch 3 of 18"
+    assert line.text == "search: compiling, batch 3 of 18"
 
 
 def test_durations_have_a_unit_that_fits() -> None:

@@ -55,11 +55,11 @@ def test_a_bad_cell_is_refused_with_its_line(harness: Harness, changed: dict[str
 
 
 def test_rows_of_other_lengths_and_many_bad_rows_are_counted(harness: Harness) -> None:
-    """Ten reasons are listed in the order of the file, the others counted; `--json` has all counts."""
+    """Ten lines are listed in the order of the file, those of one reason together, the others counted."""
     rows = [row(), row()[:4], [*row(), "x"], *(row(h="?") for _ in range(20))]
     refused = run_import(harness, rows).assert_refused(3, mentions=("22 of 23 rows", "4 cells instead of 10"))
     assert "and 12 more" in refused.stderr
-    assert refused.stderr.index("line 3:") < refused.stderr.index("line 4:") < refused.stderr.index("line 5:")
+    assert refused.stderr.index("line 3:") < refused.stderr.index("line 4:") < refused.stderr.index("lines 5, 6, 7")
     found = run_import(harness, rows, "--skip-invalid", "--json").data
     assert found["rows"] == {"read": 23, "not_measured": 0, "unselected": 0, "invalid": 22}
     assert len(found["invalid"]) == 10 and found["entries"] == 1
@@ -98,7 +98,7 @@ def test_a_file_is_read_whatever_its_separators_and_line_ends(harness: Harness) 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "no column"),
+        (b"", "no header"),
         (b"\xff\xfe\x00", "UTF-8"),
         (b"kind,n,n\n", "twice"),
         (b"kind,n,c,h,w,k,size,strides,ms\n", "Did you mean stride"),

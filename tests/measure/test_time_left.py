@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from recorded_runs import read_runs
+from recorded_runs import RECORDED, read_runs
 
 from harness import cache
 from harness.measure.progress import Progress
 from harness.measure.time_left import PhaseTime, TimeLeft, earlier_runs, keep_run
-
-RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.json"))
 
 
 @dataclass
@@ -25,7 +24,7 @@ class Command:
 
     def start(self, earlier: list[tuple[PhaseTime, ...]]) -> None:
         """Start a run after others."""
-        self.left = TimeLeft(earlier, lambda: self.now_s)
+        self.left = TimeLeft(earlier, lambda: self.now_s, before_s=1.0)
 
     def go(self, phase: str, work: float | None, share: float | None = None) -> None:
         """Do a phase, or a share of it."""
@@ -49,15 +48,33 @@ def test_an_earlier_run_foretells_one_with_more_work(command: Command) -> None:
     command.start([command.left.run])
     command.left.see(Progress("cutting", 0, 0, work=40.0))
     assert command.left.remaining_s == pytest.approx(2 * 1.0 + 2 * 200.0 + 5.0)
-    command.go("cutting", 40.0)
+    command.now_s += 2.0
     command.left.see(Progress("measuring", 0, 0, work=900.0))  # the work that it knows itself counts more
     assert command.left.remaining_s == pytest.approx(3 * 200.0 + 5.0)
-    command.go("measuring", 900.0, share=1.0)
+    command.now_s += 600.0
+    command.left.see(Progress("closing", 0, 0))
     assert command.left.remaining_s == pytest.approx(5.0)
 
 
+@pytest.mark.parametrize("slowness", [0.2, 1.0, 4.0])
+def test_the_pace_so_far_counts_for_what_follows(command: Command, slowness: float) -> None:
+    """On a machine that takes several times as long, the time left is right before the phase that takes longest."""
+    command.start([])
+    for phase in ("cutting", "measuring", "closing"):
+        command.go(phase, 100.0)
+    earlier = command.left.run
+    command.speeds = {phase: seconds * slowness for phase, seconds in command.speeds.items()}
+    command.start([earlier])
+    command.go("cutting", 100.0)
+    command.left.see(Progress("measuring", 0, 0, work=100.0))
+    assert command.left.remaining_s == pytest.approx(700.0 * slowness, rel=0.7)
+    command.go("measuring", 100.0)
+    command.left.see(Progress("closing", 0, 0, work=100.0))
+    assert command.left.remaining_s == pytest.approx(500.0 * slowness, rel=0.15)
+
+
 def test_own_steps_count_the_more_the_more_are_done(command: Command) -> None:
-    """A run that is twice as slow as the last one shows it with its steps."""
+    """A phase that is twice as slow as in the last run shows it with its steps."""
     command.start([])
     command.go("measuring", 100.0)
     earlier = command.left.run
@@ -66,26 +83,18 @@ def test_own_steps_count_the_more_the_more_are_done(command: Command) -> None:
     for share in (0.01, 0.25, 0.81):
         command.start([earlier])
         command.go("measuring", 100.0, share=share)
-        errors.append((command.left.remaining_s or 0.0) / (400.0 * (1 - share)))
-    assert errors == pytest.approx([0.55, 0.75, 0.95])
+        errors.append(abs((command.left.remaining_s or 0.0) / (400.0 * (1 - share)) - 1))
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.05
 
 
 def test_without_an_earlier_run_only_steps_foretell(command: Command) -> None:
-    """The first run has a time left in phases that report shares, and in no others."""
+    """A command of which nothing is known has a time left in phases that report shares, and in no others."""
     command.start([])
     command.go("cutting", 10.0)
     assert command.left.remaining_s is None
     command.go("measuring", 100.0, share=0.25)
     assert command.left.remaining_s == pytest.approx(150.0)
-
-
-def test_without_an_earlier_run_processes_take_equally_long(command: Command) -> None:
-    """The processes that follow are expected to take as long as the present one."""
-    command.start([])
-    for share in (None, 0.25):
-        command.left.see(Progress("measuring", 0, 0, phase="process 1", share=share, process=0, processes=3))
-        command.now_s += 5.0 if share is None else 0.0
-    assert command.left.remaining_s == pytest.approx(15.0 + 2 * 20.0)
 
 
 def test_a_phase_that_comes_again_is_another_one(command: Command) -> None:
@@ -97,33 +106,55 @@ def test_a_phase_that_comes_again_is_another_one(command: Command) -> None:
 
 
 def test_an_overdue_phase_is_never_over(command: Command) -> None:
-    """A phase that takes longer than before has a tenth of its time left, and what follows it."""
+    """A phase that takes longer than before has a tenth of its time left, and what follows takes longer, too."""
     command.start([])
     command.go("cutting", 10.0)
-    command.go("closing", None)
-    command.start([command.left.run])
+    earlier = command.left.run
+    command.start([earlier])
     command.left.see(Progress("cutting", 0, 0, work=10.0))
-    command.now_s += 20.0
-    assert command.left.remaining_s == pytest.approx(2.0 + 5.0)
+    command.now_s += 50.0
+    assert command.left.remaining_s == pytest.approx(5.0)
+    command.start([(*earlier, PhaseTime("closing", 5.0, None))])
+    command.left.see(Progress("cutting", 0, 0, work=10.0))
+    command.now_s += 50.0
+    assert 5.0 + 5.0 < (command.left.remaining_s or 0.0) < 5.0 + 5.0 * 50.0
 
 
 def test_the_newest_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache keeps five runs of a command; damaged ones are none, and so are runs that did no work."""
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
-    assert earlier_runs("profile x") == ()
+    assert earlier_runs("some x") == ()
     for number in range(7):
-        keep_run("profile x", (PhaseTime("start", 0.5, None), PhaseTime("measuring", float(number), 3.0)))
-    keep_run("profile x", (PhaseTime("start", 0.5, None),))
-    assert [run[1].seconds for run in earlier_runs("profile x")] == [2.0, 3.0, 4.0, 5.0, 6.0]
-    assert earlier_runs("profile y") == ()
+        keep_run("some x", (PhaseTime("start", 0.5, None), PhaseTime("measuring", float(number), 3.0)))
+    keep_run("some x", (PhaseTime("start", 0.5, None),))
+    assert [run[1].seconds for run in earlier_runs("some x")] == [2.0, 3.0, 4.0, 5.0, 6.0]
+    assert earlier_runs("some y") == ()
     (kept,) = (tmp_path / "cache" / "results").iterdir()
     for content in (b"[", b"[[1]]", b'[[["a", "b", null]]]', b'[[["a", 1, "b"]]]', b'[[["a", Infinity, 1]]]', b"3"):
         cache.put(kept.name, content)
-        assert earlier_runs("profile x") == ()
+        assert earlier_runs("some x") == ()
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
-def test_recorded_commands_are_foretold(path: Path) -> None:
-    """After the first tenth of the last run, its time left is within a factor of two for 80 % of the rest."""
-    *before, last = read_runs(path)
-    assert last.within_a_factor_of_two([one.run for one in before]) >= 0.8
+def test_the_first_run_is_foretold_by_one_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its first run, a command on a built-in device has one earlier run, on another device those of all."""
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    (here,), everywhere = earlier_runs("profile npu01 a.onnx"), earlier_runs("profile board")
+    assert "cutting chains" in {one.name for one in here}
+    assert len(everywhere) > 1
+    assert here in everywhere
+    keep_run("profile npu01", (PhaseTime("measuring", 3.0, 3.0),))
+    assert [run[0].seconds for run in earlier_runs("profile npu01")] == [3.0]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_recorded_commands_are_foretold(is_first: bool) -> None:
+    """After the first tenth, the time left is within a factor of two for 90 % of a run, the median of recorded ones."""
+    found = {}
+    for path in sorted(RECORDED.glob("*.json")):
+        runs = read_runs(path)
+        for number in range(1, len(runs)):
+            earlier = [one.run for one in (runs[:1] if is_first else runs[:number])]
+            found[path.stem, number] = runs[number].within_a_factor_of_two(earlier)
+    assert len(found) > 20
+    assert statistics.median(found.values()) >= 0.9, found
+    assert statistics.mean(found.values()) >= 0.8, found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import replace
@@ -18,6 +19,7 @@ from harness import files
 from harness.errors import ConfigurationError
 from harness.report.figures import base_figure, figure_json, tick
 from harness.report.html import render, write_report
+from harness.report.report_source import ReportSource
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -180,6 +182,18 @@ def test_commands_hold_no_name_that_a_shell_misreads() -> None:
     first, _, last = code[1].splitlines()
     assert first == "harness profile plain.onnx MODEL.onnx builtin:resnet50 --device board"
     assert last.endswith("--lut lut/board/2026-01-02-0a1b2c3d --html report.html")
+
+
+def test_commands_repeat_dimensions_batch_and_threads() -> None:
+    """Symbolic dimensions, batch and threads of the table are options of the commands that measure anew."""
+    fingerprint = {"batch": "4", "threads": "2; rm -rf ~"}
+    source = ReportSource(dims={"batch": 1, "a b": 7})
+    page = render(replace(make_table(), fingerprint=fingerprint), [make_estimate("net")], None, source)
+    code = re.search(r"<pre><code>(harness profile.*?)</code></pre>", page, re.DOTALL)
+    assert code
+    profile, build, _ = html.unescape(code[1]).splitlines()
+    assert profile == "harness profile net.onnx --dim batch=1 --dim 'a b=7' --device board --batch 4"
+    assert build == "harness lut build --device board --batch 4 --method joint"
 
 
 def test_tables_are_accessible() -> None:

@@ -99,9 +99,11 @@ def run(
 
 def _lines_of(job: ProfileRequest) -> Observer:
     """Return the observer of a job; the same networks on the same device took as long in earlier nights."""
-    return show_lines(
-        f"{job.device}, {job.name}", LINE_EVERY_S, f"nightly {job.device} {' '.join(map(str, job.models))}"
-    )
+    from harness.nightly.due_jobs import JobName
+
+    name, models = JobName.parse(job.name), " ".join(map(str, job.models))
+    label = f"{job.device}, {name.set}" if name else job.name
+    return show_lines(label, LINE_EVERY_S, f"profile {job.device} {models}")
 
 
 def _end_with_verdict(report: NightReport, written: Path) -> None:

@@ -16,6 +16,7 @@ from harness.cli.terminal.progress_line import ProgressLine
 from harness.errors import Interrupted
 from harness.measure.progress import DONE, Observer, Progress
 from harness.text import printable
+from harness.version import LOADED_S
 
 LINE_EVERY_S = 5.0
 """Seconds between two lines in a file or pipe."""
@@ -69,16 +70,18 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def show_progress(label: str, *, quiet_s: float = 0.0, by_thread: bool = True, command: str = "") -> Iterator[Observer]:
+def show_progress(
+    label: str, *, quiet_s: float = 0.0, by_thread: bool = True, command: str = "", is_first: bool = True
+) -> Iterator[Observer]:
     """Yield an observer that shows one line on stderr, with the time left; in a file or pipe after `quiet_s`.
 
     Without a thread the line is drawn at each progress alone, and the work may fork. `command` is that of
-    `ProgressLine`.
+    `ProgressLine`; that of the first line began when the program was loaded.
     """
+    line = ProgressLine(label, command, before_s=time.monotonic() - LOADED_S if is_first else 0.0)
     if not sys.stderr.isatty():
-        yield show_lines(label, quiet_s, command)
+        yield _PlainLines(line, quiet_s)
         return
-    line = ProgressLine(label, command)
     with _drawn(line, by_thread=by_thread) as draw:
 
         def observe(progress: Progress) -> None:

@@ -16,12 +16,13 @@ _MOST_DONE = 0.99
 class ProgressLine:
     """The state of a command as one line of text.
 
-    Runs of the `command`, by default of the label, foretell the next ones.
+    Runs of the `command`, by default of the label, foretell the next ones. It began `before_s` before its line.
     """
 
     label: str
     command: str = ""
     clock: Clock = time.monotonic
+    before_s: float = 0.0
     _progress: Progress | None = None
     _time: TimeLeft = field(init=False)
     _started_s: float = field(init=False)
@@ -38,7 +39,7 @@ class ProgressLine:
             self._is_done = True
             return
         if self._is_done:
-            self._is_done = False
+            self._is_done, self.before_s = False, 0.0
             self._begin()
         self._progress = progress
         self._time.see(progress)
@@ -50,7 +51,8 @@ class ProgressLine:
         return ": ".join(filter(None, (self._forecast(), self.label, "" if progress is None else _place(progress))))
 
     def _begin(self) -> None:
-        self._time, self._started_s = TimeLeft(earlier_runs(self.command), self.clock), self.clock()
+        self._started_s = self.clock() - self.before_s
+        self._time = TimeLeft(earlier_runs(self.command), self.clock, self.before_s)
 
     def _forecast(self) -> str:
         left_s = None if self._is_done else self._time.remaining_s

@@ -24,6 +24,8 @@ from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_
 CHAINED = "one, chained"
 _WHOLE = 3
 """Networks that are timed beside those with one kind of split: on one core, by the best splits, and chained."""
+_LAYERS_OF_A_NETWORK = 4
+"""To time a network takes about as long as to study one in so many of its layers."""
 CLOSE = 0.03
 """A split within this of the true best counts as well chosen."""
 
@@ -125,7 +127,8 @@ def study_splits(
     spaces = choose_spaces(graph, machine)
     known: dict[object, Mapping[str, int]] = {}
     studied = []
-    steps = len(choices) + (0 if layers is not None else len(SPLIT_KINDS) + _WHOLE)
+    network_steps = max(1, len(choices) // _LAYERS_OF_A_NETWORK)
+    steps = len(choices) + (0 if layers is not None else network_steps * (len(SPLIT_KINDS) + _WHOLE))
     for number, choice in enumerate(choices):
         progress(number, steps)
         key = slice_key(choice.layer, graph.values, spaces)
@@ -139,7 +142,7 @@ def study_splits(
     networks = []
     for network in _networks(choices, graph, machine, cores, options, verify):
         networks.append(network)
-        progress(len(choices) + len(networks), steps)
+        progress(len(choices) + network_steps * len(networks), steps)
     return SplitStudy(cores, tuple(studied), tuple(networks), _chained(graph, machines[0], at_best, verify))
 
 

@@ -68,7 +68,8 @@ def _section(one: SetHistory) -> HistorySection:
     drawn = sorted(one.subjects, key=lambda history: (history.subject.kind == "layer", not history.steps))[:MAX_FIGURES]
     figures = [CaptionedFigure(_caption(history), night_series(history)) for history in drawn]
     left = len(one.subjects) - len(drawn)
-    nights = f"{len(one.nights)} nights, {one.nights[0]} to {one.nights[-1]}, {display(one.clock)} clock"
+    several = f"{len(one.nights)} nights, {one.nights[0]} to {one.nights[-1]}"
+    nights = f"{several if len(one.nights) > 1 else one.nights[0]}, {display(one.clock)} clock"
     machine = f". The machine in the last night: {display(one.machine, 400)}" if one.machine else ""
     unit = unit_for(history.nights[-1].latency_s for history in one.subjects if history.subject.kind != "device")
     return HistorySection(
