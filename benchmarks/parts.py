@@ -40,8 +40,9 @@ def run_parts(
         path = given.page or (_copy(page.path, root) if given.quick else page.path)
         page = replace(page, path=path)
         page.check(chosen)
-        run = begin(root, given.quick)
+        run, started_s = begin(root, given.quick), time.monotonic()
         failed = [part for part in chosen if not run_part(part, parts[part], run, page)]
+        say(f"all took {(time.monotonic() - started_s) / 60:.1f} min")
         if given.quick and given.page is None and given.workspace is None:
             print(path.read_text(encoding="utf-8"))
     return 1 if failed else 0

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from harness.benchmarking.measurement import benchmark
     from harness.device.inventory import Device, load_inventory
     from harness.errors import HarnessError
-    from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate, NetworkEstimates, estimate
+    from harness.estimation.layer_estimates import LayerEstimate
+    from harness.estimation.network_estimate import NetworkEstimate, NetworkEstimates, estimate
     from harness.fleet.profile import profile, profile_request
     from harness.fleet.profile_outcome import ProfileOutcome
     from harness.imports.importing import Sampling, TableImport, import_lut
@@ -103,7 +104,8 @@ _MODULES = {
     "benchmarking.benchmark_results": ("Benchmark", "BenchmarkedNetwork"),
     "device.inventory": ("Device", "load_inventory"),
     "errors": ("HarnessError",),
-    "estimation.network_estimate": ("LayerEstimate", "NetworkEstimate", "NetworkEstimates", "estimate"),
+    "estimation.layer_estimates": ("LayerEstimate",),
+    "estimation.network_estimate": ("NetworkEstimate", "NetworkEstimates", "estimate"),
     "fleet.profile": ("profile", "profile_request"),
     "fleet.profile_outcome": ("ProfileOutcome",),
     "imports.importing": ("Sampling", "TableImport", "import_lut"),

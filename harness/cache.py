@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from device_agents.result_cache import VARIABLE, get, key_of, put
+from device_agents.result_cache import VARIABLE, folder, get, key_of, put
 from harness.version import LOADED_NS
 
 __all__ = ["VARIABLE", "code_version", "get", "key_of", "put", "unused"]
@@ -22,9 +22,11 @@ _TICK_NS = 20_000_000
 def code_version(*packages: str) -> str:
     """Return a text that changes with the code of these packages, which are imported from files.
 
-    It is empty if a file changed after this process loaded the program: the process may run the code of before, or
-    parts of both, and nothing that it computes belongs into the cache.
+    It is empty if there is no cache, or if a file changed after this process loaded the program: the process may run
+    the code of before, or parts of both, and nothing that it computes belongs into the cache.
     """
+    if not folder():
+        return ""
     files = [found for package in packages for found in _files_of(package)]
     if any(status.st_ctime_ns > LOADED_NS - _TICK_NS for _, status in files):
         return ""

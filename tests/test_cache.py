@@ -46,3 +46,10 @@ def test_code_that_changed_under_a_process_has_no_version(monkeypatch: pytest.Mo
     monkeypatch.setattr(cache, "LOADED_NS", time.time_ns() - 10**9)
     assert cache.code_version("harness_of_test") == ""
     assert cache.code_version("harness.network", "onnx")
+
+
+def test_without_a_cache_no_file_of_the_code_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is stored where the cache is off, so there is no version to store it under."""
+    assert cache.code_version("harness.network")
+    monkeypatch.setenv(cache.VARIABLE, "")
+    assert cache.code_version("harness.network") == ""

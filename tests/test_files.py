@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,22 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import ConfigurationError
-from harness.files import csv_text, read_file, spreadsheet_cell, spreadsheet_csv, write_synced, write_whole
+from harness.files import csv_text, read_file, read_large, spreadsheet_cell, spreadsheet_csv, write_synced, write_whole
 
 TEXT = st.text(st.characters(exclude_characters="\0\r", codec="utf-8"), max_size=20)
 
 
-def test_reads_are_bounded_and_do_not_wait(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", [read_file, read_large])
+def test_reads_are_bounded_and_do_not_wait(read: Callable[[Path, int], bytes | memoryview], tmp_path: Path) -> None:
     """A file up to the limit is read; a larger one, a folder and a pipe without a writer are refused at once."""
     path = tmp_path / "f"
     path.write_bytes(b"12345")
-    assert read_file(path, 5) == b"12345"
+    assert read(path, 5) == b"12345"
     with pytest.raises(OSError, match="larger than 4 bytes"):
-        read_file(path, 4)
+        read(path, 4)
     os.mkfifo(tmp_path / "pipe")
     for other in (tmp_path / "pipe", tmp_path):
         with pytest.raises(OSError, match=r"not a plain file|directory"):
-            read_file(other, 5)
+            read(other, 5)
 
 
 def test_whole_write_follows_links_and_replaces(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ MODEL, QUICK_MODEL = "builtin:resnet50", "builtin:dscnn"
 CPU_MODELS, QUICK_CPU_MODELS = ("builtin:squeezenet", "builtin:mobilenetv2"), ("builtin:dscnn",)
 FEW, MANY, SHOWN = 5, 45, 10
 """Rounds of campaigns."""
+MOST_CAMPAIGNS = 2
+"""Campaigns of each kind on `cpu01` and `board`: one takes ten seconds or more."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def campaigns_section(run: Run) -> Section:
     models = QUICK_CPU_MODELS if run.quick else CPU_MODELS
     found: dict[str, list[Campaign]] = {}
     with board(run) as devices:
-        for _ in range(run.repeats):
+        for _ in range(min(run.repeats, MOST_CAMPAIGNS)):
             for device in ("cpu01", "board") if devices else ("cpu01",):
                 for label, share in (("probes stay loaded", None), ("probes loaded for each pass", 0.0)):
                     campaign = profiled(run, device, models, devices, share)

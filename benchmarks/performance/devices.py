@@ -13,7 +13,7 @@ from unittest import mock
 from in_process import InProcessSession
 
 from benchmarks.generated_page import Section
-from benchmarks.performance.measuring import Run, fitted, grow, growth_table, timed
+from benchmarks.performance.measuring import Run, fitted, grow, growth_table, half_decades, timed
 from benchmarks.performance.page import reached_linear
 from device_agents.backends import create
 from harness.device.inventory import Device, load_inventory
@@ -23,7 +23,7 @@ from harness.measure.policy import RepeatPolicy
 from harness.measure.request import ProfileRequest
 from harness.workspace import Workspace
 
-SIZES, QUICK_SIZES = (1, 10, 100, 1_000), (1, 2, 3)
+SIZES, QUICK_SIZES = half_decades(1, 316), (1, 2, 3)
 REAL, QUICK_REAL = 8, 1
 NETWORK = "builtin:dscnn"
 POLICY = RepeatPolicy(runs=2)

@@ -23,7 +23,8 @@ from harness.text import clock_name, counted, microseconds, milliseconds, printa
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
-    from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate, NetworkEstimates
+    from harness.estimation.layer_estimates import LayerEstimate
+    from harness.estimation.network_estimate import NetworkEstimate, NetworkEstimates
     from harness.lut.layer_work import LayerWork
     from harness.lut.table import Lut
     from harness.network.keyed_network import KeyedNetwork

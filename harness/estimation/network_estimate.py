@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Self
 
-from harness.estimation.chained_layers import class_values
+from harness.estimation.layer_estimates import PREDICTED, LayerEstimate, sum_of_layers
 from harness.latency.overhead import row_of
-from harness.lut.neighbourhoods import ClassValue
-from harness.lut.table import Entry, Lut
+from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
 from harness.measure.summary import Z_95
-from harness.network.keyed_network import KeyedLayer, KeyedNetwork, keyed
+from harness.network.keyed_network import KeyedNetwork, keyed
 from harness.network.keyed_reading import read_keyed_networks
 from harness.network.model_references import Models
 from harness.network.network import FreeNode, Network, UnmeasuredNode
@@ -27,33 +26,8 @@ from harness.workspace import AnyWorkspace
 if TYPE_CHECKING:
     import pandas
 
-    from harness.estimation.predicted_layers import PredictedLayer
-
-PREDICTED = ("interpolated", "extrapolated")
 COVERAGE_CLASSES = ("measured", *PREDICTED, "unknown")
 LAYERS_DRAWN = 25
-
-
-@dataclass(frozen=True)
-class LayerEstimate:
-    """One layer of a network; latency and error are None if it is neither measured nor predicted.
-
-    `context` is where the layer's inputs come from: one key has a latency for each context. The network's latency is
-    the sum of `remainder_s`, the latencies before they were made positive, which may be negative within their errors.
-    """
-
-    name: str
-    op: str
-    key: str
-    latency_s: float | None
-    stderr_s: float | None
-    source: str
-    context: str = ""
-    remainder_s: float | None = None
-
-    def share_of(self, whole_s: float) -> float:
-        """Return the part of a network's latency that the layer takes, 0 where nothing is known."""
-        return max(0.0, self.remainder_s or 0.0) / whole_s if whole_s > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -162,27 +136,17 @@ def estimate(
 
 
 def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEstimate:
-    """Add up the latencies of the layers of a network, cut by the table's fusion rules.
-
-    Layers without an entry are predicted if the table has a predictor and their keys can be parsed.
-    """
+    """Add up the latencies of the layers of a network, cut by the table's fusion rules; see `sum_of_layers`."""
     network = keyed(network, table.rules) if isinstance(network, Network) else network
-    looked_up = look_up(network, table)
-    estimates = tuple(one.estimate for one in looked_up)
-    found = [one.known for one in looked_up if isinstance(one.known, Entry | ClassValue)]
+    layers = sum_of_layers(network, table)
     terms = OverheadTerms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
-    overhead_s, overhead_variance = table.overhead.of(row_of(terms))
-    covered_s = max(0.0, sum(one.remainder_s for one in estimates if one.remainder_s is not None)) + overhead_s
-    complete = all(layer.latency_s is not None for layer in estimates)
-    coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in estimates))
-    variance = _variance(table, found) + overhead_variance
-    variance += _variance_of_predicted([one.predicted for one in looked_up if one.predicted is not None])
-    plain = (entry for entry in found if isinstance(entry, Entry) and "@" not in entry.context)
-    aside_s = sum(entry.remainder_s for entry in plain if table.is_displaced(entry.key))
+    overhead_s, overhead_variance_s2 = table.overhead.of(row_of(terms))
+    covered_s = max(0.0, layers.latency_s) + overhead_s
+    complete = all(layer.latency_s is not None for layer in layers.estimates)
+    coverage = dict.fromkeys(COVERAGE_CLASSES, 0) | dict(Counter(layer.source for layer in layers.estimates))
     sum_error = table.network_errors.get(network.sha256[:16], table.sum_error)
     common = (sum_error**2 + table.overhead.drift**2 + table.repeatability**2) * covered_s**2
-    common += (table.displacement * aside_s) ** 2 if aside_s else 0.0  # the displacement of large tables takes long
-    stderr_s = math.sqrt(variance + common)
+    stderr_s = math.sqrt(layers.variance_s2 + overhead_variance_s2 + common)
     return NetworkEstimate(
         name=network.name,
         latency_s=covered_s if complete else None,
@@ -190,7 +154,7 @@ def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEsti
         covered_latency_s=covered_s,
         overhead_s=overhead_s,
         coverage=coverage,
-        layers=estimates,
+        layers=layers.estimates,
         free=network.free,
         unmeasured=network.unmeasured,
     )
@@ -215,90 +179,3 @@ def _interval(one: NetworkEstimate) -> str:
     if one.interval_s is None:
         return f"at least {milliseconds(one.covered_latency_s)} ms, without {len(one.unknown)} unknown layers"
     return f"[{milliseconds(one.interval_s[0])}, {milliseconds(one.interval_s[1])}]"
-
-
-@dataclass(frozen=True)
-class LookedUp:
-    """The estimate of a layer and what it comes from: the table, or a prediction; neither if the layer is unknown."""
-
-    estimate: LayerEstimate
-    known: Entry | ClassValue | None = None
-    predicted: PredictedLayer | None = None
-
-
-def look_up(network: KeyedNetwork, table: Lut, is_warm: bool | None = None) -> tuple[LookedUp, ...]:
-    """Find or predict each layer of a network that was cut by the table's fusion rules.
-
-    `is_warm` is whether layers find their weights in the caches; by default the size of the network decides.
-    """
-    layers = network.layers
-    found = _find(layers, table)
-    missing = [layer for layer, known in zip(layers, found, strict=True) if known is None]
-    predicted = _predicted(table, missing, table.runs_warm(network) if is_warm is None else is_warm)
-    return tuple(
-        _missing(layer, predicted.get((layer.key.digest, layer.context)))
-        if known is None
-        else LookedUp(_measured(layer, known) if isinstance(known, Entry) else _in_class(layer, known, table), known)
-        for layer, known in zip(layers, found, strict=True)
-    )
-
-
-def _predicted(table: Lut, layers: Sequence[KeyedLayer], is_warm: bool) -> Mapping[tuple[str, str], PredictedLayer]:
-    if not layers or table.loaded_predictor is None:
-        return {}
-    from harness.estimation.predicted_layers import predict_layers  # not loaded for networks that were measured
-
-    return predict_layers(table.loaded_predictor, layers, is_warm)
-
-
-def _variance_of_predicted(layers: Sequence[PredictedLayer]) -> float:
-    if not layers:
-        return 0.0
-    from harness.estimation.predicted_layers import variance_of_sum
-
-    return variance_of_sum(layers)
-
-
-def _missing(layer: KeyedLayer, predicted: PredictedLayer | None) -> LookedUp:
-    if predicted is None:
-        return LookedUp(LayerEstimate(layer.name, layer.op, layer.key.digest, None, None, "unknown", layer.context))
-    known = (predicted.latency_s, predicted.stderr_s, predicted.source, layer.context, predicted.latency_s)
-    return LookedUp(LayerEstimate(layer.name, layer.op, layer.key.digest, *known), predicted=predicted)
-
-
-def _measured(layer: KeyedLayer, entry: Entry) -> LayerEstimate:
-    known = (entry.latency_s, entry.stderr_s, "measured", entry.context, entry.remainder_s)
-    return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
-
-
-def _in_class(layer: KeyedLayer, known: ClassValue, table: Lut) -> LayerEstimate:
-    """Return a layer in an unknown neighbourhood, with its class in place of the digest of the neighbourhood."""
-    stderr_s = math.sqrt(table.variance(known.weights) + known.spread_s**2)
-    near = f"{layer.context}@{known.neighbourhood}"
-    return LayerEstimate(
-        layer.name, layer.op, layer.key.digest, known.latency_s, stderr_s, "measured", near, known.latency_s
-    )
-
-
-def _find(layers: Sequence[KeyedLayer], table: Lut) -> list[Entry | ClassValue | None]:
-    """Return what the table has of each layer: in its neighbourhood, else in the class of that, else in any context."""
-    exact = [table.at(layer.key.digest, layer.place) for layer in layers]
-    known: Sequence[ClassValue | None] = [None] * len(layers)
-    if None in exact and table.neighbourhoods is not None:
-        known = class_values(layers, table.neighbourhoods)
-    return [
-        entry or value or table.find(layer.key.digest, (layer.place, layer.context))
-        for entry, value, layer in zip(exact, known, layers, strict=True)
-    ]
-
-
-def _variance(table: Lut, found: Sequence[Entry | ClassValue]) -> float:
-    """Return the variance of a sum: a repeated entry has one error, others correlate as the table states."""
-    counts: dict[int, float] = defaultdict(float)
-    spread = 0.0
-    for known in found:
-        weights = {table.index_of(known): 1.0} if isinstance(known, Entry) else known.weights
-        for at, weight in weights.items():
-            counts[at] += weight
-        spread += 0.0 if isinstance(known, Entry) else known.spread_s**2
-    return (table.variance(counts) if counts else 0.0) + spread

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from harness.device.inventory import Device, find_device, load_inventory
+from harness.device.inventory import Device, find_device
 from harness.device.session import Deadlines, open_session
 from harness.device.time_limit import TimeLimit
 from harness.errors import (
@@ -84,7 +84,7 @@ def run_request(
     """Run a request to its end; the outcome holds the failure if there is one, the journal the samples.
 
     Failures of the link or the worker are retried, and a busy device is waited for; each attempt continues the one
-    before. Requests with the same `reading` share the networks that it read.
+    before. Requests with the same `reading` share the networks and the devices that it read.
     """
     reading = reading or SharedReading()
     gate, started, waited_from_s = gate or ConnectGate(), now(), time.monotonic()
@@ -136,7 +136,7 @@ def _attempt(
     reading: SharedReading,
 ) -> ProfileOutcome:
     request = bare.request
-    device = request.variant.device(find_device(load_inventory(workspace.devices), request.device))
+    device = request.variant.device(find_device(reading.inventory(workspace.devices), request.device))
     measure = _measurement(request, reading, observe)
     begin(observe, "opening the device")
     with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from harness.device.inventory import find_device, load_inventory
+from harness.device.inventory import find_device
 from harness.errors import HarnessError
 from harness.fleet.connections import ConnectGate
 from harness.fleet.execution import WaitPolicy, run_request
@@ -43,12 +43,13 @@ class LocalEngine:
         visit.
         """
         boards: dict[str, deque[ProfileRequest]] = {}
-        inventory = load_inventory(self.workspace.devices)
+        reading = SharedReading()
+        inventory = reading.inventory(self.workspace.devices)
         for request in requests:
             boards.setdefault(find_device(inventory, request.device).board, deque()).append(request)
         waiting = deque(boards.values())
         ended: queue.SimpleQueue[ProfileOutcome] = queue.SimpleQueue()
-        gate, quit, reading = ConnectGate(), _Either(stop), SharedReading()
+        gate, quit = ConnectGate(), _Either(stop)
         count = min(self.width, len(waiting))
         _allow_files(count)
 

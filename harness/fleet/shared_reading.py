@@ -1,11 +1,13 @@
-"""Networks of requests: a list that several devices or attempts measure is read once."""
+"""Networks and devices of requests: what several devices or attempts need is read once."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from harness.device.inventory import Device, load_inventory
 from harness.measure.request import ProfileRequest
 from harness.network.network_list import NetworkList
 
@@ -29,11 +31,19 @@ class _Reading:
 
 
 class SharedReading:
-    """Reads the networks of requests for any number of threads; the first one that needs a list reads it."""
+    """Reads the networks and the devices of requests for any number of threads; the first one that needs them reads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._readings: dict[object, _Reading] = {}
+        self._inventories: dict[Path, Mapping[str, Device]] = {}
+
+    def inventory(self, path: Path) -> Mapping[str, Device]:
+        """Return what `load_inventory` does; raises its errors, which are not kept."""
+        with self._lock:
+            if path not in self._inventories:
+                self._inventories[path] = load_inventory(path)
+            return self._inventories[path]
 
     def networks(self, request: ProfileRequest, note: Callable[[str], None]) -> NetworkList:
         """Return what `request.read_networks` does, with its lines; raises its errors, which are not kept."""

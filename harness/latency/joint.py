@@ -9,7 +9,6 @@ solved for once. The covariance shows the errors that layers share.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,7 +22,7 @@ from harness.latency.layer_latency import CampaignData, Latency, positive
 from harness.latency.overhead import COLUMNS, Overhead, row_of
 from harness.latency.robust import robust_spread
 from harness.latency.sparse_system import Equation, Solution, solve
-from harness.latency.sum_errors import check_residuals, disagreements, reach_errors
+from harness.latency.sum_errors import check_residuals, disagreements, reach_errors, root_mean_square
 from harness.measure.summary import Measurement
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import STACK_COPIES, LayerProbes
@@ -46,8 +45,8 @@ class JointFit:
 
     `covariance` in s² has the order of `places`. `shares` are the layers' parts of their chains, none where the device
     reports no chains. `network_errors` are the relative errors of the sums of networks beyond the errors of their
-    layers, as windows show them, by network; `sum_error` is that of other sums: the scatter of null probes about the
-    overhead model, or the median of these networks if that is larger. `repeated` is each layer
+    layers, as windows show them, by network; `sum_error` is that of other sums: the root of the mean square of these
+    networks, or the scatter of null probes about the overhead model if that is larger. `repeated` is each layer
     behind a copy of itself. `scale` is the robust spread of residuals in standard errors over the `redundant`
     equations, 1 where the additive model holds; `condition` is the system's condition number.
     """
@@ -86,7 +85,7 @@ def fit_joint(data: CampaignData, overhead: Overhead) -> JointFit:
         covariance=solution.covariance.between(np.array(at, int)),
         shares=shares(chain_latencies(chains, solution), in_context),
         network_errors={network: max(overhead.scatter, error) for network, error in errors.items()},
-        sum_error=max(overhead.scatter, statistics.median(errors.values() or (0.0,))),
+        sum_error=max(overhead.scatter, root_mean_square(errors.values())),
         repeated={
             place: _latency(solution, _repeated(layer), measured[layer.stacks[-1]])
             for place, layer in zip(places, layers, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from harness.latency.chain_unknowns import LongWindow, chain_name, long_windows, meeting_name
 from harness.latency.layer_latency import Latency
@@ -47,7 +47,7 @@ def reach_errors(chains: Sequence[ChainProbes], solution: Solution) -> dict[str,
         if shares[network] > 0:
             reach_s = seconds(window.reach for window in windows if window.held[0].network == network)
             corrected[network] = reach_s / whole_s / shares[network]
-    usual = math.hypot(*corrected.values()) / math.sqrt(len(corrected)) if corrected else USUAL_REACH
+    usual = root_mean_square(corrected.values()) if corrected else USUAL_REACH
     longest = _of_longest(windows, seconds)
     return {
         network: math.hypot(share * longest.get(network, 0.0), (1 - share) * usual) for network, share in shares.items()
@@ -113,6 +113,11 @@ def disagreements(
             singles_s = sum(layers[place].remainder_s for chain in known for place in chain.places)
             found[network] = abs(singles_s - whole_s) / whole_s / 2
     return found
+
+
+def root_mean_square(errors: Collection[float]) -> float:
+    """Return the standard error of one more draw from where these errors come from, 0 without any."""
+    return math.hypot(*errors) / math.sqrt(max(1, len(errors)))
 
 
 def _error_of_sum(windows: Sequence[tuple[float, float]]) -> float:

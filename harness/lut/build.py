@@ -151,7 +151,7 @@ def _not_superseded(journal: Journal, campaigns: Sequence[Campaign]) -> list[Cam
         held: set[tuple[str, ...]] = {
             (layer.key.digest, layer.context, network)
             for layer in journal.layers(campaign.id)
-            for network in layer.networks
+            for network in layer.networks or ("",)
             if not refused & {layer.in_context, layer.null}
         }
         held.update(place for chain in journal.chains(campaign.id) for place in chain.places)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,10 +80,10 @@ def write_rows(rows: Sequence[ChainRow]) -> bytes:
     return csv_text(_COLUMNS, cells, quoting=csv.QUOTE_NONNUMERIC).encode() if rows else b""
 
 
-def read_rows(content: bytes, places: Collection[tuple[str, str]]) -> tuple[ChainRow, ...]:
+def read_rows(content: bytes, is_entry: Callable[[tuple[str, str]], bool]) -> tuple[ChainRow, ...]:
     """Return the rows of a file; raises ValueError, which says what is wrong.
 
-    Every row must name an entry of the table in `places`.
+    Every row must name a place of which `is_entry` says that the table has it.
     """
     try:
         table = list(itertools.islice(csv.reader(io.StringIO(content.decode(), newline=""), strict=True), MAX_ROWS + 2))
@@ -93,14 +93,14 @@ def read_rows(content: bytes, places: Collection[tuple[str, str]]) -> tuple[Chai
         raise ValueError(f"it does not have the columns {', '.join(_COLUMNS)}")
     if len(table) > MAX_ROWS + 1:
         raise ValueError(f"it has more than {MAX_ROWS:,} rows")
-    adapter, known, found = TypeAdapter(ChainRow), frozenset(places), []
+    adapter, found = TypeAdapter(ChainRow), []
     for number, values in enumerate(table[1:], start=2):
         try:
             row = adapter.validate_python(dict(zip(_COLUMNS, values, strict=True)))
         except ValueError as error:
             problem = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise ValueError(f"line {number}: {problem}"[:200]) from error
-        if row.place not in known:
+        if not is_entry(row.place):
             raise ValueError(f"line {number}: it names a layer that is not in the table")
         found.append(row)
     return tuple(found)

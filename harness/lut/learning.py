@@ -6,14 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from harness.lut.table import Entry
+from harness.lut.table import WARM, Entry
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import TrainingExample
 
 if TYPE_CHECKING:
     from harness.predictor.fit import Steps
 
-WARM = "warm"
 LEAST_S = 1e-8
 """Shorter latencies count as this one: the predictor learns logarithms."""
 

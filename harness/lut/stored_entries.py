@@ -2,15 +2,15 @@
 
 A table of 100,000 entries takes seconds to parse and check. Once that was done, the cache notes under the hash of
 `entries.csv` that this content was checked, and nothing else: what it lists is found in the content itself each time.
-The file is read each time, and its hash is compared (`read_with_digest`). Files that `write_entries` would write
-otherwise are not noted, because their rows need the full parser.
+The file is read each time, and its hash is compared. Files that `write_entries` would write otherwise are not noted,
+because their rows need the full parser.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,23 +22,27 @@ from harness.version import VERSION
 
 LEAST_BYTES = 1 << 19
 """The smallest file that is noted: a smaller one is parsed as soon as a note is read."""
+Content = bytes | memoryview
 _CHECKED = b"checked"
 _NEWLINE = 10
+_BLOCK_BYTES = 1 << 18
+"""Lines are found block by block: a mask of the whole file would need as much new memory as it has bytes."""
 _KEY_DIGITS = 16
-_HEX = np.full(256, 255, np.uint8)
-_HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+_SORTED_DIGITS = 8
+"""Rows are sorted by the first digits of their keys, which fit into one number: few keys have them in common."""
 
 
-def entries_of(content: bytes, sha256: str) -> Sequence[Entry]:
+def entries_of(content: Content, sha256: str) -> Sequence[Entry]:
     """Return the entries of a file of this hash; raises ValueError, which says what is wrong with it."""
     if len(content) < LEAST_BYTES:
-        return read_entries(content)
+        return read_entries(bytes(content))
     code = cache.code_version("harness.lut")
     key = cache.key_of("entries 2", VERSION, code, sha256)
     if code and cache.get(key) == _CHECKED:
         return StoredEntries(content)
-    entries = read_entries(content)
-    if code and content.count(b"\n") == len(entries) + 1 and write_entries(entries) == content:
+    whole = bytes(content)
+    entries = read_entries(whole)
+    if code and whole.count(b"\n") == len(entries) + 1 and write_entries(entries) == whole:
         cache.put(key, _CHECKED)
     return entries
 
@@ -46,15 +50,15 @@ def entries_of(content: bytes, sha256: str) -> Sequence[Entry]:
 class StoredEntries(Sequence[Entry]):
     """The entries of a file that was checked before, in its order."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: Content) -> None:
         """`content` is what `write_entries` writes: a row for each line, which begins with a key in quotes."""
         self._content, self._parsed = content, dict[int, Entry]()
         read = np.frombuffer(content, np.uint8)
-        self._ends = np.flatnonzero(read == _NEWLINE)
-        digits = _HEX[read[self._ends[:-1, None] + np.arange(2, 2 + _KEY_DIGITS)]]
-        keys = np.ascontiguousarray(digits[:, ::2] << 4 | digits[:, 1::2]).view(">u8").ravel().astype(np.uint64)
-        order = np.argsort(keys, kind="stable")
-        self.rows: Mapping[str, Sequence[int]] = _KeyRows(keys[order], order)
+        blocks = range(0, read.size, _BLOCK_BYTES)
+        ends = [np.flatnonzero(read[first : first + _BLOCK_BYTES] == _NEWLINE) + first for first in blocks]
+        self._ends = np.concatenate(ends)
+        texts = np.ndarray(max(0, len(content) - _KEY_DIGITS), f"S{_KEY_DIGITS}", content, strides=(1,))
+        self.rows: Mapping[str, Sequence[int]] = _KeyRows(texts[self._ends[:-1] + 2])
         """The rows of each key."""
 
     def __len__(self) -> int:
@@ -79,7 +83,7 @@ class StoredEntries(Sequence[Entry]):
         return map(self._entry, range(len(self)))
 
     def _entry(self, number: int) -> Entry:
-        line = self._content[int(self._ends[number]) + 1 : int(self._ends[number + 1])].decode()
+        line = str(self._content[int(self._ends[number]) + 1 : int(self._ends[number + 1])], "utf-8")
         (cells,) = csv.reader([line])
         key, context, op, latency_s, stderr_s, samples, resolved, visit, flags, networks, campaign, *rest = cells
         probe, baseline, signature, remainder_s, remainder_stderr_s = rest
@@ -104,19 +108,23 @@ class StoredEntries(Sequence[Entry]):
 
 
 class _KeyRows(Mapping[str, Sequence[int]]):
-    def __init__(self, keys: NDArray[Any], order: NDArray[Any]) -> None:
-        self._keys, self._order = keys, order
+    def __init__(self, keys: NDArray[np.bytes_]) -> None:
+        self._keys = keys
+        begins = keys.view(">u8")[:: _KEY_DIGITS // _SORTED_DIGITS].astype(np.uint64)
+        self._order = np.argsort(begins)
+        self._begins = begins[self._order]
 
     def __getitem__(self, key: str) -> Sequence[int]:
-        wanted = np.uint64(int(key, 16))
-        first, last = np.searchsorted(self._keys, wanted, "left"), np.searchsorted(self._keys, wanted, "right")
-        if first == last:
+        digits = key.encode()
+        begin = np.uint64(int.from_bytes(digits[:_SORTED_DIGITS], "big"))
+        first, last = (np.searchsorted(self._begins, begin, side) for side in ("left", "right"))
+        rows = sorted(row for row in self._order[first:last].tolist() if self._keys[row] == digits)
+        if not rows:
             raise KeyError(key)
-        rows: list[int] = self._order[first:last].tolist()
         return rows
 
     def __iter__(self) -> Iterator[str]:
-        return (f"{key:016x}" for key in np.unique(self._keys).tolist())
+        return (key.decode() for key in np.unique(self._keys).tolist())
 
     def __len__(self) -> int:
         return len(np.unique(self._keys))

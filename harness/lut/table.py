@@ -9,18 +9,18 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
+from harness.array_types import Floats, Ints
 from harness.latency.method_names import COMPARISON_METHODS, LatencyMethod
 from harness.latency.overhead import Overhead, OverheadModel
 from harness.lut.chain_rows import ChainRow
 from harness.lut.error_correlations import Correlations, unpack, variance
 from harness.lut.neighbourhoods import Neighbourhoods
-from harness.measure.core_caches import core_cache_bytes
+from harness.measure.core_caches import cold_shares, core_cache_bytes
 from harness.measure.summary import Z_95
 from harness.network.fusion.fusion_rules import FusionRule
-from harness.network.keyed_network import KeyedNetwork
-from harness.network.network import Network
 from harness.notebook import frame, html_table
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ IMPORT: Literal["import"] = "import"
 """The method of tables whose latencies another tool measured."""
 MOST_S = 1e9
 """The largest time of a table, and the largest relative error: estimates add their squares."""
+WARM = "warm"
+FEWEST_WARM = 40
+"""Warm layers from which others are predicted, as many as trees learn from."""
 TableMethod = LatencyMethod | Literal["import"]
 
 
@@ -204,10 +207,26 @@ class Lut:
 
         return Predictor(self.predictor)
 
-    def runs_warm(self, network: Network | KeyedNetwork) -> bool:
-        """Return whether a network finds its weights in the caches of the table's device."""
+    def cold_share(self, weight_bytes: int) -> float:
+        """Return the share of a network's weights that counts as cold; see `cold_shares`."""
+        return float(self.cold_shares(np.array(weight_bytes)))
+
+    def cold_shares(self, weight_bytes: Ints) -> Floats:
+        """Return the share of the weights of each network that it does not find in the caches of the table's device.
+
+        It is 0 if all weights fit, and 1 on a device whose latency does not depend on caches. Where few layers of the
+        table are warm, as those of one small network, warm layers of larger networks cannot be predicted from them: a
+        network whose weights do not all fit is cold.
+        """
         cache_bytes = core_cache_bytes(self.clock, self.fingerprint)
-        return cache_bytes is not None and network.runs_from_caches(cache_bytes)
+        if cache_bytes is None:
+            return np.ones(weight_bytes.shape)
+        found = cold_shares(weight_bytes, cache_bytes)
+        return found if self._has_warm_layers else np.ceil(found)
+
+    @functools.cached_property
+    def _has_warm_layers(self) -> bool:
+        return sum(entry.visit == WARM for entry in self.entries) >= FEWEST_WARM
 
     def find(self, key: str, contexts: Sequence[str]) -> Entry | None:
         """Return the entry of a layer in the first of these contexts that the table holds, else in another one.

@@ -11,21 +11,20 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, reason_of
-from harness.file_digest import read_with_digest
-from harness.files import sync_folder, write_synced
+from harness.files import read_file, read_large, sync_folder, write_synced
 from harness.latency.overhead import COLUMNS, Overhead
 from harness.lut.chain_rows import read_rows, write_rows
 from harness.lut.entry_rows import write_entries
 from harness.lut.error_correlations import check
-from harness.lut.stored_entries import entries_of
+from harness.lut.stored_entries import Content, entries_of
 from harness.lut.table import MOST_S, Lut, TableMethod
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.samples import Clock
@@ -41,6 +40,7 @@ MAX_PATTERN = 1 << 18
 """Characters of a fusion rule."""
 MAX_RULES = 2000
 """The most patterns of a table: each is searched in every network that is estimated."""
+_Read = TypeVar("_Read")
 _Amount = Annotated[float, Field(ge=0, le=MOST_S)]
 
 
@@ -69,12 +69,13 @@ class _Manifest(StrictModel):
 
 def publish(lut: Lut, root: Path) -> Lut:
     """Write a table under `root/<device>/` and return it with its path; readers never see a part of it."""
-    files = {ENTRIES: write_entries(lut.entries), CORRELATION: lut.correlations, PREDICTOR: lut.predictor}
-    files[CHAINS] = write_rows(lut.chains)
-    files = {name: content for name, content in files.items() if content}
+    entries = write_entries(lut.entries)
+    held = {CORRELATION: lut.correlations, PREDICTOR: lut.predictor, CHAINS: write_rows(lut.chains)}
+    others = {name: content for name, content in held.items() if content}
+    files = {ENTRIES: entries, **others}
     manifest = _manifest_json(lut, files)
     folder = root / lut.device / f"{lut.created[:10]}-{lut.method}-{hashlib.sha256(manifest).hexdigest()[:8]}"
-    checked = _parse(folder, manifest, files, _hashes(files))
+    checked = _parse(folder, manifest, entries, others)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
@@ -103,11 +104,9 @@ def _rename(aside: Path, folder: Path) -> None:
 def read_lut(folder: Path, device: str | None = None) -> Lut:
     """Read and check a table; raises LutNotFound, LutCorrupt, and LutMismatch if it belongs to another device."""
     held = (CORRELATION, PREDICTOR, CHAINS)
-    names = (ENTRIES, *(name for name in held if (folder / name).exists()))
-    read = {name: _read_part(folder / name) for name in names}
-    files = {name: content for name, (content, _) in read.items()}
-    hashes = {name: digest for name, (_, digest) in read.items()}
-    return of_device(_parse(folder, read_part(folder / MANIFEST), files, hashes), device, str(folder))
+    entries = _read_part(folder / ENTRIES, read_large)
+    others = {name: read_part(folder / name) for name in held if (folder / name).exists()}
+    return of_device(_parse(folder, read_part(folder / MANIFEST), entries, others), device, str(folder))
 
 
 def of_device(table: Lut, device: str | None, name: str) -> Lut:
@@ -118,17 +117,18 @@ def of_device(table: Lut, device: str | None, name: str) -> Lut:
     return table
 
 
-def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes], hashes: Mapping[str, str]) -> Lut:
-    """Return the table that these files hold; raises LutCorrupt."""
+def _parse(folder: Path, manifest_bytes: bytes, rows: Content, files: Mapping[str, bytes]) -> Lut:
+    """Return the table that these files hold, with the `rows` of its entries; raises LutCorrupt."""
     manifest = _parse_manifest(folder, manifest_bytes)
     digest = hashlib.sha256(manifest_bytes).hexdigest()[:8]
     if not folder.resolve().name.endswith(f"-{digest}"):
         raise _corrupt(folder, f"{MANIFEST} does not match the folder's name")
+    hashes = _hashes({ENTRIES: rows, **files})
     for name in sorted({*hashes, *manifest.sha256}):
         if hashes.get(name) != manifest.sha256.get(name):
             raise _corrupt(folder, f"{name} does not have the hash that {MANIFEST} states")
     try:
-        entries = entries_of(files[ENTRIES], hashes[ENTRIES])
+        entries = entries_of(rows, hashes[ENTRIES])
     except ValueError as error:
         raise _corrupt(folder, f"{ENTRIES} {error}") from error
     if len(entries) != manifest.entries:
@@ -139,14 +139,10 @@ def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes], hash
             check(correlations, len(entries))
     except ValueError as error:
         raise _corrupt(folder, f"{CORRELATION}: {error}") from error
-    try:
-        chains = read_rows(files[CHAINS], {entry.place for entry in entries}) if CHAINS in files else ()
-    except ValueError as error:
-        raise _corrupt(folder, f"{CHAINS}: {error}") from error
     for overhead in filter(None, (manifest.overhead, manifest.other_overhead)):
         _check_overhead(folder, overhead)
     _check_rules(folder, manifest.rules)
-    return Lut(
+    table = Lut(
         path=folder,
         device=manifest.device,
         created=manifest.created,
@@ -165,8 +161,12 @@ def _parse(folder: Path, manifest_bytes: bytes, files: Mapping[str, bytes], hash
         network_errors=manifest.network_errors,
         correlations=correlations,
         predictor=files.get(PREDICTOR, b""),
-        chains=chains,
     )
+    try:
+        chains = read_rows(files[CHAINS], lambda place: table.at(*place) is not None) if CHAINS in files else ()
+    except ValueError as error:
+        raise _corrupt(folder, f"{CHAINS}: {error}") from error
+    return replace(table, chains=chains)
 
 
 def _check_overhead(folder: Path, overhead: Overhead) -> None:
@@ -191,7 +191,7 @@ def _check_rules(folder: Path, rules: Sequence[FusionRule]) -> None:
     patterns = {rule.pattern for rule in rules}
     if len(patterns) < len(rules):
         raise _corrupt(folder, "it has a fusion rule twice")
-    if sum(1 for rule in rules if not rule.exact_groups) > MAX_RULES:
+    if sum(1 for rule in rules if rule.exact_groups is None) > MAX_RULES:
         raise _corrupt(folder, f"it has more than {MAX_RULES:,} fusion rules")
     for rule in rules:
         try:
@@ -202,11 +202,11 @@ def _check_rules(folder: Path, rules: Sequence[FusionRule]) -> None:
             raise _corrupt(folder, "a fusion rule is out of range")
 
 
-def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:
+def _hashes(files: Mapping[str, Content]) -> dict[str, str]:
     return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
-def _manifest_json(lut: Lut, files: Mapping[str, bytes]) -> bytes:
+def _manifest_json(lut: Lut, files: Mapping[str, Content]) -> bytes:
     content = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": VERSION,
@@ -227,13 +227,12 @@ def _manifest_json(lut: Lut, files: Mapping[str, bytes]) -> bytes:
 
 def read_part(path: Path) -> bytes:
     """Return a file of a table; raises LutNotFound and LutCorrupt."""
-    return _read_part(path)[0]
+    return _read_part(path, read_file)
 
 
-def _read_part(path: Path) -> tuple[bytes, str]:
-    """Return a file of a table and its SHA-256."""
+def _read_part(path: Path, read: Callable[[Path, int], _Read]) -> _Read:
     try:
-        return read_with_digest(path, MAX_FILE_BYTES)
+        return read(path, MAX_FILE_BYTES)
     except FileNotFoundError as error:
         step = "Name the folder of a table; `harness lut check` lists them"
         raise LutNotFound(f"{path.parent} is not a table", why=f"It has no {path.name}", next_step=step) from error

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
+from harness.array_types import Floats, Ints
+from harness.network.network import HELD_CACHES
 from harness.text import whole_number
 
 DEFAULT_BYTES = 512 << 10
@@ -19,6 +23,16 @@ def core_cache_bytes(clock: str, fingerprint: Mapping[str, str]) -> int | None:
     if clock == "device":
         return None
     return whole_number(fingerprint.get("core_cache_bytes", ""), _MOST_DIGITS) or DEFAULT_BYTES
+
+
+def cold_shares(weight_bytes: Ints, cache_bytes: int) -> Floats:
+    """Return the share of the weights of each network that it reads from memory each time it runs.
+
+    A network reads its weights in the same order each time. The caches protect as many bytes as they hold from the
+    rest of such a pass, and the next pass finds these.
+    """
+    held_bytes = HELD_CACHES * cache_bytes
+    return np.asarray(1.0 - held_bytes / np.maximum(weight_bytes, held_bytes))
 
 
 def most_windowed_bytes(fingerprint: Mapping[str, str], cache_bytes: int) -> float:

@@ -6,7 +6,8 @@ loaded for each pass. Further probes are on their way while the device loads one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -51,17 +52,17 @@ class LoadedProbes:
     def load(self, loads: Collection[str], load: Callable[[str], bool]) -> set[str]:
         """Return those of `loads` that the device holds, after loading with `load` those that it did not keep."""
         missing = list(dict.fromkeys(one for one in loads if one not in self._kept))
+        bytes_to = [0, *itertools.accumulate(map(self.weight_bytes, missing))]
         held, sent = set(loads) & self._kept, 0
         for at, one in enumerate(missing):
             sent = max(sent, at)
-            while sent < len(missing) and self._has_room(missing[at : sent + 1]) and self.send(missing[sent]):
+            while sent < len(missing) and (sent == at or bytes_to[sent + 1] - bytes_to[at] <= _AHEAD_BYTES):
+                if not self.send(missing[sent]):
+                    break
                 sent += 1
             if load(one):
                 held.add(one)
         return held
-
-    def _has_room(self, waiting: Sequence[str]) -> bool:
-        return len(waiting) == 1 or sum(map(self.weight_bytes, waiting)) <= _AHEAD_BYTES
 
     def end_batch(self, loads: Iterable[str]) -> None:
         """Keep the loads of a batch if there is room for all, and drop those that are not kept."""

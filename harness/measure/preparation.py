@@ -10,10 +10,11 @@ from harness.errors import Interrupted
 from harness.measure.progress import Observer, Progress
 from harness.probe.probe import Probe
 
-_MODELS, _BYTES = 64, 256 << 10
-"""How many models, and how many bytes of them, go into one request: seconds of work, after which a stop counts.
+_MODELS, _BYTES = 64, 1 << 20
+"""How many models, and how many bytes of them, go into one request: some networks, or windows of them.
 
-A large network goes alone, so that a request takes no longer than the `put` of one model may.
+It is seconds of work, after which a stop counts. A larger network goes alone, so that a request takes no longer than
+the `put` of one model may.
 """
 
 

@@ -11,7 +11,7 @@ from harness.network.fusion.fusion_rules import FusionRule, as_executed
 from harness.network.key import LayerKey
 from harness.network.layer_flows import LayerFlow, ReadTensor, WrittenTensor, layer_flows
 from harness.network.layers import context_of, cut, place_of
-from harness.network.network import FreeNode, Network, UnmeasuredNode, fit_into_caches
+from harness.network.network import FreeNode, Network, UnmeasuredNode
 
 FORMAT = "keyed network 1"
 """The version of `encode_keyed`."""
@@ -46,10 +46,6 @@ class KeyedNetwork:
     symbols: frozenset[str]
     sha256: str
     file: str = ""
-
-    def runs_from_caches(self, cache_bytes: int) -> bool:
-        """Return whether the network finds its weights in the caches each time it runs."""
-        return fit_into_caches(self.weight_bytes, cache_bytes)
 
 
 def keyed(network: Network, rules: Sequence[FusionRule]) -> KeyedNetwork:

@@ -52,8 +52,8 @@ class KeyedReader:
         time.
         """
         (reference,) = model_references(model)
-        content = content_of(reference)
-        key = self._key(content, dims or {}, batch) if content and self._version else ""
+        content = content_of(reference) if self._version else ""
+        key = self._key(content, dims or {}, batch) if content else ""
         found = _decoded(cache.get(key)) if key else None
         if found is None:
             found, answer = self._read(reference, dims or {}, batch, note)

@@ -32,11 +32,6 @@ HELD_CACHES = 4
 is shared and larger, and weights are read from it in order. See docs/method.md for the experiment."""
 
 
-def fit_into_caches(weight_bytes: int, cache_bytes: int) -> bool:
-    """Return whether a network finds weights of this size in the caches each time it runs."""
-    return weight_bytes <= HELD_CACHES * cache_bytes
-
-
 @dataclass(frozen=True)
 class TensorType:
     """Element type (numpy's name) and shape of a tensor; every dimension is a positive integer."""
@@ -213,7 +208,7 @@ class Network:
 
     def runs_from_caches(self, cache_bytes: int) -> bool:
         """Return whether the network finds its weights in the caches each time it runs."""
-        return fit_into_caches(self.constant_bytes(self.nodes), cache_bytes)
+        return self.constant_bytes(self.nodes) <= HELD_CACHES * cache_bytes
 
     @property
     def input_bytes(self) -> int:

@@ -201,22 +201,31 @@ def _checks(
 ) -> tuple[dict[int, tuple[int, _Window]], dict[int, _Window]]:
     """Return the windows that agree, with their lengths, and those across two of them, all by their first group.
 
-    The windows have about equal lengths; where a long one does not agree, a short one in its place may. None is the
-    whole network.
+    The windows have about equal lengths. Where one does not agree, one that reaches a group further at both ends may,
+    or else a short one in its place. None is the whole network.
     """
     parts = max(1, min(-(-count // USUAL_CHECKED), count // CHECKED))
     bounds = [round(at * count / parts) for at in range(parts + 1)]
-    found: dict[int, tuple[int, _Window]] = {}
-    whole = [slice(first, last) for first, last in itertools.pairwise(bounds)]
-    short = [slice(one.start, one.start + CHECKED) for one in whole]
-    for lengths in (whole, [one for one in short if one not in whole]):
-        tried = [one for one in lengths if one.start not in found and CHECKED <= one.stop - one.start < count]
-        for one, window in zip(tried, windows(tried), strict=True):
+    tiles = [slice(first, last) for first, last in itertools.pairwise(bounds)]
+    wider = [slice(max(0, one.start - 1), min(count, one.stop + 1)) for one in tiles]
+    short = [slice(one.start, one.start + CHECKED) for one in tiles]
+    agreed: dict[int, tuple[slice, _Window]] = {}
+    for form in (tiles, wider, short):
+        left = {at: one for at, one in enumerate(form) if at not in agreed and (form is tiles or one not in tiles)}
+        tried = {at: one for at, one in left.items() if _is_check(one, count)}
+        for (at, one), window in zip(tried.items(), windows([*tried.values()]), strict=True):
             if window.agrees:
-                found[one.start] = (one.stop - one.start, window)
+                agreed[at] = (one, window)
+    found = {one.start: (one.stop - one.start, window) for _, (one, window) in sorted(agreed.items())}
     pairs = [slice(first, last + found[last][0]) for first, last in itertools.pairwise(sorted(found))]
-    pairs = [one for one in pairs if one.stop - one.start <= min(MOST_CHECKED, count - 1)]
+    pairs = [one for one in pairs if _is_check(one, count)]
     return found, {one.start: window for one, window in zip(pairs, windows(pairs), strict=True) if window.agrees}
+
+
+def _is_check(groups: slice, count: int) -> bool:
+    """Return whether a window of so many groups shows more than pairs do, and is not the whole network."""
+    size: int = groups.stop - groups.start
+    return CHECKED <= size <= min(MOST_CHECKED, count - 1)
 
 
 def _wider(

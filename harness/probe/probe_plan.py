@@ -29,7 +29,8 @@ class CutNetwork:
     """A network, its layers, and the tensors that the device keeps in a private layout.
 
     `runtime_graph` is the graph that the device reports, None if it reports none; `chains` and `windows` come from
-    `plan_chains`. `is_warm` sets whether layers find their weights in the caches; None leaves it to their size.
+    `plan_chains`. `is_warm` sets whether layers of a space find their weights in the caches; it is None for the layers
+    of a network, whose size decides.
     """
 
     network: Network
@@ -63,7 +64,7 @@ class LayerProbes:
     """The probes that measure one layer in one context, by their ids.
 
     `stacks` are stacks of STACK_COPIES copies of the layer, empty if it cannot follow itself. `networks` are the
-    networks that have the layer, by the first digits of their files' hashes.
+    networks that have the layer, by the first digits of their files' hashes; a space is none.
     """
 
     key: LayerKey
@@ -229,7 +230,8 @@ def _plan_network(cut: CutNetwork, auxiliary: AuxiliaryKind, warm: bool) -> _Net
         if warm:
             probes.update((name, visited_warm(probes[name])) for name in ("in_context", "null"))
         ids = {name: probe.id for name, probe in probes.items()}
-        copies, networks = tuple(probe.id for probe in stacks), (cut.network.sha256[:8],)
+        copies = tuple(probe.id for probe in stacks)
+        networks = (cut.network.sha256[:8],) if cut.is_warm is None else ()
         plan.layers.append(LayerProbes(key, context, layer.op, layer.name, **ids, stacks=copies, networks=networks))
         plan.in_context.append(((probes["in_context"], probes["null"]), 1 + len(others)))
         plan.alone += [probes["layer"], probes["auxiliary"]]

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.array_types import Floats
-from harness.estimation.network_estimate import COVERAGE_CLASSES, LookedUp
+from harness.estimation.layer_estimates import LookedUp
+from harness.estimation.network_estimate import COVERAGE_CLASSES
 from harness.lut.error_correlations import unpack
 from harness.lut.table import Entry, Lut
 from harness.predictor.features.layer_features import LayerFeatures

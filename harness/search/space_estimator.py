@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from harness.array_types import Floats
 from harness.errors import UsageError
-from harness.estimation.network_estimate import COVERAGE_CLASSES, LookedUp, look_up
+from harness.estimation.layer_estimates import MOSTLY, LookedUp, look_up, mixture
+from harness.estimation.network_estimate import COVERAGE_CLASSES
 from harness.latency.overhead import row_of
 from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
@@ -47,7 +48,7 @@ class CandidateEstimates:
 
 @dataclass(frozen=True)
 class SpaceTables:
-    """The tables for candidates whose weights are all in the caches, or none."""
+    """The tables for candidates whose weights are all in the caches, or all in memory."""
 
     positions: tuple[PositionTable, ...]
     covariance: Floats
@@ -71,7 +72,8 @@ class SpaceEstimator:
     """Tables of a space. Estimates are those of `harness.estimate` for the network of each candidate.
 
     `overhead_s` and its variance are those of every candidate; `relative_variance` is that of errors which all layers
-    share. `tables` are for weights that are not in the caches and for those that are, equal where it does not matter.
+    share. `tables` are for weights that are in the caches and for those that are not, or one for both; where there are
+    two, `weights` mixes them.
     """
 
     sizes: tuple[int, ...]
@@ -90,7 +92,7 @@ class SpaceEstimator:
         terms = OverheadTerms(input_bytes=space.network.input_bytes, output_bytes=space.network.output_bytes)
         overhead_s, variance_s2 = table.overhead.of(row_of(terms))
         weights = WeightTables.of(space, table)
-        states = (None,) if weights is None else (False, True)
+        states = (not table.cold_share(0),) if weights is None else (True, False)
         relative = table.sum_error**2 + table.overhead.drift**2 + table.repeatability**2
         tables = tuple(_tables(space, table, is_warm) for is_warm in states)
         return cls(space.sizes, overhead_s, variance_s2, relative, tables, weights)
@@ -106,7 +108,7 @@ class SpaceEstimator:
 
     def coverage(self, candidates: ArrayLike) -> dict[str, NDArray[np.int64]]:
         """Return how many layers of each candidate are measured, interpolated, extrapolated and unknown."""
-        packed = np.concatenate([self._each(part, "coverage") for part in self._parts(candidates)])
+        packed = np.concatenate([self._coverage(part) for part in self._parts(candidates)])
         mask = (1 << _FIELD_BITS) - 1
         return {name: packed >> (_FIELD_BITS * at) & mask for at, name in enumerate(COVERAGE_CLASSES)}
 
@@ -135,20 +137,29 @@ class SpaceEstimator:
             raise UsageError(what, next_step=f"Give choices from 0 to {self.sizes[at] - 1}")
         return columns.astype(np.uint8, copy=False)
 
-    def _each(self, choices: Choices, name: str) -> NDArray[Any]:
-        """Return the sums of the tables of this name, for the state of the caches that each candidate has."""
-        found: list[NDArray[Any]] = [getattr(one, name).sums(choices) for one in self.tables]
-        return found[0] if self.weights is None else np.where(self.weights.in_caches(choices), found[1], found[0])
+    def _coverage(self, choices: Choices) -> NDArray[Any]:
+        found = [one.coverage.sums(choices) for one in self.tables]
+        return found[0] if self.weights is None else np.where(self.weights.cold_shares(choices) > MOSTLY, *found[::-1])
+
+    def _sums(self, choices: Choices) -> list[Floats]:
+        """Return the sums of the layers' latencies from each table."""
+        return [np.asarray(one.latencies.sums(choices), np.float64) for one in self.tables]
 
     def _latency_s(self, choices: Choices) -> Floats:
-        layers_s = self._each(choices, "latencies")
+        layers_s, *cold_s = self._sums(choices)
+        if self.weights is not None:
+            layers_s += self.weights.cold_shares(choices) * (cold_s[0] - layers_s)
         np.maximum(layers_s, 0.0, out=layers_s)
         layers_s += self.overhead_s
         return layers_s
 
     def _interval_s(self, choices: Choices) -> tuple[Floats, Floats, Floats]:
-        latency_s = self._latency_s(choices)
-        variance_s2 = np.maximum(self._each(choices, "variances"), 0.0)
+        variances_s2 = (one.variances.sums(choices) for one in self.tables)
+        (layers_s, variance_s2), *cold = zip(self._sums(choices), variances_s2, strict=True)
+        if self.weights is not None:
+            layers_s, variance_s2 = mixture(self.weights.cold_shares(choices), (layers_s, variance_s2), cold[0])
+        latency_s = self.overhead_s + np.maximum(layers_s, 0.0)
+        variance_s2 = np.maximum(variance_s2, 0.0)
         variance_s2 += self.overhead_variance_s2
         variance_s2 += self.relative_variance * latency_s**2
         half_s = Z_95 * np.sqrt(variance_s2)
@@ -169,12 +180,12 @@ def estimate_space(
     return SpaceEstimator.of(space, table)
 
 
-def _tables(space: SearchSpace, table: Lut, is_warm: bool | None) -> SpaceTables:
+def _tables(space: SearchSpace, table: Lut, is_warm: bool) -> SpaceTables:
     sources = ErrorSources(table)
 
     def terms_of(candidate: Candidate) -> tuple[Terms, ...]:
         layers: dict[int, list[LookedUp]] = defaultdict(list)
-        for layer in look_up(keyed(space.network_of(candidate), table.rules), table, is_warm):
+        for layer in look_up(keyed(space.network_of(candidate), table.rules), table, is_warm=is_warm):
             layers[space.position_of[layer.estimate.name]].append(layer)
         return tuple(sources.terms(layers[at]) for at in range(len(space.sizes)))
 

@@ -1,4 +1,4 @@
-"""Which candidates find their weights in the caches: the predictions of a processor's layers depend on it."""
+"""How much of their weights candidates find in the caches: the predictions of a processor's layers depend on it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.array_types import Mask
+from harness.array_types import Floats
 from harness.errors import UnsupportedNetwork
 from harness.lut.table import Lut
 from harness.measure.core_caches import core_cache_bytes
-from harness.network.network import HELD_CACHES
 from harness.search.block_codes import Choices
 from harness.search.search_space import SearchSpace
 
@@ -21,20 +20,19 @@ _CHECKS = 16
 
 @dataclass(frozen=True)
 class WeightTables:
-    """Bytes of the weights of a candidate: `common_bytes`, and those of each choice; `most_bytes` are in the caches."""
+    """Bytes of the weights of a candidate: `common_bytes`, and those of each choice, on the device of a table."""
 
     common_bytes: int
     choices_bytes: tuple[NDArray[np.int64], ...]
-    most_bytes: int
+    table: Lut
 
     @classmethod
     def of(cls, space: SearchSpace, table: Lut) -> WeightTables | None:
-        """Return the tables; None where nothing is predicted from the caches, or all candidates are alike.
+        """Return the tables; None where nothing is predicted, or the weights of each candidate are in the caches.
 
         Raises UnsupportedNetwork if positions share weights, so that their sizes do not add up.
         """
-        cache_bytes = core_cache_bytes(table.clock, table.fingerprint)
-        if table.loaded_predictor is None or cache_bytes is None:
+        if table.loaded_predictor is None or core_cache_bytes(table.clock, table.fingerprint) is None:
             return None
         base = [0] * len(space.sizes)
         common = _bytes(space, base)
@@ -42,14 +40,14 @@ class WeightTables:
             np.array([_bytes(space, [*base[:at], one, *base[at + 1 :]]) - common for one in range(size)], np.int64)
             for at, size in enumerate(space.sizes)
         )
-        found = cls(common, choices, HELD_CACHES * cache_bytes)
+        found = cls(common, choices, table)
         found._check(space)
-        least, most = (common + sum(int(pick(one)) for one in choices) for pick in (np.min, np.max))
-        return found if least <= found.most_bytes < most else None
+        most = common + sum(int(np.max(one)) for one in choices)
+        return found if table.cold_share(most) else None
 
-    def in_caches(self, choices: Choices) -> Mask:
-        """Return which candidates find their weights in the caches."""
-        return np.asarray(self._total(choices) <= self.most_bytes)
+    def cold_shares(self, choices: Choices) -> Floats:
+        """Return the share of its weights that each candidate does not find in the caches."""
+        return self.table.cold_shares(self._total(choices))
 
     def _total(self, choices: Choices) -> NDArray[np.int64]:
         total = np.full(choices.shape[1], self.common_bytes, np.int64)

@@ -258,9 +258,12 @@ class RowwiseBlock(Block):
     rows: Sizes
     columns: Sizes
     axis: Sizes = Choices((2,))
+    residual: Flags = _NEVER
 
     @model_validator(mode="after")
-    def _axis_exists(self) -> RowwiseBlock:
+    def _fits_the_operator(self) -> RowwiseBlock:
+        if self.op != "LayerNormalization" and True in self.residual.values:
+            raise ValueError(f"{self.op} has no residual")
         allowed = (1, 2) if self.op == "ReduceMean" else (2,)
         if not isinstance(self.axis, Choices) or not set(self.axis.values) <= set(allowed):
             raise ValueError(f"axis of {self.op} must be {' or '.join(map(str, allowed))}")

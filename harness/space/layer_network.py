@@ -71,9 +71,7 @@ def _input_shapes(layer: Configuration) -> list[tuple[int, ...]]:
         return [(layer.batch, layer.channels_in, *layer.size)]
     if isinstance(layer, Permutation):
         return [layer.shape]
-    if isinstance(layer, Rowwise):
-        return [(1, layer.rows, layer.columns)]
-    if isinstance(layer, Elementwise | Joining):
+    if isinstance(layer, Elementwise | Joining | Rowwise):
         return layer.shapes
     return [(layer.batch, layer.channels, *layer.size)]
 

@@ -40,6 +40,8 @@ def _on_maps(parts: NetworkParts, name: str, layer: Elementwise, sources: Sequen
 
 
 def _on_rows(parts: NetworkParts, name: str, layer: Rowwise, sources: Sequence[str]) -> str:
+    if layer.residual:
+        sources = [parts.node("Add", f"{name}.add", sources)]
     if layer.op == "LayerNormalization":
         weights = [parts.weight(f"{name}.{part}", (layer.columns,)) for part in ("weight", "bias")]
         return parts.node(layer.op, name, [*sources, *weights], axis=-1)

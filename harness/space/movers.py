@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
-from harness.predictor.features.mover_classes import class_of_mover
+from harness.predictor.features.mover_classes import INTERPOLATE, class_of_mover
 
 BROADCAST = "channel"
 """The second operand is one value for each channel, as in a squeeze-and-excitation block."""
@@ -55,12 +55,21 @@ class Elementwise:
 
 @dataclass(frozen=True)
 class Rowwise:
-    """An operator on (1, rows, columns) along an axis: 2, or for ReduceMean 1 or 2."""
+    """An operator on (1, rows, columns) along an axis: 2, or for ReduceMean 1 or 2.
+
+    `residual` adds two inputs first.
+    """
 
     op: str
     rows: int
     columns: int
     axis: int = 2
+    residual: bool = False
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the inputs."""
+        return [(1, self.rows, self.columns)] * (1 + self.residual)
 
     @property
     def result(self) -> tuple[int, ...]:
@@ -72,9 +81,10 @@ class Rowwise:
     @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features."""
-        name, plane = class_of_mover([self.op]), (self.rows, 1)
+        name, plane = class_of_mover(["Add", self.op] if self.residual else [self.op]), (self.rows, 1)
         if self.op != "ReduceMean":
-            return channelwise(name, batch=1, channels=self.columns, in_size=plane, out_size=plane)
+            found = channelwise(name, batch=1, channels=self.columns, in_size=plane, out_size=plane)
+            return replace(found, extra_operands=int(self.residual))
         *rest, channels = self.result
         window, result = (self.rows if self.axis == 1 else self.columns, 1), (math.prod(rest), 1)
         source = (self.rows * self.columns // channels, 1)
@@ -100,7 +110,8 @@ class Resizing:
     @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features."""
-        found = _on_plane(class_of_mover(["Resize"]), MAP, self.batch, self.channels, self.out_size)
+        name = class_of_mover(["Resize" if self.mode == "nearest" else INTERPOLATE])
+        found = _on_plane(name, MAP, self.batch, self.channels, self.out_size)
         return replace(found, run=1)
 
 

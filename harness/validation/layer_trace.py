@@ -17,7 +17,8 @@ from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.overrides import Variant
 from harness.device.session import Truth
 from harness.errors import LutNotFound, ProtocolError, UsageError
-from harness.estimation.network_estimate import LayerEstimate, estimate_network
+from harness.estimation.layer_estimates import LayerEstimate
+from harness.estimation.network_estimate import estimate_network
 from harness.lut.table import Lut
 from harness.lut.table_choice import open_lut
 from harness.measure.busy_device import Patience, lease_when_free

@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.device.session import Truth
 from harness.errors import ProtocolError
-from harness.estimation.network_estimate import LayerEstimate
+from harness.estimation.layer_estimates import LayerEstimate
 from harness.latency.overhead import Overhead
 from harness.network.assemble import EmittedNames
 from harness.network.disjoint_sets import DisjointSets

@@ -29,6 +29,10 @@ TAILS = {
         helper.make_node("Relu", ["a"], ["y"]),
     ],
     "swish": [helper.make_node("Sigmoid", ["c"], ["s"]), helper.make_node("Mul", ["c", "s"], ["y"])],
+    "hard swish as a product": [
+        helper.make_node("HardSigmoid", ["c"], ["s"], alpha=1 / 6, beta=0.5),
+        helper.make_node("Mul", ["c", "s"], ["y"]),
+    ],
     "softmax": [helper.make_node("Softmax", ["c"], ["y"], axis=1)],
 }
 

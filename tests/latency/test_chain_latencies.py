@@ -17,7 +17,7 @@ from harness.latency.chain_unknowns import SIGNED
 from harness.latency.layer_latency import Latency
 from harness.latency.overhead import COLUMNS
 from harness.latency.sparse_system import Equation, Solution, solve
-from harness.latency.sum_errors import USUAL_REACH, reach_errors
+from harness.latency.sum_errors import USUAL_REACH, reach_errors, root_mean_square
 from harness.probe.chain_plan import ChainedLayer, ChainProbes
 from harness.probe.overhead_terms import OverheadTerms
 
@@ -296,6 +296,13 @@ def test_long_windows_are_charged_to_their_chains() -> None:
     # Without long windows the usual error counts, and a pair has none.
     assert reach_errors([replace(one, check="", across="") for one in chains], solution) == {"n": USUAL_REACH}
     assert reach_errors(chains[:2], solution) == {}
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
+def test_the_error_of_another_sum_is_that_of_one_more_draw(errors: list[float]) -> None:
+    """The error of another sum lies between the mean and the largest of the known ones: a single large one counts."""
+    found = root_mean_square(errors)
+    assert sum(errors) / len(errors) <= found * (1 + 1e-9) and found <= max(errors) * (1 + 1e-9)
 
 
 def test_chains_without_latency_leave_the_usual_error() -> None:

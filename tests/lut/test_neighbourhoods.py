@@ -115,7 +115,9 @@ ROWS = st.builds(
 def test_rows_are_read_as_they_were_written(rows: list[ChainRow]) -> None:
     """The file of chains keeps every row and its order; without rows there is no file."""
     content = write_rows(rows)
-    assert (read_rows(content, [one.place for one in rows]) if rows else content) == (tuple(rows) if rows else b"")
+    assert (read_rows(content, {one.place for one in rows}.__contains__) if rows else content) == (
+        tuple(rows) if rows else b""
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_damaged_rows_are_refused(old: bytes, new: bytes, words: str) -> None:
     """A file of chains with other columns, layers that the table lacks, or impossible sizes is refused."""
     entries, rows = known([("a", 1e-4, 400, 0)])
     with pytest.raises(ValueError, match=words):
-        read_rows(write_rows(rows).replace(old, new, 1), [one.place for one in entries])
+        read_rows(write_rows(rows).replace(old, new, 1), {one.place for one in entries}.__contains__)
 
 
 def test_a_table_keeps_its_chains(tmp_path: Path) -> None:

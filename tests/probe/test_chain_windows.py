@@ -379,15 +379,20 @@ def test_chains_of_a_part_leave_other_nodes_out() -> None:
 
 
 def test_long_networks_are_checked_in_long_windows(tmp_path: Path) -> None:
-    """Windows of about four groups tile a network, each with one across it and the next; short ones replace torn."""
+    """Windows of about four groups tile a network, each with one across it and the next; others replace torn ones."""
     network = load_network(str(build_network(tmp_path / "long.onnx", widths=(8,) * 7)))
     layers = cut(network, ())
     graph = _chained(*({index} for index in range(len(layers))))
     assert len(layers) == 15
     cases: tuple[tuple[tuple[frozenset[int], ...], list[tuple[int, int]], list[int]], ...] = (
         ((), [(0, 4), (4, 4), (8, 3), (11, 4)], [0, 4, 8]),
-        ((frozenset(range(4, 8)),), [(0, 4), (4, 3), (8, 3), (11, 4)], [0, 4, 8]),
-        ((frozenset(range(4, 8)), frozenset(range(4, 7))), [(0, 4), (8, 3), (11, 4)], [8]),
+        ((frozenset(range(4, 8)),), [(0, 4), (3, 6), (8, 3), (11, 4)], [3, 8]),
+        ((frozenset(range(4, 8)), frozenset(range(3, 9))), [(0, 4), (4, 3), (8, 3), (11, 4)], [0, 4, 8]),
+        (
+            (frozenset(range(4, 8)), frozenset(range(3, 9)), frozenset(range(4, 7))),
+            [(0, 4), (8, 3), (11, 4)],
+            [8],
+        ),
         ((frozenset(range(4, 11)),), [(0, 4), (4, 4), (8, 3), (11, 4)], [0, 8]),
     )
     for torn, checked, across in cases:

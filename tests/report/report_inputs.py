@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate
+from harness.estimation.layer_estimates import LayerEstimate
+from harness.estimation.network_estimate import NetworkEstimate
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.table import Lut
 from harness.network.network import FreeNode

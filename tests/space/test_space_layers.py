@@ -31,6 +31,7 @@ EVERY_KIND: tuple[Configuration, ...] = (
     Elementwise("Swish", 1, 1, 16, (7, 7)),
     Rowwise("Softmax", 9, 9),
     Rowwise("LayerNormalization", 9, 32),
+    Rowwise("LayerNormalization", 9, 32, residual=True),
     Rowwise("ReduceMean", 9, 32),
     Convolution(1, 16, 32, (14, 14), 3, 1, 1, "Relu", False, False, 4),
     Transposed(1, 16, 12, (8, 8), 2, 2),

@@ -12,7 +12,7 @@ from nullbench import build_network
 
 from device_agents.messages import TrueLayer, TrueOverhead, Truth
 from harness.errors import ProtocolError
-from harness.estimation.network_estimate import LayerEstimate
+from harness.estimation.layer_estimates import LayerEstimate
 from harness.latency.overhead import Coefficient, Overhead
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import Layer, cut

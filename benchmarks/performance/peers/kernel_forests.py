@@ -8,7 +8,7 @@ Both predictors learn from the same entries, without those of the network that t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,8 +32,7 @@ from harness.network.network_list import load_networks
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.layer_features import LayerFeatures
 
-NPU_NETWORKS = ("dscnn", "squeezenet", "mobilenetv2", "resnet18", "efficientnet_b0", "resnet50")
-CPU_NETWORKS = (*NPU_NETWORKS, "shufflenet", "inception_v1")
+NETWORKS = ("dscnn", "squeezenet", "mobilenetv2", "resnet18", "efficientnet_b0", "resnet50")
 QUICK_NETWORKS = ("dscnn",)
 TREES, PROCESSES, WAIT_S = 240, 2, 300.0
 
@@ -51,11 +50,11 @@ class Predicted:
 def forests_section(run: Run) -> Section:
     """Leave out one network after the other, of the published table of `npu01` and of one measured on `cpu01`."""
     (published,) = map(read_lut, (PUBLISHED / "npu01").glob("*-*"))
-    found = {"npu01": _each(run, published, QUICK_NETWORKS if run.quick else NPU_NETWORKS)}
+    found = {"npu01": _each(run, published, QUICK_NETWORKS if run.quick else NETWORKS)}
     if not run.quick:
         workspace = run.workspace("forests")
-        profile([BUILTIN_PREFIX + name for name in CPU_NETWORKS], device="cpu01", workspace=workspace, wait_s=WAIT_S)
-        found["cpu01"] = _each(run, build_lut("cpu01", workspace=workspace), CPU_NETWORKS)
+        profile([BUILTIN_PREFIX + name for name in NETWORKS], device="cpu01", workspace=workspace, wait_s=WAIT_S)
+        found["cpu01"] = _each(run, build_lut("cpu01", workspace=workspace), NETWORKS)
     rows: list[tuple[object, ...]] = []
     medians = []
     for device, networks in found.items():
@@ -95,8 +94,8 @@ def _both(known: Lut, network: Network, measured_s: float) -> Predicted | None:
         return None
     layers = cut(network, known.rules)
     own = {layer.key.digest for layer in layers}
-    forests = grown(known, own)
     described = [describe(layer.key.text, context_of(network, layer)) for layer in layers]
+    forests = grown(known, own, {layer.operator for layer in described if layer is not None})
     kinds = [forests.get(layer.operator) if layer else None for layer in described]
     latency_s = sum(
         float(forest.predict([_features(layer)])[0])
@@ -107,12 +106,13 @@ def _both(known: Lut, network: Network, measured_s: float) -> Predicted | None:
     return Predicted(network.name, latency_s / measured_s - 1, ours.error, kinds.count(None))
 
 
-def grown(known: Lut, left_out_keys: set[str]) -> Mapping[str, RandomForestRegressor]:
-    """Return a forest for each kind of kernel, learnt from the entries without these keys."""
+def grown(known: Lut, left_out_keys: set[str], kinds: Collection[str]) -> Mapping[str, RandomForestRegressor]:
+    """Return a forest for each of these kinds of kernel that the entries have, learnt without those of these keys."""
     kept = [entry for entry in known.entries if entry.key not in left_out_keys]
     rows: dict[str, list[tuple[list[float], float]]] = defaultdict(list)
     for example in training_examples(kept):
-        rows[example.layer.operator].append((_features(example.layer), example.latency_s))
+        if example.layer.operator in kinds:
+            rows[example.layer.operator].append((_features(example.layer), example.latency_s))
     forests = {}
     for kind, examples in rows.items():
         features, latencies_s = zip(*examples, strict=True)

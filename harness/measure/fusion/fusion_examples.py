@@ -29,12 +29,13 @@ _CONVOLUTIONS = (
     *((channels, 4) for channels in (64, 32, 12)),
 )
 """Channels and groups: dense, depthwise and grouped, with channels that fill vectors of 16, of 8, or none."""
-_ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Swish")
+_ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "GatedHardSwish", "Swish")
+_BEHIND_SCALES = ("Relu", "Relu6", "HardSwish", "GatedHardSwish", "Swish")
 _SCALES = (("scale",), ("shift",), ("scale", "shift"), ("BatchNormalization",))
 _BEHIND = (
     *((one,) for one in _ACTIVATIONS),
     *_SCALES,
-    *((*scale, one) for scale, one in itertools.product(_SCALES, ("Relu", "Relu6", "HardSwish", "Swish"))),
+    *((*scale, one) for scale, one in itertools.product(_SCALES, _BEHIND_SCALES)),
     *((*scale, "residual", *last) for scale, last in itertools.product(((), ("BatchNormalization",)), ((), ("Relu",)))),
     ("Relu", "residual"),
 )
@@ -48,7 +49,15 @@ _AROUND_PRODUCTS = (
     ("MatMul", "Reshape", "Squeeze"),
     ("MatMul", "Reshape", "Unsqueeze"),
     ("MatMul", "Unsqueeze", "Squeeze"),
+    ("MatMul", "bias", "Reshape"),
+    *(("Gemm", one) for one in ("Relu", "Tanh")),
+    ("product", "Div"),
+    ("decomposed",),
+    ("residual", "decomposed"),
+    ("residual", "LayerNormalization"),
 )
+"""Operators one behind the other; `product` is one of two activations, `decomposed` a LayerNormalization of older
+exporters."""
 
 
 _CANCELLING = ("transposed.last", "transposed.first")
@@ -200,13 +209,11 @@ def _transposed(parts: NetworkParts) -> None:
 def _product(parts: NetworkParts, name: str, around: Sequence[str]) -> None:
     """Add operators around a matrix product, between an element-wise operator and another product."""
     rows, depth = _ROWS, _DEPTH
-    shape: tuple[int, ...] = (1, depth, rows) if around[0] == "Transpose" else (1, rows, depth)
-    tensor = parts.node("Abs", f"{name}.source", [parts.input(f"{name}.input", shape)])
+    shape: tuple[int, ...] = {"Transpose": (1, depth, rows), "Gemm": (rows, depth)}.get(around[0], (1, rows, depth))
+    tensor = _absolute(parts, f"{name}.source", shape)
     for at, kind in enumerate(around):
         label = f"{name}:{at}"
-        if kind == "MatMul":
-            tensor = parts.node(kind, label, [tensor, parts.weight(f"{label}.weight", (depth, depth))])
-        elif kind == "Transpose":
+        if kind == "Transpose":
             tensor = parts.node(kind, label, [tensor], perm=[0, 2, 1])
             shape = (shape[0], shape[2], shape[1])
         elif kind == "Reshape":
@@ -215,10 +222,32 @@ def _product(parts: NetworkParts, name: str, around: Sequence[str]) -> None:
         elif kind in ("Squeeze", "Unsqueeze"):
             shape = shape[1:] if kind == "Squeeze" else (1, *shape)
             tensor = parts.node(kind, label, [tensor, parts.numbers(f"{label}.axes", (0,))])
-        elif kind == "scale":
-            tensor = parts.node("Mul", label, [tensor, parts.scalar(f"{label}.value", 0.125)])
         else:
-            tensor = _behind(parts, label, tensor, kind, depth)
+            tensor = _on_rows(parts, label, tensor, kind)
     weight = parts.weight(f"{name}.reader.weight", (shape[-1], _SOURCE_CHANNELS))
     result = parts.node("MatMul", f"{name}.reader", [tensor, weight])
     parts.outputs.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, (*shape[:-1], _SOURCE_CHANNELS)))
+
+
+def _on_rows(parts: NetworkParts, label: str, tensor: str, kind: str) -> str:
+    """Add an operator on rows of a matrix, which keeps its shape, and return its result."""
+    depth, other = _DEPTH, label.replace(":", ".other")
+    if kind in ("MatMul", "Gemm"):
+        return parts.node(kind, label, [tensor, parts.weight(f"{label}.weight", (depth, depth))])
+    if kind == "product":
+        return parts.node("MatMul", label, [tensor, _absolute(parts, other, (1, depth, depth))])
+    if kind == "residual":
+        return parts.node("Add", label, [tensor, _absolute(parts, other, (1, _ROWS, depth))])
+    if kind == "decomposed":
+        return parts.layer_normalisation(label, tensor, depth)
+    if kind == "LayerNormalization":
+        weights = [parts.weight(f"{label}.{one}", (depth,)) for one in ("weight", "bias")]
+        return parts.node(kind, label, [tensor, *weights], axis=-1)
+    if kind in ("scale", "Div"):
+        return parts.node("Mul" if kind == "scale" else kind, label, [tensor, parts.scalar(f"{label}.value", 0.125)])
+    return _behind(parts, label, tensor, kind, depth)
+
+
+def _absolute(parts: NetworkParts, name: str, shape: Sequence[int]) -> str:
+    """Add an element-wise operator on an input, which nothing is fused with."""
+    return parts.node("Abs", name, [parts.input(f"{name}.input", shape)])

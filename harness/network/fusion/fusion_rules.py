@@ -42,7 +42,7 @@ COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Max", "Min", "And", "Or", "Equal"
 _PATTERN_NODE = re.compile(r"([A-Za-z0-9_/]+)\(([x0-9,.]*)\)\Z")
 _LISTED = "network "
 _NODES = "[0-9]{1,7}( [0-9]{1,7})+"
-_EXACT = re.compile(rf"{_LISTED}[0-9a-f]{{16}}: {_NODES}(; {_NODES})*\Z")
+_EXACT = re.compile(rf"{_LISTED}[0-9a-f]{{16}}: ({_NODES}(; {_NODES})*)?\Z")
 _KIND = re.compile(r"(Conv|BatchNormalization)/[a-z]*/?[0-9]+")
 _READ = re.compile(r"x\d+|\d+(\.\d+)?")
 
@@ -86,19 +86,20 @@ class FusionRule:
     @property
     def nodes(self) -> tuple[PatternNode, ...]:
         """The operators of the pattern, empty for a rule of another kind; raises ValueError if it is malformed."""
-        if groups := self.exact_groups:
+        groups = self.exact_groups
+        if groups is not None:
             if len({index for group in groups for index in group}) < sum(map(len, groups)):
                 raise ValueError(f"{self.pattern[:80]!r} lists a node twice")
             return ()
         return () if self.pattern in REWRITES else parse_pattern(self.pattern)
 
     @property
-    def exact_groups(self) -> tuple[tuple[int, ...], ...]:
-        """The groups of one network, by indices of its nodes; empty for a pattern."""
+    def exact_groups(self) -> tuple[tuple[int, ...], ...] | None:
+        """The groups of one network, by indices of its nodes, none if the device fuses nothing; None for a pattern."""
         if not _EXACT.match(self.pattern):
-            return ()
-        groups = self.pattern.partition(": ")[2].split("; ")
-        return tuple(tuple(map(int, group.split())) for group in groups)
+            return None
+        groups = self.pattern.partition(": ")[2]
+        return tuple(tuple(map(int, group.split())) for group in groups.split("; ")) if groups else ()
 
 
 @functools.lru_cache(maxsize=1024)
@@ -170,7 +171,7 @@ def match_all(network: Network, rules: Sequence[FusionRule]) -> list[tuple[Node,
     A rule that lists the groups of this network replaces all others. Requires the network `as_executed`.
     """
     exact = _groups_of(network, rules)
-    if exact:
+    if exact is not None:
         return [tuple(network.nodes[index] for index in group) for group in exact]
     matcher = _Matcher(network)
     claimed: set[int] = set()
@@ -182,12 +183,12 @@ def match_all(network: Network, rules: Sequence[FusionRule]) -> list[tuple[Node,
     return groups
 
 
-def _groups_of(network: Network, rules: Sequence[FusionRule]) -> tuple[tuple[int, ...], ...]:
-    """Return the groups that a rule lists for this network; none if no rule does, or one lists nodes that it lacks."""
+def _groups_of(network: Network, rules: Sequence[FusionRule]) -> tuple[tuple[int, ...], ...] | None:
+    """Return the groups that a rule lists for this network; None if no rule does, or one lists nodes that it lacks."""
     listed = [rule for rule in rules if rule.pattern.startswith(_LISTED)]
     start = f"{_LISTED}{structure_of(network)}: " if listed else ""
-    groups = next((rule.exact_groups for rule in listed if rule.pattern.startswith(start)), ())
-    return groups if all(index < len(network.nodes) for group in groups for index in group) else ()
+    groups = next((rule.exact_groups for rule in listed if rule.pattern.startswith(start)), None)
+    return None if any(index >= len(network.nodes) for group in groups or () for index in group) else groups
 
 
 def of_any_kind(pattern: str) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto
 
 SEPARATOR = "/"
+_AXES_AS_INPUT = 13
+"""Operator set from which Unsqueeze reads its axes as an input."""
 
 
 def domain_of(message: NodeProto | FunctionProto | OperatorSetIdProto) -> str:
@@ -52,10 +54,23 @@ def captured(node: NodeProto) -> list[str]:
 
 
 def renamed(graph: GraphProto, label: str) -> GraphProto:
-    """Return a copy of a branch in which every name that the branch defines starts with `label`."""
-    own = {tensor.name for tensor in graph.initializer}
+    """Return a copy of a branch or body in which every name that it defines starts with `label`."""
+    own = {each.name for each in (*graph.initializer, *graph.input)}
     own.update(name for node in graph.node for name in node.output if name)
     return _renamed(graph, {name: f"{label}{SEPARATOR}{name}" for name in own}, label)
+
+
+def stacking(parts: Sequence[str], result: str, axes: str, opset: int) -> Iterator[NodeProto]:
+    """Yield nodes that join equal tensors along a new first axis. `axes` is the name of a constant `[0]`."""
+    from onnx import helper
+
+    rows = [f"{result}{SEPARATOR}{at}" for at in range(len(parts))]
+    for part, row in zip(parts, rows, strict=True):
+        if opset < _AXES_AS_INPUT:
+            yield helper.make_node("Unsqueeze", [part], [row], axes=[0])
+        else:
+            yield helper.make_node("Unsqueeze", [part, axes], [row])
+    yield helper.make_node("Concat", rows, [result], axis=0)
 
 
 def _renamed(graph: GraphProto, names: Mapping[str, str], label: str) -> GraphProto:
@@ -63,7 +78,7 @@ def _renamed(graph: GraphProto, names: Mapping[str, str], label: str) -> GraphPr
     copy.CopyFrom(graph)
     for tensor in copy.initializer:
         tensor.name = names.get(tensor.name, tensor.name)
-    for value in copy.output:
+    for value in (*copy.input, *copy.output):
         value.name = names.get(value.name, value.name)
     for node in copy.node:
         node.name = f"{label}{SEPARATOR}{node.name}" if node.name else ""

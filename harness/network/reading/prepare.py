@@ -6,15 +6,25 @@ of the file. DequantizeLinear stays: a runtime that computes with integers reads
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
-from harness.network.learnt_weights import reads_weights, unshared
+from harness.network.learnt_weights import unshared
 from harness.network.network import Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
 from harness.network.node_inference import Operands, checked, operands, output_types, tensor_type
-from harness.network.reading.control_flow import all_nodes, captured, domain_of, renamed, subgraphs, tensors_read
+from harness.network.reading.control_flow import (
+    SEPARATOR,
+    all_nodes,
+    captured,
+    domain_of,
+    renamed,
+    stacking,
+    subgraphs,
+    tensors_read,
+)
+from harness.network.reading.network_ends import bound_inputs, check_outputs, measured_outputs, needed_nodes
 from harness.network.reading.read import ModelFile
 from harness.network.single_runs import values
 
@@ -22,6 +32,8 @@ if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 MAX_FOLDED_ELEMENTS = 1 << 16
+MAX_UNROLLED = 20_000
+"""Most nodes of all iterations of a Loop."""
 SELECTIONS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
 """Operators whose output size depends on values but is never much larger than their input."""
 RANDOM_OPS = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli"})
@@ -53,7 +65,6 @@ class _Preparation:
         self._free: list[FreeNode] = []
         self._nodes: list[Node] = []
         self._names: set[str] = set()
-        self._symbols: frozenset[str] = frozenset()
         self._read = set(tensors_read(self._graph))
         self._unmeasured: list[Node] = []
         self._unknown: dict[str, UnresolvedDimension] = {}
@@ -63,24 +74,26 @@ class _Preparation:
         for tensor in self._graph.initializer:
             self._take_initializer(tensor)
         inputs = [value for value in self._graph.input if value.name not in self._constants]
-        self._bind(inputs)
+        types, symbols = bound_inputs(inputs, self._dims, self._file.name)
+        self._types |= types
         for node in self._graph.node:
             self._visit(node)
         outputs = tuple(dict.fromkeys(self._aliases.get(value.name, value.name) for value in self._graph.output))
-        outputs = self._without_unknown(outputs)
-        self._check_outputs(outputs)
-        self._drop_unused(outputs)
-        self._nodes = list(unshared(self._nodes, self._types, outputs))
+        outputs = measured_outputs(outputs, self._nodes, self._unmeasured, self._unknown, self._constants)
+        check_outputs(outputs, self._nodes, self._types, self._file.name)
+        nodes = needed_nodes(self._nodes, outputs)
+        kept = {node.index for node in nodes}
+        self._free += [FreeNode(node.name, node.op, "unused") for node in self._nodes[::-1] if node.index not in kept]
         return Network(
             name=self._file.name,
             opset=self._opsets[""],
             inputs=tuple(value.name for value in inputs),
             outputs=outputs,
-            nodes=tuple(self._nodes),
+            nodes=tuple(unshared(nodes, self._types, outputs)),
             types=self._types,
             constants=self._constants,
             free=tuple(self._free),
-            symbols=self._symbols,
+            symbols=symbols,
             sha256=self._file.sha256,
             domains={domain: version for domain, version in self._opsets.items() if domain},
             unmeasured=tuple(UnmeasuredNode(node.name, node.op) for node in self._unmeasured),
@@ -102,31 +115,6 @@ class _Preparation:
     def _set_constant(self, name: str, constant: Constant) -> None:
         self._constants[name] = constant
         self._types[name] = constant.type
-
-    def _bind(self, inputs: list[ValueInfoProto]) -> None:
-        known: set[str] = set()
-        for value in inputs:
-            if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
-                why = "It is not a tensor of known rank"
-                raise UnsupportedNetwork(f"Input {value.name[:80]!r} cannot be measured", why=why)
-            shape = []
-            for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-                if dim.HasField("dim_value"):
-                    shape.append(dim.dim_value)
-                    continue
-                names = [name for name in (dim.dim_param, f"{value.name}.{axis}") if name]
-                known.update(names)
-                bound = next((name for name in names if name in self._dims), None)
-                if bound is None:
-                    label = f"Dimension {dim.dim_param[:80]!r}" if dim.dim_param else "A dimension"
-                    what = f"{label} of input {value.name[:80]!r} (axis {axis}) of {self._file.name} has no value"
-                    unused = ", ".join(sorted(set(self._dims) - known))
-                    why = f"It has no dimension {unused[:80]}" if unused else ""
-                    step = f"Give one, for example --dim {shlex.quote(f'{names[0][:80]}=1')}"
-                    raise UnresolvedDimension(what, why=why, next_step=step)
-                shape.append(self._dims[bound])
-            self._types[value.name] = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name, fewest=1)
-        self._symbols = frozenset(known)
 
     def _visit(self, proto: NodeProto) -> None:
         index = len(self._nodes) + len(self._free) + len(self._unmeasured)
@@ -173,13 +161,13 @@ class _Preparation:
         self._unknown.update((name, reason) for name in node.results)
 
     def _visit_control_flow(self, node: Node) -> None:
-        """Replace an If of known condition by its branch, and a Loop or Scan over constants by its results.
+        """Replace an If of known condition by its branch, a Loop of known length by its iterations.
 
-        Raises UnsupportedNetwork for others.
+        A Loop or Scan over constants becomes its results. Raises UnsupportedNetwork for others.
         """
-        condition = self._constants.get(node.inputs[0]) if node.op == "If" else None
-        if condition is not None and condition.value is not None:
-            chosen = "then_branch" if condition.value.all() else "else_branch"
+        condition = self._number(node.inputs[0]) if node.op == "If" else None
+        if condition is not None:
+            chosen = "then_branch" if condition else "else_branch"
             branch = next(item.g for item in node.proto.attribute if item.name == chosen)
             self._free.append(FreeNode(node.name, node.op, "constant"))
             self._inline(renamed(branch, node.name), node)
@@ -191,21 +179,83 @@ class _Preparation:
             if results is not None:
                 self._keep(node, results)
                 return
-        why = "It holds a subgraph, and the latency of control flow depends on the data"
-        step = "Export the network without If, Loop and Scan"
-        raise UnsupportedNetwork(f"Node {node.name[:80]!r} ({node.op}) cannot be measured", why=why, next_step=step)
+        if node.op == "Loop":
+            self._unroll(node)
+            return
+        raise _unknown_flow(node)
+
+    def _unroll(self, node: Node) -> None:
+        """Replace a Loop by its iterations; raises UnsupportedNetwork if the inputs decide how many there are."""
+        body = next(subgraphs(node.proto))
+        if len(body.input) != len(node.inputs) or len(body.output) < len(node.inputs) - 1:
+            raise InvalidNetwork(f"Node {node.name[:80]!r} (Loop) and its body differ in the number of tensors")
+        times, going, *carried = node.inputs
+        last = self._number(times) if times else math.inf
+        goes_on = self._number(going) if going else 1
+        rows: list[Sequence[str]] = []
+        while last is not None and goes_on and len(rows) < last:
+            if (len(rows) + 1) * (1 + len(body.node)) > MAX_UNROLLED:
+                why = f"Its iterations have more than {MAX_UNROLLED:,} nodes"
+                raise UnsupportedNetwork(f"Node {node.name[:80]!r} (Loop) cannot be measured", why=why)
+            iteration = renamed(body, f"{node.name}{SEPARATOR}{len(rows)}")
+            number, condition, *states = iteration.input
+            self._set_number(number, len(rows))
+            self._set_number(condition, True)
+            self._aliases.update((state.name, name) for state, name in zip(states, carried, strict=True))
+            again, *results = self._visit_graph(iteration)
+            goes_on, carried = self._number(again), results[: len(carried)]
+            rows.append(results[len(carried) :])
+        if last is None or goes_on is None:
+            raise _unknown_flow(node)
+        self._free.append(FreeNode(node.name, node.op, "unrolled"))
+        self._name_results(node.outputs, carried)
+        self._stack(node, node.outputs[len(carried) :], rows)
+
+    def _stack(self, node: Node, outputs: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Join what each iteration of a Loop adds to its last outputs."""
+        import numpy
+
+        wanted = [(at, name) for at, name in enumerate(outputs) if name in self._read]
+        if not wanted:
+            return
+        if not rows:
+            why = "It has no iteration, so one of its results is empty"
+            raise UnsupportedNetwork(f"Node {node.name[:80]!r} (Loop) cannot be measured", why=why)
+        axes = f"{node.name}{SEPARATOR}axes"
+        self._set_constant(axes, _constant(numpy.array([0])))
+        for at, name in wanted:
+            for proto in stacking([row[at] for row in rows], name, axes, self._opsets[""]):
+                self._visit(proto)
 
     def _inline(self, branch: GraphProto, node: Node) -> None:
-        self._read.update(tensors_read(branch))
-        for tensor in branch.initializer:
+        self._name_results(node.outputs, self._visit_graph(branch))
+
+    def _visit_graph(self, graph: GraphProto) -> list[str]:
+        """Visit the nodes of a branch or body, and return its results."""
+        self._read.update(tensors_read(graph))
+        for tensor in graph.initializer:
             self._take_initializer(tensor)
-        for inner in branch.node:
+        for inner in graph.node:
             self._visit(inner)
-        for result, value in zip(node.outputs, branch.output, strict=False):
-            written = self._aliases.get(value.name, value.name)
-            self._aliases[result] = written
-            if written in self._unknown:
-                self._unknown[result] = self._unknown[written]
+        return [self._aliases.get(value.name, value.name) for value in graph.output]
+
+    def _name_results(self, outputs: Sequence[str], written: Sequence[str]) -> None:
+        for result, name in zip(outputs, written, strict=False):
+            self._aliases[result] = name
+            if name in self._unknown:
+                self._unknown[result] = self._unknown[name]
+
+    def _number(self, name: str) -> int | None:
+        """Return a constant of one element as a number; None if it is not known."""
+        held = self._constants.get(name)
+        return None if held is None or held.value is None or held.value.size != 1 else int(held.value.item())
+
+    def _set_number(self, value: ValueInfoProto, number: int) -> None:
+        """Make an input of a body a constant of the rank and type that it states."""
+        import numpy
+
+        shape = (1,) * len(value.type.tensor_type.shape.dim)
+        self._set_constant(value.name, _constant(numpy.full(shape, number)))
 
     def _unique_name(self, index: int, proto: NodeProto) -> str:
         name = proto.name or f"{proto.op_type}_{index}"
@@ -257,7 +307,9 @@ class _Preparation:
     def _keep(self, node: Node, results: Mapping[str, Any]) -> None:
         self._free.append(FreeNode(node.name, node.op, "constant"))
         for name, value in results.items():
-            self._set_constant(name, Constant(checked(TensorType(str(value.dtype), value.shape), name), value))
+            constant = _constant(value)
+            checked(constant.type, name)
+            self._set_constant(name, constant)
 
     def _is_large(self, node: Node) -> bool:
         """Return whether a result is too large to keep its values."""
@@ -278,40 +330,14 @@ class _Preparation:
             span = {attribute.name: attribute.i for attribute in node.proto.attribute}
             value = shape[span.get("start", 0) : span.get("end")]
         self._free.append(FreeNode(node.name, node.op, "constant"))
-        self._set_constant(node.outputs[0], Constant(TensorType("int64", value.shape), value))
+        self._set_constant(node.outputs[0], _constant(value))
 
-    def _without_unknown(self, outputs: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the outputs of the part that is measured: known ones, and what the rest reads of that part.
 
-        Raises UnresolvedDimension if the rest has operators with weights: then it is no mere post-processing.
-        """
-        if not self._unmeasured:
-            return outputs
-        reason = next(iter(self._unknown.values()))
-        if any(reads_weights(node, self._constants) for node in self._unmeasured):
-            raise reason
-        written = {name for node in self._nodes for name in node.results}
-        read = [name for node in self._unmeasured for name in node.inputs if name in written]
-        kept = tuple(dict.fromkeys((*(name for name in outputs if name not in self._unknown), *read)))
-        if written.isdisjoint(kept):
-            raise reason
-        return kept
+def _constant(value: Any) -> Constant:
+    return Constant(TensorType(str(value.dtype), value.shape), value)
 
-    def _check_outputs(self, outputs: tuple[str, ...]) -> None:
-        for name in outputs:
-            if name not in self._types:
-                raise InvalidNetwork(f"Output {name[:80]!r} is written by no node")
-        if not any(name in node.outputs for name in outputs for node in self._nodes):
-            why = "Its outputs are inputs or constants: no node takes time"
-            raise UnsupportedNetwork(f"{self._file.name} has nothing to measure", why=why)
 
-    def _drop_unused(self, outputs: tuple[str, ...]) -> None:
-        needed = set(outputs)
-        kept: list[Node] = []
-        for node in reversed(self._nodes):
-            if needed.isdisjoint(node.outputs):
-                self._free.append(FreeNode(node.name, node.op, "unused"))
-            else:
-                needed.update(name for name in node.inputs if name)
-                kept.append(node)
-        self._nodes = kept[::-1]
+def _unknown_flow(node: Node) -> UnsupportedNetwork:
+    why = "It holds a subgraph, and the latency of control flow depends on the data"
+    step = "Export the network without If, Loop and Scan"
+    return UnsupportedNetwork(f"Node {node.name[:80]!r} ({node.op}) cannot be measured", why=why, next_step=step)

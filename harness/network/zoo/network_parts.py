@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,11 @@ from harness.network.reading.prepare import prepare
 from harness.network.reading.read import ModelFile
 
 _OPSET, _IR_VERSION = 17, 8
+_GATES: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "Swish": ("Sigmoid", {}),
+    "GatedHardSwish": ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
+}
+"""Activations that exporters write as a product of a tensor and a function of it."""
 
 
 @dataclass
@@ -68,18 +73,31 @@ class NetworkParts:
     def activation(self, kind: str, name: str, sources: Sequence[str]) -> str:
         """Add an activation, or any operator with no attributes of its own; return its result.
 
-        `Relu6` is a Clip, `Swish` a Sigmoid and a product, `Gelu` the chain of operators with an error function.
+        `Relu6` is a Clip, `Gelu` the chain of operators with an error function; see `_GATES` for others.
         """
         if kind == "Relu6":
             bounds = [self.scalar(f"{name}.min", 0.0), self.scalar(f"{name}.max", 6.0)]
             return self.node("Clip", name, [*sources, *bounds])
-        if kind == "Swish":
-            return self.node("Mul", f"{name}.mul", [sources[0], self.node("Sigmoid", name, sources)])
+        if kind in _GATES:
+            gate, attributes = _GATES[kind]
+            return self.node("Mul", f"{name}.mul", [sources[0], self.node(gate, name, sources, **attributes)])
         if kind == "Gelu":  # x * (1 + erf(x / sqrt(2))) * 0.5
             error = self.node("Erf", f"{name}.erf", [self._with("Div", f"{name}.div", sources[0], math.sqrt(2.0))])
             product = self.node("Mul", f"{name}.mul", [sources[0], self._with("Add", f"{name}.add", error, 1.0)])
             return self._with("Mul", f"{name}.half", product, 0.5)
         return self.node(kind, name, sources)
+
+    def layer_normalisation(self, name: str, tensor: str, columns: int) -> str:
+        """Add the operators that exporters before opset 17 write for a LayerNormalization, and return their result."""
+        mean = self.node("ReduceMean", f"{name}.mean", [tensor], axes=[-1])
+        apart = self.node("Sub", f"{name}.apart", [tensor, mean])
+        square = self._with("Pow", f"{name}.square", apart, 2.0)
+        variance = self.node("ReduceMean", f"{name}.variance", [square], axes=[-1])
+        spread = self.node("Sqrt", f"{name}.spread", [self._with("Add", f"{name}.least", variance, 1e-5)])
+        result = self.node("Div", f"{name}.div", [apart, spread])
+        for op in ("Mul", "Add"):
+            result = self.node(op, f"{name}.{op}", [result, self.weight(f"{name}.{op}.value", (columns,))])
+        return result
 
     def network(self, name: str) -> Network:
         """Return the network of all parts."""

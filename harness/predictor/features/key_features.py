@@ -32,7 +32,7 @@ from harness.predictor.features.key_parser import (
 )
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
 from harness.predictor.features.memory_runs import is_general, run_of
-from harness.predictor.features.mover_classes import COPY, NORM, class_of_mover
+from harness.predictor.features.mover_classes import COPY, INTERPOLATE, NORM, SCALING, class_of_mover
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
 _FOLDED = frozenset({"BatchNormalization", "Affine"})
@@ -248,12 +248,19 @@ def _joined(layer: ParsedKey) -> Shape:
 def _names(operators: Sequence[KeyOperator]) -> list[str]:
     """Return the names of operators, with known chains of them replaced by the operator that they compute."""
     ops = [operator.op for operator in operators]
-    names = ["Affine" if _is_affine(one) else "Permute" if is_general(one) else one.op for one in operators]
+    names = [_name(operator) for operator in operators]
     for chain, name in _IDIOMS:
         for place in range(len(ops) - len(chain) + 1):
             if tuple(ops[place : place + len(chain)]) == chain:
                 ops[place : place + len(chain)] = names[place : place + len(chain)] = [name]
     return names
+
+
+def _name(operator: KeyOperator) -> str:
+    """Return the name of an operator, another one where its attributes select other code."""
+    if operator.op in SCALING and operator.attributes.get("mode", "nearest") != "nearest":
+        return INTERPOLATE
+    return "Affine" if _is_affine(operator) else "Permute" if is_general(operator) else operator.op
 
 
 def _image(shape: Shape) -> tuple[int, int, Pair]:

@@ -26,8 +26,14 @@ _SIGMOIDS = frozenset(
 _CURVES = _SIGMOIDS | {"Exp", "Log", "Pow", "Sin", "Cos", "Tan", "Atan", "Asin", "Acos", "Sinh", "Cosh"}
 _SOFTMAX = frozenset({"Softmax", "Softmax-12", "LogSoftmax", "LogSoftmax-12"})
 _MOMENTS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"})
-_ORDERS = frozenset({"Transpose", "Permute", "DepthToSpace", "SpaceToDepth"})
-_SCALING = frozenset({"Resize", "Upsample"})
+INTERPOLATE = "Interpolate"
+"""The name of an operator of `SCALING` that computes pixels instead of repeating them."""
+SCALING = frozenset({"Resize", "Upsample"})
+_COPYING = {
+    "interpolate": frozenset({INTERPOLATE}),
+    "scale": SCALING,
+    "order": frozenset({"Transpose", "Permute", "DepthToSpace", "SpaceToDepth"}),
+}
 _ORDINARY = ("float32", "int64", "int32", "bool")
 
 
@@ -49,8 +55,8 @@ def _group_and_kind(names: frozenset[str]) -> tuple[str, str]:
     computing = names - VIEWS
     if not computing:
         return "view", ""
-    if computing <= COPIES | {"Permute"}:
-        return "copy", "scale" if computing & _SCALING else "order" if computing & _ORDERS else "rows"
+    if computing <= COPIES | {"Permute", INTERPOLATE}:
+        return "copy", next((kind for kind, operators in _COPYING.items() if computing & operators), "rows")
     computing -= COPIES
     if computing & (_SOFTMAX | _MOMENTS | {"LRN"}):
         return "norm", "softmax" if computing & _SOFTMAX else "moments" if computing & _MOMENTS else "LRN"

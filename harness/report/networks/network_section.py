@@ -15,7 +15,8 @@ from harness.report.page_values import CaptionedFigure, Facts, ReportTable
 from harness.report.units import Unit, display, duration, percent, unit_for
 
 if TYPE_CHECKING:
-    from harness.estimation.network_estimate import LayerEstimate, NetworkEstimate
+    from harness.estimation.layer_estimates import LayerEstimate
+    from harness.estimation.network_estimate import NetworkEstimate
 
 OVERHEAD = "overhead (a, b, c)"
 _MOST = 0.8

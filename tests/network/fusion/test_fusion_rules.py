@@ -169,21 +169,25 @@ def test_a_pattern_becomes_a_rule_by_majority(fused: int, is_rule: bool) -> None
     reported = [frozenset({2 * at, 2 * at + 1}) for at in range(fused)]
     reported += [frozenset({index}) for index in range(2 * fused, 8)]
     rules = learn_rules([(network, reported)], "tester")
-    patterns = tuple(rule for rule in rules if not rule.exact_groups)
+    patterns = tuple(rule for rule in rules if rule.exact_groups is None)
     assert patterns == ((FusionRule("Conv/dense/4(x0);Relu(0)", 4, fused, "tester"),) if fused else ())
     assert any(rule.holds for rule in patterns) == is_rule
     assert len(cut(network, patterns)) == (4 if is_rule else 8)
 
 
+@pytest.mark.parametrize("known", [(), (FusionRule("Conv/dense/4(x0);Relu(0)", 9, 9, "examples"),)])
 @pytest.mark.parametrize("fused", range(5))
-def test_a_reported_network_is_cut_as_reported(fused: int) -> None:
-    """Where patterns do not reproduce what a device reports of a network, its groups are listed for it alone."""
+def test_a_reported_network_is_cut_as_reported(fused: int, known: tuple[FusionRule, ...]) -> None:
+    """Where patterns do not reproduce what a device reports of a network, its groups are listed for it alone.
+
+    That holds also where the device fuses nothing that other networks show to be fused.
+    """
     network, other = blocks(4), blocks(3)
     reported = [frozenset({2 * at, 2 * at + 1}) for at in range(fused)]
     reported += [frozenset({index}) for index in range(2 * fused, 8)]
-    rules = learn_rules([(network, reported)], "tester")
+    rules = learn_rules([(network, reported)], "tester", known)
     assert {frozenset(node.index for node in layer.graph.nodes) for layer in cut(network, rules)} == set(reported)
-    assert cut(other, rules) == cut(other, [rule for rule in rules if not rule.exact_groups])
+    assert cut(other, rules) == cut(other, [rule for rule in rules if rule.exact_groups is None])
 
 
 def test_evidence_is_taken_over_all_networks() -> None:

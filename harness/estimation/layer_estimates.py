@@ -1,0 +1,191 @@
+"""Layers of a network as the table lists them, or predicted, and their sum."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from harness.array_types import Floats
+from harness.estimation.chained_layers import class_values
+from harness.lut.neighbourhoods import ClassValue
+from harness.lut.table import Entry, Lut
+from harness.network.keyed_network import KeyedLayer, KeyedNetwork
+
+if TYPE_CHECKING:
+    from harness.estimation.predicted_layers import PredictedLayer
+
+PREDICTED = ("interpolated", "extrapolated")
+MOSTLY = 0.5
+"""A network with more than this share of cold weights has the coverage of its cold layers."""
+_Values = TypeVar("_Values", float, Floats)
+
+
+@dataclass(frozen=True)
+class LayerEstimate:
+    """One layer of a network; latency and error are None if it is neither measured nor predicted.
+
+    `context` is where the layer's inputs come from: one key has a latency for each context. The network's latency is
+    the sum of `remainder_s`, the latencies before they were made positive, which may be negative within their errors.
+    """
+
+    name: str
+    op: str
+    key: str
+    latency_s: float | None
+    stderr_s: float | None
+    source: str
+    context: str = ""
+    remainder_s: float | None = None
+
+    def share_of(self, whole_s: float) -> float:
+        """Return the part of a network's latency that the layer takes, 0 where nothing is known."""
+        return max(0.0, self.remainder_s or 0.0) / whole_s if whole_s > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class LookedUp:
+    """The estimate of a layer and what it comes from: the table, or a prediction; neither if the layer is unknown."""
+
+    estimate: LayerEstimate
+    known: Entry | ClassValue | None = None
+    predicted: PredictedLayer | None = None
+
+
+@dataclass(frozen=True)
+class LayerSum:
+    """The layers of a network, the sum of what is known of their latencies, and its variance.
+
+    The variance is that of errors which belong to layers, not to the whole network.
+    """
+
+    estimates: tuple[LayerEstimate, ...]
+    latency_s: float
+    variance_s2: float
+
+    @classmethod
+    def of(cls, layers: Sequence[LookedUp], table: Lut) -> LayerSum:
+        """Add up layers; a layer that several others share has one error."""
+        found = [one.known for one in layers if one.known is not None]
+        plain = (entry for entry in found if isinstance(entry, Entry) and "@" not in entry.context)
+        aside_s = sum(entry.remainder_s for entry in plain if table.is_displaced(entry.key))
+        variance_s2 = _variance(table, found)
+        variance_s2 += _variance_of_predicted([one.predicted for one in layers if one.predicted is not None])
+        # The displacement of large tables takes long.
+        variance_s2 += (table.displacement * aside_s) ** 2 if aside_s else 0.0
+        estimates = tuple(one.estimate for one in layers)
+        latency_s = sum(one.remainder_s for one in estimates if one.remainder_s is not None)
+        return cls(estimates, latency_s, variance_s2)
+
+    def mixed(self, cold: LayerSum, share: float) -> LayerSum:
+        """Return the sum of a network that is cold by this share, and warm, as these layers are, by the rest."""
+        mean_s, variance_s2 = mixture(share, (self.latency_s, self.variance_s2), (cold.latency_s, cold.variance_s2))
+        pairs = zip(self.estimates, cold.estimates, strict=True)
+        return LayerSum(tuple(_mixed(one, other, share) for one, other in pairs), mean_s, variance_s2)
+
+
+def mixture(share: _Values, warm: tuple[_Values, _Values], cold: tuple[_Values, _Values]) -> tuple[_Values, _Values]:
+    """Return mean and variance of what is cold with probability `share`, from means and variances of both states."""
+    (warm_s, warm_s2), (cold_s, cold_s2) = warm, cold
+    apart_s = cold_s - warm_s
+    return warm_s + share * apart_s, (1.0 - share) * (warm_s2 + share * apart_s**2) + share * cold_s2
+
+
+def sum_of_layers(network: KeyedNetwork, table: Lut) -> LayerSum:
+    """Return the layers of a network that was cut by the table's fusion rules, and their sum.
+
+    Layers without an entry are predicted if the table has a predictor and their keys can be parsed. Where the caches
+    hold a part of the weights, they are predicted twice, warm and cold.
+    """
+    share = table.cold_share(network.weight_bytes)
+    layers = look_up(network, table, is_warm=share < 1.0)
+    found = LayerSum.of(layers, table)
+    if not 0.0 < share < 1.0 or all(one.predicted is None for one in layers):
+        return found
+    return found.mixed(LayerSum.of(look_up(network, table, is_warm=False), table), share)
+
+
+def _mixed(warm: LayerEstimate, cold: LayerEstimate, share: float) -> LayerEstimate:
+    if warm.source not in PREDICTED:
+        return warm
+    states = ((one.latency_s or 0.0, (one.stderr_s or 0.0) ** 2) for one in (warm, cold))
+    latency_s, variance_s2 = mixture(share, *states)
+    nearer = cold if share > MOSTLY else warm
+    return replace(nearer, latency_s=latency_s, stderr_s=math.sqrt(variance_s2), remainder_s=latency_s)
+
+
+def look_up(network: KeyedNetwork, table: Lut, *, is_warm: bool) -> tuple[LookedUp, ...]:
+    """Find or predict each layer of a network; `is_warm` is whether layers find their weights in the caches."""
+    layers = network.layers
+    found = _find(layers, table)
+    missing = [layer for layer, known in zip(layers, found, strict=True) if known is None]
+    predicted = _predicted(table, missing, is_warm)
+    return tuple(
+        _missing(layer, predicted.get((layer.key.digest, layer.context)))
+        if known is None
+        else LookedUp(_measured(layer, known) if isinstance(known, Entry) else _in_class(layer, known, table), known)
+        for layer, known in zip(layers, found, strict=True)
+    )
+
+
+def _predicted(table: Lut, layers: Sequence[KeyedLayer], is_warm: bool) -> Mapping[tuple[str, str], PredictedLayer]:
+    if not layers or table.loaded_predictor is None:
+        return {}
+    from harness.estimation.predicted_layers import predict_layers  # not loaded for networks that were measured
+
+    return predict_layers(table.loaded_predictor, layers, is_warm)
+
+
+def _variance_of_predicted(layers: Sequence[PredictedLayer]) -> float:
+    if not layers:
+        return 0.0
+    from harness.estimation.predicted_layers import variance_of_sum
+
+    return variance_of_sum(layers)
+
+
+def _missing(layer: KeyedLayer, predicted: PredictedLayer | None) -> LookedUp:
+    if predicted is None:
+        return LookedUp(LayerEstimate(layer.name, layer.op, layer.key.digest, None, None, "unknown", layer.context))
+    known = (predicted.latency_s, predicted.stderr_s, predicted.source, layer.context, predicted.latency_s)
+    return LookedUp(LayerEstimate(layer.name, layer.op, layer.key.digest, *known), predicted=predicted)
+
+
+def _measured(layer: KeyedLayer, entry: Entry) -> LayerEstimate:
+    known = (entry.latency_s, entry.stderr_s, "measured", entry.context, entry.remainder_s)
+    return LayerEstimate(layer.name, layer.op, layer.key.digest, *known)
+
+
+def _in_class(layer: KeyedLayer, known: ClassValue, table: Lut) -> LayerEstimate:
+    """Return a layer in an unknown neighbourhood, with its class in place of the digest of the neighbourhood."""
+    stderr_s = math.sqrt(table.variance(known.weights) + known.spread_s**2)
+    near = f"{layer.context}@{known.neighbourhood}"
+    return LayerEstimate(
+        layer.name, layer.op, layer.key.digest, known.latency_s, stderr_s, "measured", near, known.latency_s
+    )
+
+
+def _find(layers: Sequence[KeyedLayer], table: Lut) -> list[Entry | ClassValue | None]:
+    """Return what the table has of each layer: in its neighbourhood, else in the class of that, else in any context."""
+    exact = [table.at(layer.key.digest, layer.place) for layer in layers]
+    known: Sequence[ClassValue | None] = [None] * len(layers)
+    if None in exact and table.neighbourhoods is not None:
+        known = class_values(layers, table.neighbourhoods)
+    return [
+        entry or value or table.find(layer.key.digest, (layer.place, layer.context))
+        for entry, value, layer in zip(exact, known, layers, strict=True)
+    ]
+
+
+def _variance(table: Lut, found: Sequence[Entry | ClassValue]) -> float:
+    """Return the variance of a sum: a repeated entry has one error, others correlate as the table states."""
+    counts: dict[int, float] = defaultdict(float)
+    spread = 0.0
+    for known in found:
+        weights = {table.index_of(known): 1.0} if isinstance(known, Entry) else known.weights
+        for at, weight in weights.items():
+            counts[at] += weight
+        spread += 0.0 if isinstance(known, Entry) else known.spread_s**2
+    return (table.variance(counts) if counts else 0.0) + spread

@@ -1,0 +1,121 @@
+"""A Loop whose length is known is read as its iterations, with the values that ONNX Runtime gives it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx_models import FLOAT, model_of, prepared, run_assembled, run_plain
+
+from harness.errors import UnsupportedNetwork
+from harness.network.assemble import assemble_network
+from harness.network.reading.prepare import MAX_UNROLLED
+
+SHAPE = (2, 3)
+OPSETS = (11, 13, 17)
+
+
+def body_of(
+    nodes: list[NodeProto], states: list[str], results: list[str], rank: int = 0, label: str = ""
+) -> GraphProto:
+    """Return the body of a Loop: `states` are those that it reads, `results` all that it writes but the condition.
+
+    `label` begins the names of its number and its conditions.
+    """
+    head = [(f"{label}number", TensorProto.INT64), (f"{label}go", TensorProto.BOOL)]
+    inputs = [helper.make_tensor_value_info(name, kind, (1,) * rank) for name, kind in head]
+    inputs += [helper.make_tensor_value_info(name, FLOAT, SHAPE) for name in states]
+    outputs = [helper.make_tensor_value_info(f"{label}again", TensorProto.BOOL, ())]
+    outputs += [helper.make_tensor_value_info(name, FLOAT, SHAPE) for name in results]
+    return helper.make_graph(nodes, "body", inputs, outputs)
+
+
+@st.composite
+def looping_models(draw: st.DrawFn) -> ModelProto:
+    """Draw a Loop of up to four iterations, with states that change places, rows, a stop in between, a Loop inside."""
+    times, stop = draw(st.integers(0, 4)), draw(st.none() | st.integers(1, 3))
+    states = ["one", "two"][: draw(st.integers(1, 2))]
+    rank = draw(st.integers(0, 1))
+    steps = [
+        helper.make_node("Cast", ["number"], ["at"], to=FLOAT),
+        helper.make_node(draw(st.sampled_from(("Add", "Mul"))), ["one", "at"], ["moved"]),
+        helper.make_node(draw(st.sampled_from(("Sub", "Max"))), ["moved", draw(st.sampled_from(("h", "c")))], ["new"]),
+        helper.make_node("Add", ["h", "at"], ["row"]),
+        helper.make_node("Identity", ["h"], ["held"]),
+    ]
+    if draw(st.booleans()):
+        inside = [
+            helper.make_node("Identity", ["deep go"], ["deep again"]),
+            helper.make_node("Add", ["deep", "new"], ["sum"]),
+        ]
+        body = body_of(inside, ["deep"], ["sum"], label="deep ")
+        steps.append(helper.make_node("Loop", ["twice", "", "h"], ["last"], "inside", body=body))
+    else:
+        steps.append(helper.make_node("Neg", ["new"], ["last"]))
+    if stop is None:
+        steps.append(helper.make_node("Identity", ["go"], ["again"]))
+    else:
+        steps.append(helper.make_node("Less", ["number", "stop"], ["before"]))
+        steps.append(helper.make_node("Reshape", ["before", "scalar"], ["again"]))
+    written = [draw(st.sampled_from(("last", "new", "held", *states))) for _ in states]
+    rows = draw(st.lists(st.sampled_from(("row", "new", "held", "one")), max_size=2)) if times else []
+    results = [f"end{at}" for at in range(len(states) + len(rows))]
+    limit = "times" if stop is None or draw(st.booleans()) else ""
+    nodes = [
+        helper.make_node("Abs", ["x"], ["h"]),
+        helper.make_node(
+            "Loop",
+            [limit, "", *["h", "x"][: len(states)]],
+            results,
+            "loop",
+            body=body_of(steps, states, [*written, *rows], rank),
+        ),
+        *(helper.make_node("Neg", [name], [f"y{at}"]) for at, name in enumerate(results)),
+    ]
+    constants: dict[str, Any] = {"times": np.array(times), "twice": np.array(2), "stop": np.array([stop or 0])}
+    constants |= {"c": np.full(SHAPE, 0.5, np.float32), "scalar": np.zeros(0, np.int64)}
+    outputs = [f"y{at}" for at in range(len(results))]
+    return model_of(nodes, {"x": SHAPE}, outputs, constants, opset=draw(st.sampled_from(OPSETS)))
+
+
+@given(looping_models())
+@settings(max_examples=60)
+def test_iterations_have_the_values_of_the_loop(model: ModelProto) -> None:
+    """The iterations of a Loop give the values that ONNX Runtime computes from the Loop."""
+    network = prepared(model)
+    assert "Loop" not in {node.op for node in network.nodes}
+    inputs, outputs = run_assembled(assemble_network(network))
+    expected = run_plain(model, dict(zip(network.inputs, inputs, strict=True)), network.outputs)
+    for name, value in zip(network.outputs, outputs, strict=True):
+        np.testing.assert_array_equal(value, expected[name])
+
+
+def looping(condition: str, times: int) -> ModelProto:
+    """Return a model of one Loop that adds its input, and goes on while the tensor `condition` of its body is true."""
+    body = body_of(
+        [helper.make_node("Add", ["one", "x"], ["new"]), helper.make_node("Identity", [condition], ["again"])],
+        ["one"],
+        ["new"],
+    )
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["any"], to=9),
+        helper.make_node("Loop", ["times", "", "x"], ["y"], "sum", body=body),
+    ]
+    return model_of(nodes, {"x": SHAPE}, constants={"times": np.array(times)})
+
+
+def test_a_loop_that_the_data_ends_is_refused() -> None:
+    """A Loop has no latency of its own if a condition that depends on the inputs ends it."""
+    with pytest.raises(UnsupportedNetwork, match="depends on the data"):
+        prepared(looping("any", 3))
+
+
+def test_a_loop_of_too_many_iterations_is_refused() -> None:
+    """A Loop is not unrolled beyond a number of nodes, however many iterations its file states."""
+    with pytest.raises(UnsupportedNetwork, match=f"{MAX_UNROLLED:,} nodes"):
+        prepared(looping("go", 1 << 40))
