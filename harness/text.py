@@ -85,6 +85,12 @@ def count_of(number: float) -> str:
     return f"{number:.0f}"
 
 
+def first_names(names: Iterable[str], most: int) -> str:
+    """Return the first names with commas between them, and … if there are more."""
+    found = list(names)
+    return ", ".join([*found[:most], *(["…"] if len(found) > most else [])])
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number and its noun, which takes an s unless the number is one."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

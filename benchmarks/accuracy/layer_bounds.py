@@ -1,4 +1,4 @@
-"""Compares what bounds layers by the published table of npu01 with what the emulator reports: docs/measuring.md.
+"""Compares what bounds layers by the published table of npu01 with what the emulator reports: docs/accuracy.md.
 
     python -m benchmarks.accuracy.layer_bounds [NAME ...]
 

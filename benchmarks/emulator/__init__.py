@@ -1,1 +1,1 @@
-"""Emulated NPU: docs/emulator.md."""
+"""Emulated NPU: docs/emulator.md and the pages beside it."""

@@ -3,7 +3,7 @@
     python -m benchmarks.emulator.fit [--machines 4] [--seed 1] [--layers 60] [--noise 1] [--folder DIR]
 
 Each machine is a device of a temporary workspace. It is profiled over layers of `builtin:machine`, and its table is
-built, as a user does; the fit reads the table alone. A part of docs/emulator.md.
+built, as a user does; the fit reads the table alone. A part of docs/emulator_figures.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How well the compiler chooses: tables of docs/emulator.md in Markdown.
+"""How well the compiler chooses: tables of docs/emulator_compiler.md in Markdown.
 
     python -m benchmarks.emulator.mapper [--jobs N] [NAME ...]
 

@@ -1,4 +1,4 @@
-"""Run the built-in networks on the emulated NPU: tables of docs/emulator.md in Markdown.
+"""Run the built-in networks on the emulated NPU: tables of docs/emulator_figures.md in Markdown.
 
     python -m benchmarks.emulator.networks [NAME ...]
 

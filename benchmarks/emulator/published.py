@@ -2,7 +2,7 @@
 
     python -m benchmarks.emulator.published
 
-Prints tables of docs/emulator.md in Markdown. The published figures are data of the tests.
+Prints tables of docs/emulator_figures.md in Markdown. The published figures are data of the tests.
 """
 
 from __future__ import annotations

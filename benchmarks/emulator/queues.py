@@ -1,4 +1,4 @@
-"""Compare a queue for the VFU, or for the last-level cache, with a shared one: tables of docs/emulator.md in Markdown.
+"""Compare a queue for the VFU, or for the last-level cache, with a shared one: tables of docs/emulator_compiler.md.
 
     python -m benchmarks.emulator.queues vfu|llc [NAME ...] [--bandwidths 1 4]
 

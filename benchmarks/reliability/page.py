@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,9 @@ from benchmarks.generated_page import (
     targets_table,
     with_block,
 )
-from fuzz.figures import share
 
 PAGE = ROOT / "docs" / "reliability.md"
 RESULTS = ROOT / "benchmarks" / "reliability" / "results"
-_SHORT = "short"
 MOST_FALSE_ALARMS, FEWEST_FOUND = 0.01, 0.95
 
 
@@ -41,17 +40,13 @@ def write_page(page: Path, results: Path) -> list[str]:
         section = section_of(stored["found"])
         text = with_block(text, part, f"{section.text.strip()}\n\n{_origin(stored)}")
         reached += section.reached
-    text = with_block(text, TARGETS_BLOCK, targets_table(reached))
-    missed = [f"{one.target}: {one.figure}, wanted {one.wanted}" for one in reached if one.met is False]
-    open_parts = [f"{one.target}: {NOT_MEASURED}" for one in reached if one.figure == NOT_MEASURED]
-    lines = [f"- {line}" for line in (*missed, *open_parts)] or ["All targets at the top of this page are met."]
-    page.write_text(with_block(text, _SHORT, "\n".join(lines)), encoding="utf-8")
-    return missed
+    page.write_text(with_block(text, TARGETS_BLOCK, targets_table(reached)), encoding="utf-8")
+    return [f"{one.target}: {one.figure}, wanted {one.wanted}" for one in reached if one.met is False]
 
 
 def check_page(page: Path) -> None:
     """Exit before anything is measured if the page lacks a block."""
-    check_blocks(page, (*SECTIONS, TARGETS_BLOCK, _SHORT))
+    check_blocks(page, (*SECTIONS, TARGETS_BLOCK))
 
 
 def _origin(stored: Mapping[str, Any]) -> str:
@@ -176,28 +171,41 @@ def _victim_targets(name: str, one: Any) -> list[Reached]:
 
 
 def _faults(found: Any) -> Section:
-    rows = []
-    for one in sorted(found["rows"], key=lambda one: str(one["fault"])):
-        times = (_seconds(one["seconds_to_free"]), _seconds(one["bound_s"]))
-        resumed = "yes" if one["resumed"] else "**no**"
-        rows.append((one["fault"], one["error"], *times, one["kept"], one["lost"], one["doubled"], resumed))
-    header = ("fault", "error class", "s until free", "lease, s", "samples kept", "lost", "doubled", "resumed")
-    text = table(header, rows)
-    if found["skipped"]:
-        reasons = [f"- {name}: {why}" for name, why in found["skipped"]]
-        text += "\n\nNot injected on this machine:\n\n" + "\n".join(reasons)
-    if found["failed"]:
-        text += "\n\nTests that failed:\n\n" + "\n".join(f"- {name}" for name in found["failed"])
-    wrong = sum(one["lost"] + one["doubled"] + (not one["resumed"]) for one in found["rows"])
-    late = [one["seconds_to_free"] - one["bound_s"] for one in found["rows"] if one["seconds_to_free"] is not None]
+    by_error: dict[str, list[str]] = {}
+    rows = sorted(found["rows"], key=lambda one: str(one["fault"]))
+    usual_s = statistics.mode([one["bound_s"] for one in rows])
+    for one in rows:
+        by_error.setdefault(one["error"], []).append(f"{one['fault']} ({_until_free(one, usual_s)})")
+    kept = [one["kept"] for one in rows]
+    text = (
+        f"{len(rows)} faults, each after {min(kept)} to {max(kept)} samples were committed. Leases last {usual_s:g} s"
+        " where no other length is given. By error class:\n\n"
+    )
+    text += "\n".join(f"- {error}: {'; '.join(faults)}" for error, faults in sorted(by_error.items()))
+    bad = [one for one in rows if one["lost"] or one["doubled"] or not one["resumed"]]
+    lists = {
+        "Samples lost or doubled, or not resumed": [str(one["fault"]) for one in bad],
+        "Not injected on this machine": [f"{name}: {why}" for name, why in found["skipped"]],
+        "Tests that failed": found["failed"],
+    }
+    for title, names in lists.items():
+        if names:
+            text += f"\n\n{title}:\n\n" + "\n".join(f"- {name}" for name in names)
+    late = [one["seconds_to_free"] - one["bound_s"] for one in rows if one["seconds_to_free"] is not None]
     later = sum(seconds > 0 for seconds in late)
     beyond = f"{later} of {len(late)}, by at most {_seconds(max([0.0, *late]))} s"
+    wrong = sum(one["lost"] + one["doubled"] + (not one["resumed"]) for one in bad)
     targets = (
         _zero("faults: samples lost or doubled, campaigns not resumed", wrong, f"{len(rows)} faults"),
         Reached("faults: boards free later than their lease", NO_TARGET, beyond, None),
         _zero("faults: tests that failed", len(found["failed"]), f"{found['tests']}"),
     )
     return Section(text, targets)
+
+
+def _until_free(one: Any, usual_s: float) -> str:
+    lease = "" if one["bound_s"] == usual_s else f" of {one['bound_s']:g}"
+    return f"{_seconds(one['seconds_to_free'])}{lease}"
 
 
 def _golden(found: Any) -> Section:
@@ -213,47 +221,44 @@ def _golden(found: Any) -> Section:
 
 
 def _nights(found: Any) -> Section:
-    rows, reached = [], []
+    """Return a row for each network: the false alarms of the worst way to compare, and what each way detects."""
+    by_network: dict[str, list[Any]] = {}
     for one in found["rows"]:
-        rate, between = percent(one["rate"], 2), f"{percent(one['low'], 2)} to {percent(one['high'], 2)}"
-        compared = (one["earlier"], one["comparisons"], f"{one['nights']:,}", f"{one['detected']:,}")
-        rows.append((one["kind"], one["network"], *compared, rate, between))
-        if one["network"] != "all":
-            continue
-        figure = f"{rate} of {one['nights']:,} ({between})"
-        how = f"{one['earlier']} earlier, {one['comparisons']} compared"
-        if one["kind"] == "A/A":
-            met = one["rate"] <= MOST_FALSE_ALARMS
-            reached.append(Reached(f"nights, {how}: false alarms without a change", "<= 1 %", figure, met))
-        else:
-            met = one["rate"] >= FEWEST_FOUND
-            reached.append(Reached(f"nights, {how}: a layer 2 % slower is found", ">= 95 %", figure, met))
-    header = ("kind", "networks", "earlier nights", "comparisons", "nights", "detected", "rate", "95 % interval")
-    return Section(table(header, rows), tuple(reached))
+        by_network.setdefault(one["network"], []).append(one)
+    ways = sorted({(one["earlier"], one["comparisons"]) for one in found["rows"]}, key=lambda way: (-way[0], way[1]))
+    rows = []
+    for network, held in by_network.items():
+        false = max((one for one in held if one["kind"] == "A/A"), key=lambda one: one["detected"])
+        planted = {(one["earlier"], one["comparisons"]): one for one in held if one["kind"] != "A/A"}
+        rows.append((network, f"{false['nights']:,}", _detected(false), *(_detected(planted[way]) for way in ways)))
+    header = ("network", "nights of each kind", "false alarms, worst way", *(_way(*way) for way in ways))
+    return Section(table(header, rows), tuple(map(_nights_target, by_network["all"])))
 
 
-_FUZZ_SHARES = {"accepted": "accepted", "checked": "valid ONNX", "stopped": "stopped at limits"}
-"""What fuzzing counts of each reader, and the titles of these columns."""
+def _way(earlier: int, comparisons: int) -> str:
+    return f"{earlier} earlier, {comparisons} compared"
+
+
+def _detected(one: Any) -> str:
+    return f"{one['detected']:,} ({percent(one['low'], 2)} to {percent(one['high'], 2)})"
+
+
+def _nights_target(one: Any) -> Reached:
+    figure = f"{percent(one['rate'], 2)} of {one['nights']:,} ({percent(one['low'], 2)} to {percent(one['high'], 2)})"
+    what = f"nights, {_way(one['earlier'], one['comparisons'])}"
+    if one["kind"] == "A/A":
+        return Reached(f"{what}: false alarms without a change", "<= 1 %", figure, one["rate"] <= MOST_FALSE_ALARMS)
+    return Reached(f"{what}: a layer 2 % slower is found", ">= 95 %", figure, one["rate"] >= FEWEST_FOUND)
 
 
 def _fuzz(found: Any) -> Section:
+    """Return the inputs and the faults alone: docs/security.md has the table of the targets."""
     if "missing" in found:
         return Section(f"Not run: {found['missing']}.", (Reached("fuzzing", "0 faults", NOT_MEASURED, None),))
-    targets: Sequence[Any] = found["targets"]
-    rows = []
-    for one in targets:
-        counts = (
-            f"{one['seconds']:.0f}",
-            f"{one['inputs']:,}",
-            *(share(one[name], one["inputs"]) for name in _FUZZ_SHARES),
-        )
-        measured = (f"{1000 * one['slowest_s']:,.0f} ms", f"{one['peak_rss_mb']:,} MB")
-        rows.append((one["target"], *counts, len(one["faults"]), *measured))
-    header = ("reader", "s", "inputs", *_FUZZ_SHARES.values(), "crashes, hangs", "slowest input", "peak memory")
-    faults = [f"- {one['target']}: {fault}" for one in targets for fault in one["faults"]]
-    text = "\n\n".join([table(header, rows), *(["\n".join(faults)] if faults else [])])
-    inputs = sum(one["inputs"] for one in targets)
-    return Section(text, (_zero("fuzzing: crashes and hangs", len(faults), f"{inputs:,} inputs"),))
+    faults = [f"- {one['target']}: {fault}" for one in found["targets"] for fault in one["faults"]]
+    inputs = f"{sum(one['inputs'] for one in found['targets']):,} inputs"
+    text = "\n".join([f"{len(found['targets'])} targets read {inputs}; {len(faults)} faults.", "", *faults])
+    return Section(text, (_zero("fuzzing: crashes and hangs", len(faults), inputs),))
 
 
 SECTIONS: Mapping[str, Callable[[Any], Section]] = {

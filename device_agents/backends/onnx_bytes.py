@@ -33,10 +33,10 @@ class GraphNode:
 def read_nodes(model: bytes) -> List[GraphNode]:
     """Return the operators of a model's graph in file order; raises ValueError if `model` is not a model."""
     nodes = []
-    for number, value, _ in _fields(_graph(model)):
+    for number, value, _ in fields(_graph(model)):
         if number == _GRAPH_NODE:
             words: Dict[int, List[str]] = {}
-            for part, content, _ in _fields(value):
+            for part, content, _ in fields(value):
                 if part in (_NODE_INPUT, _NODE_OUTPUT, _NODE_NAME, _NODE_OP):
                     words.setdefault(part, []).append(bytes(content).decode())
             name, op = (words.get(part, [""])[-1] for part in (_NODE_NAME, _NODE_OP))
@@ -50,7 +50,7 @@ def with_weights(model: bytes, weights: Mapping[str, Any]) -> bytes:
     Raises ValueError if `model` is not a model.
     """
     parts: List[Any] = []
-    for number, value, whole in _fields(memoryview(model)):
+    for number, value, whole in fields(memoryview(model)):
         parts.extend(_delimited(number, _filled_graph(value, weights)) if number == _MODEL_GRAPH else (whole,))
     return b"".join(parts)
 
@@ -75,7 +75,7 @@ def chain_model(length: int) -> bytes:
 
 def _filled_graph(graph: memoryview, weights: Mapping[str, Any]) -> List[Any]:
     parts: List[Any] = []
-    for number, value, whole in _fields(graph):
+    for number, value, whole in fields(graph):
         name = _tensor_name(value) if number == _GRAPH_INITIALIZER else ""
         if name in weights:
             parts.extend(_delimited(_GRAPH_INITIALIZER, _filled_tensor(value, weights[name])))
@@ -85,23 +85,23 @@ def _filled_graph(graph: memoryview, weights: Mapping[str, Any]) -> List[Any]:
 
 
 def _filled_tensor(tensor: memoryview, values: Any) -> List[Any]:
-    kept = [whole for number, _, whole in _fields(tensor) if number not in (_TENSOR_EXTERNAL, _TENSOR_LOCATION)]
+    kept = [whole for number, _, whole in fields(tensor) if number not in (_TENSOR_EXTERNAL, _TENSOR_LOCATION)]
     content = memoryview(values.reshape(-1).view("uint8"))
     return [*kept, *_delimited(_TENSOR_RAW, [content])]
 
 
 def _tensor_name(tensor: memoryview) -> str:
-    return "".join(bytes(value).decode() for number, value, _ in _fields(tensor) if number == _TENSOR_NAME)
+    return "".join(bytes(value).decode() for number, value, _ in fields(tensor) if number == _TENSOR_NAME)
 
 
 def _graph(model: bytes) -> memoryview:
-    for number, value, _ in _fields(memoryview(model)):
+    for number, value, _ in fields(memoryview(model)):
         if number == _MODEL_GRAPH:
             return value
     raise ValueError("the model has no graph")
 
 
-def _fields(message: memoryview) -> Iterator[Tuple[int, memoryview, memoryview]]:
+def fields(message: memoryview) -> Iterator[Tuple[int, memoryview, memoryview]]:
     """Yield number, content and whole encoding of each field; the content of an integer is its encoding."""
     at = 0
     while at < len(message):

@@ -10,7 +10,7 @@ import typer
 
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import spread
-from harness.cli.options.result_files import result_file
+from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import note, print_json, print_table, write_csv
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt
 from harness.text import printable
@@ -23,22 +23,18 @@ _RUNS_OF_P99 = 100
 
 
 @dataclass(frozen=True)
-class Sweep:
+class BenchmarkRuns:
     """What is varied, and how often each network runs."""
 
     batch: Annotated[
-        str | None,
-        typer.Option("--batch", metavar="N[,N…]", help="Leading dimensions of all inputs, such as 1,2,4,8."),
+        str | None, typer.Option(metavar="N[,N…]", help="Leading dimensions of all inputs, such as 1,2,4,8.")
     ] = None
     threads: Annotated[
-        str | None,
-        typer.Option("--threads", metavar="N[,N…]", help="Numbers of threads, in place of the one in devices.toml."),
+        str | None, typer.Option(metavar="N[,N…]", help="Numbers of threads, in place of the one in devices.toml.")
     ] = None
-    runs: Annotated[
-        int, typer.Option("--runs", metavar="N", min=1, max=100_000, help="Timed runs in each process.")
-    ] = 200
+    runs: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Timed runs in each process.")] = 200
     processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=1, help="Number of processes that measure each network.")
+        int, typer.Option(metavar="N", min=1, help="Number of processes that measure each network.")
     ] = 1
 
 
@@ -46,10 +42,7 @@ class Sweep:
 class Results:
     """The files that the command writes."""
 
-    csv: Annotated[
-        Path | None,
-        typer.Option("--csv", metavar="FILE", help="Write each timed run to this file.", callback=result_file),
-    ] = None
+    csv: Annotated[Path | None, file_option("--csv", help="Write each timed run to this file.")] = None
     html: arguments.HtmlFile = None
 
 
@@ -58,7 +51,7 @@ def benchmark(
     models: arguments.Models,
     device: arguments.DeviceName = None,
     *,
-    sweep: Sweep,
+    extent: BenchmarkRuns,
     files: Results,
     dim: arguments.Dims = None,
     strict: arguments.Strict = False,
@@ -73,8 +66,8 @@ def benchmark(
 
     Example: harness benchmark builtin:squeezenet --threads 1,2 --csv runs.csv
     """
-    batches = arguments.parse_counts("--batch", sweep.batch, 65536)
-    threads = arguments.parse_counts("--threads", sweep.threads, 1024)
+    batches = arguments.parse_counts("--batch", extent.batch, 65536)
+    threads = arguments.parse_counts("--threads", extent.threads, 1024)
     from harness.benchmarking import measurement
     from harness.network.network_list import refusals_error
 
@@ -86,8 +79,8 @@ def benchmark(
             device=device,
             batches=batches or (None,),
             threads=threads or (None,),
-            runs=sweep.runs,
-            processes=sweep.processes,
+            runs=extent.runs,
+            processes=extent.processes,
             strict=strict,
             dims=arguments.parse_dims(dim),
             workspace=workspace,

@@ -13,7 +13,7 @@ from harness.cli.options.invocation import command_line
 from harness.cli.options.option_groups import Only, spread
 from harness.cli.terminal.output import note, print_json, print_table
 from harness.errors import CoverageError, LutNotFound
-from harness.text import counted, microseconds, milliseconds, printable
+from harness.text import counted, first_names, microseconds, milliseconds, printable
 from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
@@ -42,16 +42,10 @@ def compare(
     b: Side,
     models: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MODEL.onnx …]",
-            help=arguments.MODELS_HELP + " Default: the networks that both tables were measured with.",
-            autocompletion=arguments.complete_model,
-        ),
+        arguments.models_argument("[MODEL.onnx …]", " Default: the networks that both tables were measured with."),
     ] = None,
     *,
-    top: Annotated[
-        int, typer.Option("--top", metavar="N", min=0, help="Number of layers to show, 0 for all.")
-    ] = _SHOWN_LAYERS,
+    top: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers to show, 0 for all.")] = _SHOWN_LAYERS,
     wide: Annotated[bool, typer.Option("--wide", help="Add columns: key and context of layers.")] = False,
     reading: Annotated[arguments.Reading, Only(("dim", "batch", "strict"))],
     html: arguments.HtmlFile = None,
@@ -100,7 +94,7 @@ def _require_complete(found: TableComparison, tables: tuple[Lut, Lut]) -> None:
     from harness.network.network_list import refusals_error
 
     if found.unnamed:
-        shown = ", ".join(found.unnamed[:_NAMED]) + (", …" if len(found.unnamed) > _NAMED else "")
+        shown = first_names(found.unnamed, _NAMED)
         note(f"{len(found.unnamed)} networks of both tables ({shown}) are neither built in nor files here; name them")
     if found.refused_networks:
         raise refusals_error(found.refused_networks, len(found.networks))
@@ -133,9 +127,9 @@ def _uncovered(found: TableComparison, tables: tuple[Lut, Lut]) -> CoverageError
         if not lacking:
             continue
         layers = list(dict.fromkeys(one for unknown in lacking.values() for one in unknown))
-        names = ", ".join(list(lacking)[:_NAMED]) + (", …" if len(lacking) > _NAMED else "")
+        names = first_names(lacking, _NAMED)
         whats.append(f"{side}, {table.name}, lacks {counted(sum(map(len, lacking.values())), 'layer')} of {names}")
-        whys.append(f"{side} lacks {', '.join(layers[:_NAMED])}" + (", …" if len(layers) > _NAMED else ""))
+        whys.append(f"{side} lacks {first_names(layers, _NAMED)}")
         devices.append(table.device)
     step = f"Profile the networks on {' and '.join(dict.fromkeys(devices))} and build the tables again, or omit them"
     return CoverageError("; ".join(whats), why="\n".join(whys), next_step=step)

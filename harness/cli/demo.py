@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import typer
-
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_words
 from harness.cli.terminal.output import note, print_json
@@ -18,12 +16,7 @@ DEMO_NETWORKS = ("builtin:squeezenet", "builtin:mobilenetv2", "builtin:resnet50"
 
 
 def demo(
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device", "-d", metavar="NAME", help="Name of the device.", autocompletion=arguments.complete_device
-        ),
-    ] = DEMO_DEVICE,
+    device: Annotated[str, arguments.device_option("Name of the device.")] = DEMO_DEVICE,
     wait: arguments.Wait = None,
     workspace: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,

@@ -113,7 +113,7 @@ def mark(
     name: Name,
     health: Annotated[MarkedHealth, typer.Argument(help="Health to record.")],
     reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Reason, shown in the device's history.")
+        str, typer.Option(metavar="TEXT", help="Reason, shown in the device's history.")
     ] = "no reason given",
     directory: arguments.WorkspaceFolder = None,
 ) -> None:

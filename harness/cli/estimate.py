@@ -14,8 +14,8 @@ from harness.cli.estimate_candidates import SpaceOptions, estimate_candidates
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_words
 from harness.cli.options.option_groups import spread
-from harness.cli.options.result_files import result_file
-from harness.cli.terminal.layer_table import LayerRow, LayerView, show_layers, work_fields
+from harness.cli.options.result_files import file_option
+from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers, work_fields
 from harness.cli.terminal.output import interval_ms, note, print_error, print_json, print_table, write_csv
 from harness.cli.terminal.progress import show_count
 from harness.errors import CoverageError, UsageError
@@ -37,18 +37,13 @@ class Files:
     """The files that the command writes."""
 
     html: arguments.HtmlFile = None
-    csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the layers to this file.", callback=result_file)
-    ] = None
+    csv: Annotated[Path | None, file_option("--csv", help="Write the layers to this file.")] = None
 
 
 # One parameter for each argument and group of options.
 @spread
 def estimate(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[MODEL.onnx …]", help=arguments.MODELS_HELP, autocompletion=arguments.complete_model),
-    ] = None,
+    models: Annotated[list[str] | None, arguments.models_argument("[MODEL.onnx …]")] = None,
     *,
     choice: arguments.TableChoice,
     layers: Annotated[bool, typer.Option("--layers", help="Show every layer, with its work; also in JSON.")] = False,
@@ -81,14 +76,12 @@ def estimate(
     if not models or candidates != SpaceOptions():
         step = "Name at least one network, or give --space with --candidates"
         raise UsageError("There is nothing to estimate", next_step=step)
-    from harness.device.overrides import Variant
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.table_choice import open_table
     from harness.network.keyed_reading import read_keyed_networks
 
-    variant = Variant(reading.batch, reading.threads)
     workspace = find_workspace(directory)
-    table = open_table(choice.device, choice.lut, workspace, variant)
+    table = open_table(choice.device, choice.lut, workspace, reading.variant)
     with show_count("reading networks") as progress:
         read = read_keyed_networks(
             models, table.rules, reading.dims, batch=reading.batch, strict=reading.strict, note=note, progress=progress
@@ -111,7 +104,7 @@ def estimate(
     if any(network.unknown for network in found):
         covering = _covering(found, models, table, reading)
         if not allow_partial:
-            uncovered = _uncovered(found, table.device + variant.options(), covering)
+            uncovered = _uncovered(found, table.device + reading.variant.options(), covering)
         elif covering:
             note(covering)
     _raise_for(found, uncovered)
@@ -225,7 +218,7 @@ def _coverage(network: NetworkEstimate) -> str:
 
 def _show_layers(network: NetworkEstimate, works: Sequence[LayerWork | None], view: LayerView) -> None:
     rows = [
-        LayerRow(
+        ShownLayer(
             layer.name,
             layer.op,
             layer.latency_s,
@@ -261,13 +254,12 @@ def _raise_for(found: NetworkEstimates, uncovered: CoverageError | None) -> None
 
 def _covering(found: NetworkEstimates, models: Sequence[str], table: Lut, reading: arguments.Reading) -> str:
     """Return the advice to use the package's table if it has more layers of the networks, else nothing."""
-    from harness.device.overrides import Variant
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.published_tables import is_published
     from harness.lut.table_choice import published_lut
     from harness.network.keyed_reading import read_keyed_networks
 
-    published = None if is_published(table) else published_lut(table.device, Variant(reading.batch, reading.threads))
+    published = None if is_published(table) else published_lut(table.device, reading.variant)
     if published is None:
         return ""
     read = read_keyed_networks(models, published.rules, reading.dims, batch=reading.batch)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.options.result_files import result_file
+from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import interval_ms, note, print_json, print_table, write_result
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.errors import CoverageError, UsageError
@@ -33,32 +33,25 @@ class SpaceOptions:
     """A search space, its candidates, and which of them to show."""
 
     space: Annotated[
-        str | None,
-        typer.Option("--space", metavar="SUPER.onnx", help="Estimate candidates of the search space in this file."),
+        str | None, typer.Option(metavar="SUPER.onnx", help="Estimate candidates of the search space in this file.")
     ] = None
     candidates: Annotated[
-        str | None,
-        typer.Option("--candidates", metavar="FILE.npy|random:N", help="Choices, a row for each candidate; or N rows."),
+        str | None, typer.Option(metavar="FILE.npy|random:N", help="Choices, a row for each candidate; or N rows.")
     ] = None
     scores: Annotated[
         Path | None,
-        typer.Option(
-            "--scores", metavar="FILE.npy", help="A number for each candidate: the highest are best, not the fastest."
-        ),
+        typer.Option(metavar="FILE.npy", help="A number for each candidate: the highest are best, not the fastest."),
     ] = None
-    best: Annotated[int, typer.Option("--best", metavar="K", min=1, max=1_000_000, help="Show the K best.")] = 10
+    best: Annotated[int, typer.Option(metavar="K", min=1, max=1_000_000, help="Show the K best.")] = 10
     under: Annotated[
-        str | None, typer.Option("--under", metavar="TIME", help="Only candidates up to this latency, such as 5ms.")
+        str | None, typer.Option(metavar="TIME", help="Only candidates up to this latency, such as 5ms.")
     ] = None
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE.npy", help="Write the best candidates to this file.", callback=result_file
-        ),
+        Path | None, file_option("-o", "--output", metavar="FILE.npy", help="Write the best candidates to this file.")
     ] = None
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of random:N.")] = 0
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of random:N.")] = 0
     engine: Annotated[
-        str, typer.Option("--engine", metavar="ENGINE", help="Where to estimate candidates: local or dask=ADDRESS.")
+        str, typer.Option(metavar="ENGINE", help="Where to estimate candidates: local or dask=ADDRESS.")
     ] = "local"
 
 
@@ -71,7 +64,6 @@ def estimate_candidates(
     json: bool,
 ) -> None:
     """Rank the candidates of a space and print the best."""
-    from harness.device.overrides import Variant
     from harness.lut.table_choice import open_table
     from harness.search.ranking import Wanted, best_of
     from harness.search.search_space import SearchSpace
@@ -81,7 +73,7 @@ def estimate_candidates(
         step = "Give --candidates FILE.npy or --candidates random:N"
         raise UsageError("--space needs candidates", next_step=step)
     wanted = Wanted(options.best, _bound_s(options.under))
-    table = open_table(choice.device, choice.lut, workspace, Variant(reading.batch, reading.threads))
+    table = open_table(choice.device, choice.lut, workspace, reading.variant)
     space = SearchSpace.read(options.space, reading.dims, reading.batch)
     count, spans = _spans(options, space)
     estimator = SpaceEstimator.of(space, table)

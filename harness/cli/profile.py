@@ -54,7 +54,9 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new campaign inste
 # Each parameter is an option of the command; its length is theirs.
 @spread
 def profile(
-    models: arguments.OptionalModels = None,
+    models: Annotated[
+        list[str] | None, arguments.models_argument("[MODEL.onnx …]", " Default: layers of builtin:common.")
+    ] = None,
     device: arguments.DeviceNames = None,
     group: arguments.Groups = None,
     everything: arguments.Everything = False,

@@ -6,14 +6,12 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_words
 from harness.cli.options.option_groups import spread
 from harness.cli.terminal.output import note, print_json
 from harness.cli.terminal.progress import show_count
-from harness.text import printable
+from harness.text import first_names, printable
 from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
@@ -29,11 +27,7 @@ _NAMED = 5
 def report(
     models: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MODEL.onnx …]",
-            help=arguments.MODELS_HELP + " Default: those of the last validation, or else of the table.",
-            autocompletion=arguments.complete_model,
-        ),
+        arguments.models_argument("[MODEL.onnx …]", " Default: those of the last validation, or else of the table."),
     ] = None,
     *,
     choice: arguments.TableChoice,
@@ -49,7 +43,6 @@ def report(
 
     Example: harness report --device cpu01
     """
-    from harness.device.overrides import Variant
     from harness.estimation.known_networks import networks_of
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.table_choice import open_table
@@ -59,7 +52,7 @@ def report(
     from harness.validation.last_validation import last_validation
 
     workspace = find_workspace(directory)
-    table = open_table(choice.device, choice.lut, workspace, Variant(reading.batch, reading.threads))
+    table = open_table(choice.device, choice.lut, workspace, reading.variant)
     last = last_validation(workspace, table)
     chosen = tuple(models or ()) or (last.models if last else ()) or networks_of(table, workspace)
     read: NetworksRead[KeyedNetwork] = NetworksRead(())
@@ -90,7 +83,7 @@ def _matching(validation: Validation, estimates: NetworkEstimates) -> Validation
     other = [one.name for one in validation.networks if not _is_same(found.get(one.name), one.estimated_s)]
     if not other:
         return validation
-    shown = ", ".join(other[:_NAMED]) + (", …" if len(other) > _NAMED else "")
+    shown = first_names(other, _NAMED)
     note(f"The last validation is not shown: {shown} is not on this page, or has changed since; validate again")
     return None
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import spread
-from harness.cli.options.result_files import result_file
+from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import note, print_json, print_table, write_result
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt
 from harness.text import milliseconds
@@ -22,9 +20,7 @@ if TYPE_CHECKING:
 @spread
 def trace(
     model: arguments.Model,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Write the trace to this file.", callback=result_file)
-    ],
+    output: Annotated[Path, file_option("--output", "-o", help="Write the trace to this file.")],
     device: arguments.DeviceNames = None,
     dim: arguments.Dims = None,
     batch: arguments.Batch = None,

@@ -17,7 +17,7 @@ from harness.cli.terminal.output import interval_ms, note, percent, print_json, 
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt
 from harness.errors import MachineNoisy
 from harness.settings import VALIDATION_PROCESSES
-from harness.text import clock_name, microseconds, milliseconds, printable
+from harness.text import clock_name, first_names, microseconds, milliseconds, printable
 from harness.workspace import find_workspace
 
 WORST_LAYERS = 5
@@ -37,7 +37,7 @@ class Extent:
         False
     )
     processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=1, help="At most so many processes measure each network.")
+        int, typer.Option(metavar="N", min=1, help="Largest number of processes that measure each network.")
     ] = VALIDATION_PROCESSES
 
 
@@ -155,7 +155,7 @@ def show_validation(result: Validation) -> None:
         print(f"time to load, not part of any latency: {printable('  '.join(compiled))}")
     for one in result.networks:
         if one.on_cpu:
-            shown = ", ".join(one.on_cpu[:NAMED_ON_CPU]) + (", …" if len(one.on_cpu) > NAMED_ON_CPU else "")
+            shown = first_names(one.on_cpu, NAMED_ON_CPU)
             note(printable(f"{one.name}: {len(one.on_cpu)} nodes run on the CPU: {shown}"))
     if result.fingerprint_changes:
         note(f"The device has changed since the table was measured: {', '.join(result.fingerprint_changes)}")

@@ -20,16 +20,7 @@ KeyFile = Annotated[Path | None, typer.Option(help=f"PEM file of the certificate
 
 def worker(
     scheduler: Annotated[str, typer.Argument(metavar="SCHEDULER", help="Address of the scheduler: tcp://HOST:8786.")],
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            "-d",
-            metavar="NAME[,NAME…]",
-            help="Names of devices to offer.",
-            autocompletion=arguments.complete_device,
-        ),
-    ] = None,
+    device: Annotated[str | None, arguments.device_option("Names of devices to offer.", "NAME[,NAME…]")] = None,
     group: arguments.Groups = None,
     everything: arguments.Everything = False,
     tls_ca_file: AuthorityFile = None,

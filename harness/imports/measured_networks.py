@@ -16,12 +16,11 @@ from harness.imports.latencies import NotMeasured, RowLatency, combined, latency
 from harness.imports.mapping import SECONDS, ImportMapping, NetworkRows
 from harness.imports.named_nodes import Networks
 from harness.lut.table import Lut
-from harness.measure.summary import Z_95
+from harness.measure.summary import MAD_TO_SIGMA, Z_95
 from harness.network.network import Network
-from harness.validation.results import NetworkValidation, Validation
+from harness.validation.results import NetworkValidation, Validation, validation_of
 
 _FEW = 3
-_MAD_TO_SIGMA = 1.4826
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def compare_networks(table: Lut, measured: Sequence[MeasuredNetwork]) -> Compare
         },
         sum_error=math.hypot(table.sum_error, _common(excess)),
     )
-    validation = _summary(table, results) if results else None
+    validation = validation_of(table, results) if results else None
     return ComparedNetworks(widened, tuple(estimated for estimated, _ in covered), validation, uncovered)
 
 
@@ -120,21 +119,4 @@ def _common(found: Sequence[float]) -> float:
     """Return the further error of sums of any network: robust over several, the largest of a few, 0 without any."""
     if len(found) < _FEW:
         return max(found, default=0.0)
-    return _MAD_TO_SIGMA * statistics.median(found)
-
-
-def _summary(table: Lut, results: Sequence[NetworkValidation]) -> Validation:
-    errors = [abs(result.error) for result in results]
-    return Validation(
-        device=table.device,
-        lut=table.name,
-        clock=table.clock,
-        networks=tuple(results),
-        mape=statistics.fmean(errors),
-        within_5=statistics.fmean(error <= 0.05 for error in errors),
-        within_10=statistics.fmean(error <= 0.10 for error in errors),
-        interval_coverage=statistics.fmean(result.within_interval for result in results),
-        floor=None,
-        mape_beyond_floor=statistics.fmean(errors),
-        fingerprint_changes=(),
-    )
+    return MAD_TO_SIGMA * statistics.median(found)

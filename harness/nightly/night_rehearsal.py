@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from harness.errors import UsageError
 from harness.measure.journal.journal import Journal
@@ -10,9 +10,7 @@ from harness.nightly.due_jobs import campaigns_of_nights
 from harness.nightly.night_report import SetComparison
 from harness.nightly.set_comparison import ComparisonRules, compare_watches
 from harness.nightly.watched_sets import read_watches, watched_sets, watches_of_set
-from harness.slowdowns.rehearsal import slowed, watched_names
-from harness.slowdowns.watch_series import WatchSeries
-from harness.text import did_you_mean
+from harness.slowdowns.rehearsal import check_names, slowed, watched_names
 from harness.workspace import Workspace
 
 
@@ -32,25 +30,18 @@ def rehearse(
             name: read_watches(journal, watches_of_set(watches, name), rules.keep + 1)
             for name in watched_sets(journal, device)
         }
-    _check_names(list(sets.values()), factors)
+    known = tuple(dict.fromkeys(name for nights in sets.values() for name in watched_names(nights[-1])))
+    check_names(factors if known else (), known)
     compared = []
     for name, nights in sets.items():
-        known = watched_names(nights[-1])
-        own = {one: factor for one, factor in factors.items() if one in known}
+        watched = watched_names(nights[-1])
+        own = {one: factor for one, factor in factors.items() if one in watched}
         if own and len(nights) > 1:
             altered = [*nights[:-1], slowed(nights[-1], own)]
             compared.append(compare_watches(device, name, altered, rules, ()))
     if not compared:
         raise _nothing(device)
     return tuple(compared)
-
-
-def _check_names(sets: Sequence[Sequence[WatchSeries]], factors: Mapping[str, float]) -> None:
-    known = tuple(dict.fromkeys(name for nights in sets for name in watched_names(nights[-1])))
-    for name in factors if known else ():
-        if name not in known:
-            step = did_you_mean(name, known, "Watched are")
-            raise UsageError(f"No layer or network {name[:80]} is watched", next_step=step[:400])
 
 
 def _nothing(device: str) -> UsageError:

@@ -29,8 +29,6 @@ from harness.npu.network_model import NetworkModel
 from harness.npu.own_data import NetworkData
 from harness.text import printable
 
-"""Shows a message beside the result."""
-
 TOLERANCE = 1e-4
 """The largest difference that is expected, over the largest value."""
 HALF_TOLERANCE = 0.01

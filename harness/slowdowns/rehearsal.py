@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.errors import UsageError
@@ -17,6 +17,14 @@ def watched_names(night: WatchSeries) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*networks, *(layer.subject.name for layer in night.layers)]))
 
 
+def check_names(names: Iterable[str], known: Sequence[str]) -> None:
+    """Raise UsageError for a name that is not among the watched ones."""
+    for name in names:
+        if name not in known:
+            step = did_you_mean(name, known, "Watched are")
+            raise UsageError(f"No layer or network {name[:80]} is watched", next_step=step[:400])
+
+
 def slowed(night: WatchSeries, factors: Mapping[str, float]) -> WatchSeries:
     """Return the night with the named layers and networks slower by their factors.
 
@@ -24,11 +32,7 @@ def slowed(night: WatchSeries, factors: Mapping[str, float]) -> WatchSeries:
     slower layer does not make the whole networks of the watch slower; name them, too. Raises UsageError for a name
     that the night does not watch.
     """
-    known = watched_names(night)
-    for name in factors:
-        if name not in known:
-            step = did_you_mean(name, known, "Watched are")
-            raise UsageError(f"No layer or network {name[:80]} is watched", next_step=step[:400])
+    check_names(factors, watched_names(night))
     added_s = _added_s(night, factors)
     samples = tuple(
         {probe: taken + added_s.get(probe, 0.0) for probe, taken in batch.items()} for batch in night.samples

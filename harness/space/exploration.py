@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.errors import CampaignIncomplete, UnsupportedNetwork
@@ -30,7 +30,7 @@ from harness.space.configuration import Configuration
 from harness.space.drawn_layers import SpaceLayers
 from harness.space.planner import Round, explore
 from harness.space.space import LayerSpace
-from harness.space.space_profile import RoundResult, SpaceProfile
+from harness.space.space_profile import SpaceProfile
 
 MAX_PART_LAYERS = 64
 MAX_PART_BYTES = 1 << 29
@@ -49,7 +49,6 @@ def explore_space(
     request: ProfileRequest,
     *,
     excluded: str | None = None,
-    on_round: Callable[[RoundResult], None] = lambda _: None,
 ) -> SpaceProfile:
     """Measure layers of a space, chosen in rounds; the same request continues from what the journal holds.
 
@@ -66,7 +65,6 @@ def explore_space(
         count=asked.count,
         target=asked.target,
         seed=request.seed,
-        observe=on_round,
     )
     wall_s = time.monotonic() - started_s
     return SpaceProfile(run.device, result, tuple(rounds.campaigns), rounds.resumed, rounds.device_s, wall_s)

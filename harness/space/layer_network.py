@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from harness.network.layers import Layer
 from harness.network.network import Network
-from harness.network.zoo.network_parts import Parts
+from harness.network.zoo.network_parts import NetworkParts
 from harness.space.configuration import (
     NO_ACTIVATION,
     Configuration,
@@ -32,7 +32,7 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
     Weights have types and no values. Devices do not fuse the neighbours with the layer: maps come from a 1x1
     convolution with an activation and go to another one, matrices come from `Abs` and go to a product.
     """
-    parts = Parts()
+    parts = NetworkParts()
     for index, layer in enumerate(layers):
         shapes = enumerate(_input_shapes(layer))
         sources = [_written(parts, f"{index}.before{number}", shape, layer) for number, shape in shapes]
@@ -94,7 +94,7 @@ def _result_shape(layer: Configuration) -> tuple[int, ...]:
     return (features.batch, features.out_channels, *features.out_size)
 
 
-def _written(parts: Parts, name: str, shape: Sequence[int], layer: Configuration) -> str:
+def _written(parts: NetworkParts, name: str, shape: Sequence[int], layer: Configuration) -> str:
     """Add a neighbour that writes a tensor."""
     if len(shape) != 4 or (isinstance(layer, Permutation) and layer.order not in ("", "channels_last")):
         return parts.node("Abs", f"{name}.write", [parts.input(f"{name}.input", shape)])
@@ -104,7 +104,7 @@ def _written(parts: Parts, name: str, shape: Sequence[int], layer: Configuration
     return parts.node("Relu", f"{name}.relu", [parts.node("Conv", f"{name}.write", [source, weight])])
 
 
-def _read(parts: Parts, name: str, tensor: str, layer: Configuration) -> None:
+def _read(parts: NetworkParts, name: str, tensor: str, layer: Configuration) -> None:
     """Add a neighbour that reads a result of the layer."""
     shape = _result_shape(layer)
     if len(shape) == 4 and not isinstance(layer, Permutation):
@@ -116,7 +116,7 @@ def _read(parts: Parts, name: str, tensor: str, layer: Configuration) -> None:
     parts.outputs.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, shape))
 
 
-def _layer(parts: Parts, name: str, layer: Configuration, sources: Sequence[str]) -> list[str]:
+def _layer(parts: NetworkParts, name: str, layer: Configuration, sources: Sequence[str]) -> list[str]:
     """Add the operators of a layer in the form in which exporters write them, and return its results."""
     if isinstance(layer, Convolution):
         return [_convolution(parts, name, layer, sources)]
@@ -135,7 +135,7 @@ def _layer(parts: Parts, name: str, layer: Configuration, sources: Sequence[str]
     return mover_nodes(parts, name, layer, sources)
 
 
-def _convolution(parts: Parts, name: str, layer: Convolution, sources: Sequence[str]) -> str:
+def _convolution(parts: NetworkParts, name: str, layer: Convolution, sources: Sequence[str]) -> str:
     shape = (layer.channels_out, layer.channels_in // layer.groups, layer.kernel, layer.kernel)
     operands = [sources[0], parts.weight(f"{name}.weight", shape)]
     if not layer.batch_norm:
@@ -157,7 +157,7 @@ def _convolution(parts: Parts, name: str, layer: Convolution, sources: Sequence[
     return _activated(parts, name, layer.activation, result)
 
 
-def _product(parts: Parts, name: str, layer: Product, sources: Sequence[str]) -> str:
+def _product(parts: NetworkParts, name: str, layer: Product, sources: Sequence[str]) -> str:
     if layer.heads:
         result = parts.node("MatMul", name, sources)
     else:
@@ -170,5 +170,5 @@ def _product(parts: Parts, name: str, layer: Product, sources: Sequence[str]) ->
     return _activated(parts, name, layer.activation, result)
 
 
-def _activated(parts: Parts, name: str, activation: str, result: str) -> str:
+def _activated(parts: NetworkParts, name: str, activation: str, result: str) -> str:
     return result if activation == NO_ACTIVATION else parts.activation(activation, f"{name}.activation", [result])

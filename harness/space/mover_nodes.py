@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.network.zoo.network_parts import Parts
+from harness.network.zoo.network_parts import NetworkParts
 from harness.space.movers import ORDERS, Elementwise, Joining, Mover, Resizing, Rowwise
 
 
-def mover_nodes(parts: Parts, name: str, layer: Mover, sources: Sequence[str]) -> list[str]:
+def mover_nodes(parts: NetworkParts, name: str, layer: Mover, sources: Sequence[str]) -> list[str]:
     """Add the operators of a layer, and return its results."""
     if isinstance(layer, Elementwise):
         return [_on_maps(parts, name, layer, sources)]
@@ -31,7 +31,7 @@ def mover_nodes(parts: Parts, name: str, layer: Mover, sources: Sequence[str]) -
     return [parts.node("Reshape", name, [*sources, parts.numbers(f"{name}.shape", layer.result)])]
 
 
-def _on_maps(parts: Parts, name: str, layer: Elementwise, sources: Sequence[str]) -> str:
+def _on_maps(parts: NetworkParts, name: str, layer: Elementwise, sources: Sequence[str]) -> str:
     if layer.op == "BatchNormalization":
         return parts.batch_normalisation(name, sources[0], layer.channels)
     if layer.op == "PRelu":
@@ -39,7 +39,7 @@ def _on_maps(parts: Parts, name: str, layer: Elementwise, sources: Sequence[str]
     return parts.activation(layer.op, name, sources)
 
 
-def _on_rows(parts: Parts, name: str, layer: Rowwise, sources: Sequence[str]) -> str:
+def _on_rows(parts: NetworkParts, name: str, layer: Rowwise, sources: Sequence[str]) -> str:
     if layer.residual:
         sources = [parts.node("Add", f"{name}.add", sources)]
     if layer.op == "LayerNormalization":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,7 +33,7 @@ from harness.validation.network_case import (
     validation_plan,
 )
 from harness.validation.oracle_comparison import OracleReport, compare_network, report_truth
-from harness.validation.results import NetworkValidation, Validation
+from harness.validation.results import NetworkValidation, Validation, validation_of
 from harness.validation.whole_networks import (
     MeasuredProcesses,
     ProcessPlan,
@@ -100,7 +99,10 @@ def validate(
     note_refused(by_device, note)
     results = _compared(left, references, measured, table, observe)
     oracle = _report_oracle(table, left, [process.truths for process in measured.processes if process.truths])
-    found = _summary(table, results, measured.processes[0].fingerprint, oracle)
+    fingerprint = measured.processes[0].fingerprint
+    facts = sorted({*fingerprint, *table.fingerprint})
+    changes = tuple(name for name in facts if fingerprint.get(name) != table.fingerprint.get(name))
+    found = validation_of(table, results, fingerprint_changes=changes, oracle=oracle, method=table.method)
     noises = [process.noise for process in measured.processes]
     machine = judge_processes(noises, table.clock, found.floor, table.reference_s)
     found = replace(found, refused_networks=refused, machine=machine)
@@ -173,35 +175,6 @@ def _report_oracle(
         for case in cases
     ]
     return report_truth(table.overhead, next(iter(processes[0].values())), compared)
-
-
-def _summary(
-    table: Lut,
-    results: Sequence[NetworkValidation],
-    fingerprint: Mapping[str, str],
-    oracle: OracleReport | None,
-) -> Validation:
-    errors = [abs(result.error) for result in results]
-    floors = [result.repeatability for result in results if result.repeatability is not None]
-    return Validation(
-        device=table.device,
-        lut=table.name,
-        clock=table.clock,
-        networks=tuple(results),
-        mape=sum(errors) / len(errors),
-        within_5=sum(error <= 0.05 for error in errors) / len(errors),
-        within_10=sum(error <= 0.10 for error in errors) / len(errors),
-        interval_coverage=sum(result.within_interval for result in results) / len(results),
-        floor=statistics.median(floors) if floors else None,
-        mape_beyond_floor=sum(result.error_beyond_floor for result in results) / len(results),
-        fingerprint_changes=tuple(
-            name
-            for name in sorted({*fingerprint, *table.fingerprint})
-            if fingerprint.get(name) != table.fingerprint.get(name)
-        ),
-        oracle=oracle,
-        method=table.method,
-    )
 
 
 def _uncovered(network: Network, estimated: NetworkEstimate, table: str) -> RefusedNetwork:

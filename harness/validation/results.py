@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.measure.noise.machine_noise import MachineNoise
 from harness.network.network_list import RefusedNetwork
@@ -15,6 +17,8 @@ from harness.validation.stopping_rule import Stop
 
 if TYPE_CHECKING:
     import pandas
+
+    from harness.lut.table import Lut
 
 MOST_FLOOR = 0.10
 """Where latencies differ more between processes, no validation can say whether estimates are within 10 %."""
@@ -74,7 +78,7 @@ class Validation:
     interval_coverage: float
     floor: float | None
     mape_beyond_floor: float
-    fingerprint_changes: tuple[str, ...]
+    fingerprint_changes: tuple[str, ...] = ()
     oracle: OracleReport | None = None
     refused_networks: tuple[RefusedNetwork, ...] = ()
     method: str = ""
@@ -98,3 +102,22 @@ class Validation:
         """Whether latencies repeat well enough to say if estimates are within MOST_FLOOR."""
         resolution = None if self.machine is None else self.machine.resolution
         return resolution is None or resolution <= MOST_FLOOR
+
+
+def validation_of(table: Lut, networks: Sequence[NetworkValidation], **facts: Any) -> Validation:
+    """Return the validation of a table by some networks, at least one, with further facts by their names."""
+    errors = [abs(one.error) for one in networks]
+    floors = [one.repeatability for one in networks if one.repeatability is not None]
+    return Validation(
+        device=table.device,
+        lut=table.name,
+        clock=table.clock,
+        networks=tuple(networks),
+        mape=statistics.fmean(errors),
+        within_5=statistics.fmean(error <= 0.05 for error in errors),
+        within_10=statistics.fmean(error <= 0.10 for error in errors),
+        interval_coverage=statistics.fmean(one.within_interval for one in networks),
+        floor=statistics.median(floors) if floors else None,
+        mape_beyond_floor=statistics.fmean(one.error_beyond_floor for one in networks),
+        **facts,
+    )

@@ -127,7 +127,8 @@ def measure_processes(
     fewest = min(most, FEWEST_PROCESSES)
     with Journal(workspace.journal) as journal:
         for number in range(most):
-            plan = _without(wanted.plan if number == 0 else _networks_only(wanted.plan), {*refused, *stops})
+            chosen = set(wanted.plan.probes) if number == 0 else _wholes(wanted.plan)
+            plan = _only(wanted.plan, chosen - {*refused, *stops})
             if not _wholes(plan):
                 break
             watched = _in_process(observe, number, max(fewest, number + 1), plan)
@@ -143,7 +144,7 @@ def measure_processes(
                     break
                 asks = number == 0 if table.clock == "device" else wanted.layers
                 process, refusals = _measure_process(run, plan, wanted.policy, number)
-                truths = _ask_oracle(session, _without(plan, refusals), observe) if asks else {}
+                truths = _ask_oracle(session, _only(plan, set(plan.probes) - refusals.keys()), observe) if asks else {}
                 found.append(replace(process, truths=truths))
                 refused |= refusals
                 stops |= _stops(wanted.rules, _wholes(plan) - refused.keys(), found, table.clock)
@@ -204,18 +205,10 @@ def whole_latency(processes: Sequence[ProcessSamples], probe: str, clock: str) -
     return WholeLatency(centre_s, halfwidth_s, wall_s, processes_s, between_processes(processes_s))
 
 
-def _networks_only(plan: ProbePlan) -> ProbePlan:
-    wholes = _wholes(plan)
-    batches = [replace(batch, loads=tuple(load for load in batch.loads if load in wholes)) for batch in plan.batches]
-    kept = {name: probe for name, probe in plan.probes.items() if name in wholes or name == plan.reference}
-    return replace(plan, probes=kept, batches=tuple(batch for batch in batches if batch.loads))
-
-
-def _without(plan: ProbePlan, refused: Collection[str]) -> ProbePlan:
-    if not refused:
-        return plan
-    batches = [replace(one, loads=tuple(load for load in one.loads if load not in refused)) for one in plan.batches]
-    kept = {name: probe for name, probe in plan.probes.items() if name not in refused}
+def _only(plan: ProbePlan, chosen: Collection[str]) -> ProbePlan:
+    """Return the plan with these probes and the reference alone."""
+    batches = [replace(one, loads=tuple(load for load in one.loads if load in chosen)) for one in plan.batches]
+    kept = {name: probe for name, probe in plan.probes.items() if name in chosen or name == plan.reference}
     return replace(plan, probes=kept, batches=tuple(batch for batch in batches if batch.loads))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from harness.cli.terminal.layer_table import LayerRow, LayerView, show_layers
+from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers
 
 ROWS = [
-    LayerRow("short", "Relu", 1e-6, 1e-8, None, "k1", "map", 0.1, "measured"),
-    LayerRow("long", "Conv", 9e-6, 1e-8, None, "k2", "map", 0.9, "measured"),
-    LayerRow("new", "GRU", None, None, None, "k3", "map", None, "unknown"),
+    ShownLayer("short", "Relu", 1e-6, 1e-8, None, "k1", "map", 0.1, "measured"),
+    ShownLayer("long", "Conv", 9e-6, 1e-8, None, "k2", "map", 0.9, "measured"),
+    ShownLayer("new", "GRU", None, None, None, "k3", "map", None, "unknown"),
 ]
 
 

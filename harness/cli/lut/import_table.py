@@ -24,23 +24,19 @@ class RowSample:
     """Which rows become entries."""
 
     sample: Annotated[
-        int | None,
-        typer.Option("--sample", metavar="N", min=1, help="Take N random rows of operators; by default all rows."),
+        int | None, typer.Option(metavar="N", min=1, help="Take N random rows of operators; by default all rows.")
     ] = None
     held_out: Annotated[
-        int,
-        typer.Option(
-            "--held-out", metavar="N", min=0, help="Predict N other rows from the sample, and print the errors."
-        ),
+        int, typer.Option(metavar="N", min=0, help="Predict N other rows from the sample, and print the errors.")
     ] = 0
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the sample.")] = 0
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the sample.")] = 0
 
 
 @spread
 def import_table(
     file: Annotated[Path, typer.Argument(metavar="FILE.csv", help="Latencies that another tool measured.")],
     mapping: Annotated[
-        Path, typer.Option("--mapping", metavar="FILE.toml", help="What the columns mean; docs/import.md describes it.")
+        Path, typer.Option(metavar="FILE.toml", help="What the columns mean; docs/import.md describes it.")
     ],
     skip_invalid: Annotated[
         bool, typer.Option("--skip-invalid", help="Leave out rows that cannot be used, and count them.")
@@ -109,11 +105,7 @@ def _show(found: TableImport, dry_run: bool) -> None:
     table, counts = found.table, found.counts
     where = "nothing written" if dry_run else printable(str(table.path))
     print(f"{where}  {len(table.entries)} entries from {counts.read} rows  method {table.method}")
-    left = {
-        "not measured": counts.not_measured,
-        "in no section": counts.unselected,
-        "invalid": counts.invalid_count,
-    }
+    left = {"not measured": counts.not_measured, "in no section": counts.unselected, "invalid": counts.invalid_count}
     if any(left.values()):
         print("rows left out: " + ", ".join(f"{count} {name}" for name, count in left.items() if count))
     for line, reason in sorted(counts.invalid):

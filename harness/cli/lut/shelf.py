@@ -17,16 +17,7 @@ if TYPE_CHECKING:
 
 _SHOWN_FILES = 3
 
-OneDevice = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        "-d",
-        metavar="NAME",
-        help="Tables of this device only.",
-        autocompletion=arguments.complete_device,
-    ),
-]
+OneDevice = Annotated[str | None, arguments.device_option("Tables of this device only.")]
 
 
 def list_tables(
@@ -53,8 +44,7 @@ def list_tables(
 
 def prune(
     keep: Annotated[
-        int,
-        typer.Option("--keep", metavar="N", min=1, help="Number of tables to keep of each device, method and variant."),
+        int, typer.Option(metavar="N", min=1, help="Number of tables to keep of each device, method and variant.")
     ],
     device: OneDevice = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed; remove nothing.")] = False,

@@ -13,7 +13,7 @@ from harness.cli.options import arguments
 from harness.cli.options.invocation import command_line
 from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import result_file
-from harness.cli.terminal.layer_table import LayerRow, LayerView, show_layers, work_fields
+from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers, work_fields
 from harness.cli.terminal.output import note, percent, print_json, print_table
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.errors import LutNotFound
@@ -38,15 +38,13 @@ TableFolder = Annotated[
 def build(
     device: arguments.DeviceName = None,
     method: Annotated[
-        LatencyMethod, typer.Option("--method", help="Estimator of layer latencies; docs/method.md explains them.")
+        LatencyMethod, typer.Option(help="Estimator of layer latencies; docs/method.md explains them.")
     ] = DEFAULT_METHOD,
     batch: Annotated[
-        int | None,
-        typer.Option("--batch", metavar="N", min=1, max=65536, help="Use the campaigns of `profile --batch N`."),
+        int | None, typer.Option(metavar="N", min=1, max=65536, help="Use the campaigns of `profile --batch N`.")
     ] = None,
     threads: Annotated[
-        int | None,
-        typer.Option("--threads", metavar="N", min=1, max=1024, help="Use the campaigns of `profile --threads N`."),
+        int | None, typer.Option(metavar="N", min=1, max=1024, help="Use the campaigns of `profile --threads N`.")
     ] = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
@@ -130,13 +128,13 @@ def show(
     print(f"{len(rows)} entries, {unresolved} below resolution: too short to distinguish from noise")
 
 
-def _row(entry: Entry, work: LayerWork | None, view: LayerView) -> LayerRow:
+def _row(entry: Entry, work: LayerWork | None, view: LayerView) -> ShownLayer:
     """Return the row of an entry; estimators that disagree are named in a wide view."""
     note = "" if entry.resolved else "below resolution"
     if entry.flags and entry.resolved:
         note = entry.flags if view.wide else "disputed"
     place = (entry.key, entry.context)
-    return LayerRow("", entry.op, entry.latency_s, entry.stderr_s, work, *place, samples=entry.samples, note=note)
+    return ShownLayer("", entry.op, entry.latency_s, entry.stderr_s, work, *place, samples=entry.samples, note=note)
 
 
 def diff(

@@ -28,7 +28,7 @@ def history(
     devices: arguments.DeviceNames = None,
     html: arguments.HtmlFile = None,
     nights: Annotated[
-        int, typer.Option("--nights", metavar="N", min=2, max=1000, help="Show at most the last N nights.")
+        int, typer.Option(metavar="N", min=2, max=1000, help="Show at most the last N nights.")
     ] = _MOST_NIGHTS,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
@@ -103,8 +103,7 @@ def accept(
 
 def try_slower(
     slow: Annotated[
-        list[str],
-        typer.Option("--slow", metavar="NAME:FACTOR", help="Layer or network and its factor; may be repeated."),
+        list[str], typer.Option(metavar="NAME:FACTOR", help="Layer or network and its factor; may be repeated.")
     ],
     device: arguments.DeviceName = None,
     directory: arguments.WorkspaceFolder = None,

@@ -17,7 +17,7 @@ from harness.cli.nightly.changes import write_nights
 from harness.cli.nightly.night_output import show_forecast, show_night, show_status
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import spread
-from harness.cli.options.result_files import check_results, result_file
+from harness.cli.options.result_files import check_results, file_option
 from harness.cli.terminal.output import note, print_error, print_json
 from harness.cli.terminal.progress import LINE_EVERY_S, show_lines, stop_on_interrupt
 from harness.errors import ConfigurationError, HarnessError, Interrupted, UsageError, reason_of
@@ -50,15 +50,9 @@ def run(
     plan: PlanPath = None,
     night: Night = None,
     engine: Engine = None,
-    markdown: Annotated[
-        Path | None,
-        typer.Option("--markdown", metavar="FILE", help="Also write the report to this file.", callback=result_file),
-    ] = None,
+    markdown: Annotated[Path | None, file_option("--markdown", help="Also write the report to this file.")] = None,
     junit: Annotated[
-        Path | None,
-        typer.Option(
-            "--junit", metavar="FILE", help="Also write the report to this file as JUnit XML.", callback=result_file
-        ),
+        Path | None, file_option("--junit", help="Also write the report to this file as JUnit XML.")
     ] = None,
     html: arguments.HtmlFile = None,
     dry_run: Annotated[
@@ -169,10 +163,7 @@ class StartOptions:
 
     at: Annotated[str, typer.Option("--time", metavar="HH:MM", help="Local time of day.")] = NIGHT_STARTS_AT
     randomised_delay: Annotated[
-        str,
-        typer.Option(
-            "--randomised-delay", metavar="TIME", help="Maximum random delay, so that labs do not start at once."
-        ),
+        str, typer.Option(metavar="TIME", help="Maximum random delay, so that labs do not start at once.")
     ] = NIGHT_DELAY
 
     def parse(self) -> tuple[time, float]:
@@ -196,9 +187,9 @@ class InstallOptions:
     systemd: Annotated[bool, typer.Option("--systemd", help="Write a systemd service and timer (default).")] = False
     cron: Annotated[bool, typer.Option("--cron", help="Print a crontab line instead.")] = False
     user: Annotated[bool, typer.Option("--user", help="Write to the user's unit folder (default).")] = False
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Write units for the system manager to DIR.")
-    ] = None
+    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Write units for the system manager to DIR.")] = (
+        None
+    )
     only_print: Annotated[bool, typer.Option("--print", help="Print the units; write nothing.")] = False
     enable: Annotated[bool, typer.Option("--enable", help="Also enable the user's timer.")] = False
 

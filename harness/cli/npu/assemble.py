@@ -8,21 +8,15 @@ from typing import Annotated
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.options.result_files import result_file
+from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import note, print_json, write_result
 from harness.errors import UsageError
 
 
 def assemble_command(
     listing: Annotated[Path, typer.Argument(metavar="LISTING", help="The output of `npu disassemble`, edited.")],
-    base: Annotated[
-        Path,
-        typer.Option("--base", metavar="PROGRAM", help="The program file that the listing came from."),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the program to this file.", callback=result_file),
-    ],
+    base: Annotated[Path, typer.Option(metavar="PROGRAM", help="The program file that the listing came from.")],
+    output: Annotated[Path, file_option("--output", "-o", help="Write the program to this file.")],
     json: arguments.Json = False,
 ) -> None:
     """Assemble an edited listing to a program file.

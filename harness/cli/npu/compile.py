@@ -10,7 +10,7 @@ import typer
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import spread
-from harness.cli.options.result_files import result_file
+from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import note, print_json, print_report, write_result
 from harness.npu.npu_options import MachineChoice, Options
 
@@ -20,17 +20,11 @@ from harness.npu.npu_options import MachineChoice, Options
 def compile_command(
     model: arguments.Model,
     machine: MachineChoice,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the program to this file.", callback=result_file),
-    ] = None,
+    output: Annotated[Path | None, file_option("--output", "-o", help="Write the program to this file.")] = None,
     image: Annotated[
         Path | None,
-        typer.Option(
-            "--image",
-            metavar="FILE.bin",
-            help="Write the constants of the network's file, as they lie in DDR.",
-            callback=result_file,
+        file_option(
+            "--image", metavar="FILE.bin", help="Write the constants of the network's file, as they lie in DDR."
         ),
     ] = None,
     explain: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.options.result_files import result_file
+from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import note, print_json, print_report, write_result
 from harness.npu.npu_options import DEFAULT_PRESET, MachineChoice
 from harness.text import printable
@@ -21,18 +21,12 @@ def fit_command(
     preset: Annotated[
         str,
         typer.Option(
-            "--preset",
             metavar="NAME",
-            help="Built-in machine whose values stand for what the samples do not identify.",
+            help="Built-in machine that supplies what the samples do not identify.",
             autocompletion=arguments.complete_preset,
         ),
     ] = DEFAULT_PRESET,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Write the machine to this TOML file.", callback=result_file
-        ),
-    ] = None,
+    output: Annotated[Path | None, file_option("--output", "-o", help="Write the machine to this TOML file.")] = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:

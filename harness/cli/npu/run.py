@@ -13,7 +13,7 @@ from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_line
 from harness.cli.options.option_groups import spread
-from harness.cli.options.result_files import writable_page
+from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
 from harness.errors import UsageError
 from harness.npu.npu_options import MachineChoice, Options, RowSort, RunOptions
@@ -29,20 +29,18 @@ def _use_pipeline(given: str | None) -> None:
 class CoreGroupOptions:
     """Options of `harness npu pipeline`, which this command refuses."""
 
-    groups: Annotated[str | None, typer.Option("--groups", hidden=True, callback=_use_pipeline)] = None
-    cores: Annotated[str | None, typer.Option("--cores", hidden=True, callback=_use_pipeline)] = None
+    groups: Annotated[str | None, typer.Option(hidden=True, callback=_use_pipeline)] = None
+    cores: Annotated[str | None, typer.Option(hidden=True, callback=_use_pipeline)] = None
 
 
 @dataclass(frozen=True)
 class RowOptions:
     """Which layers the table shows, in which order."""
 
-    sort: Annotated[
-        RowSort, typer.Option("--sort", help="Order of the layers: as they run, by name, or the largest first.")
-    ] = "order"
-    top: Annotated[
-        int, typer.Option("--top", metavar="N", min=0, help="Show the first N layers only; 0 shows all.")
-    ] = 0
+    sort: Annotated[RowSort, typer.Option(help="Order of the layers: as they run, by name, or the largest first.")] = (
+        "order"
+    )
+    top: Annotated[int, typer.Option(metavar="N", min=0, help="Show the first N layers only; 0 shows all.")] = 0
 
 
 @spread
@@ -52,15 +50,7 @@ def run_command(
     machine: MachineChoice,
     wanted: RunOptions,
     csv: arguments.CsvFile = None,
-    roofline: Annotated[
-        Path | None,
-        typer.Option(
-            "--roofline",
-            metavar="FILE.html",
-            help="Write a roofline plot of the layers.",
-            callback=writable_page,
-        ),
-    ] = None,
+    roofline: Annotated[Path | None, page_option("--roofline", "Write a roofline plot of the layers.")] = None,
     html: arguments.HtmlFile = None,
     *,
     compiler: Options,

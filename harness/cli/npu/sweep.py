@@ -11,7 +11,7 @@ import typer
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import Only, spread
-from harness.cli.options.result_files import writable_page
+from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
 from harness.cli.terminal.progress import show_count
 from harness.npu.npu_options import Options, RunOptions
@@ -33,15 +33,13 @@ class GridOptions:
     preset: Annotated[
         list[str] | None,
         typer.Option(
-            "--preset",
             metavar="NAME",
             help="Built-in machine (default edge); may be repeated for a grid.",
             autocompletion=arguments.complete_preset,
         ),
     ] = None
     machine: Annotated[
-        list[Path] | None,
-        typer.Option("--machine", metavar="FILE", help="TOML file of your own machine; may be repeated."),
+        list[Path] | None, typer.Option(metavar="FILE", help="TOML file of your own machine; may be repeated.")
     ] = None
 
 
@@ -52,19 +50,14 @@ def sweep_command(
     wanted: GridOptions,
     cost: Annotated[
         Literal["area", "energy"],
-        typer.Option("--cost", help="What the Pareto front weighs against the time: area, or energy of a run."),
+        typer.Option(help="What the Pareto front weighs against the time: area, or energy of a run."),
     ] = "area",
     csv: arguments.CsvFile = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE.html", help="Write a plot to this page.", callback=writable_page),
-    ] = None,
+    plot: Annotated[Path | None, page_option("--plot", "Write a plot to this page.")] = None,
     *,
     compiler: Options,
     limits: Annotated[RunOptions, Only(("cycle_budget",))],
-    jobs: Annotated[
-        int, typer.Option("--jobs", metavar="N", min=1, max=64, help="Number of processes that try machines.")
-    ] = 1,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Number of processes that try machines.")] = 1,
     dim: arguments.Dims = None,
     json: arguments.Json = False,
 ) -> None:

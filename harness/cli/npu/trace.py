@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import Only, spread
-from harness.cli.options.result_files import result_file
+from harness.cli.options.result_files import file_option
 from harness.cli.terminal.output import note, print_json, write_result
 from harness.npu.npu_options import MachineChoice, Options, RunOptions
 
@@ -19,9 +17,7 @@ from harness.npu.npu_options import MachineChoice, Options, RunOptions
 @limited()
 def trace_command(
     model: arguments.ModelOrProgram,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Write the trace to this file.", callback=result_file)
-    ],
+    output: Annotated[Path, file_option("--output", "-o", help="Write the trace to this file.")],
     machine: MachineChoice,
     limits: Annotated[RunOptions, Only(("cycle_budget",))],
     compiler: Options,

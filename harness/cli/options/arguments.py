@@ -6,14 +6,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.options.result_files import result_file, writable_page
+from harness.cli.options.result_files import file_option, page_option
 from harness.errors import UsageError
 from harness.settings import DEFAULT_DEVICE
 from harness.text import duration_s
+
+if TYPE_CHECKING:
+    from harness.device.overrides import Variant
 
 
 def complete_device(incomplete: str) -> list[str]:
@@ -65,6 +68,16 @@ def complete_preset(incomplete: str) -> list[str]:
     return [name for name in preset_names() if name.startswith(incomplete)]
 
 
+def device_option(help: str, metavar: str = "NAME") -> Any:
+    """Return the option --device."""
+    return typer.Option("--device", "-d", metavar=metavar, help=help, autocompletion=complete_device)
+
+
+def models_argument(metavar: str, default: str = "") -> Any:
+    """Return the argument of networks; `default` says which ones are used if it may be omitted."""
+    return typer.Argument(metavar=metavar, help=f"{MODELS_HELP}{default}", autocompletion=complete_model)
+
+
 _DEFAULT = f"(default {DEFAULT_DEVICE}, or that of harness.toml)"
 MODELS_HELP = "ONNX files, or builtin:NAME (builtin:resnet50, builtin:mobilenetv2, …)."
 
@@ -84,45 +97,11 @@ ModelOrProgram = Annotated[
         autocompletion=complete_model,
     ),
 ]
-HtmlFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--html", metavar="FILE.html", help="Write the result as a page to this file.", callback=writable_page
-    ),
-]
-CsvFile = Annotated[
-    Path | None,
-    typer.Option("--csv", metavar="FILE", help="Write the rows to this CSV file.", callback=result_file),
-]
-OptionalModels = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[MODEL.onnx …]",
-        help=MODELS_HELP + " Default: layers of builtin:common.",
-        autocompletion=complete_model,
-    ),
-]
-Models = Annotated[list[str], typer.Argument(metavar="MODEL.onnx …", help=MODELS_HELP, autocompletion=complete_model)]
-DeviceName = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        "-d",
-        metavar="NAME",
-        help=f"Name of the device; `harness devices list` lists them {_DEFAULT}.",
-        autocompletion=complete_device,
-    ),
-]
-DeviceNames = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        "-d",
-        metavar="NAME[,NAME…]",
-        help=f"Names of devices {_DEFAULT}.",
-        autocompletion=complete_device,
-    ),
-]
+HtmlFile = Annotated[Path | None, page_option("--html", "Write the result as a page to this file.")]
+CsvFile = Annotated[Path | None, file_option("--csv", help="Write the rows to this CSV file.")]
+Models = Annotated[list[str], models_argument("MODEL.onnx …")]
+DeviceName = Annotated[str | None, device_option(f"Name of the device; `harness devices list` lists them {_DEFAULT}.")]
+DeviceNames = Annotated[str | None, device_option(f"Names of devices {_DEFAULT}.", "NAME[,NAME…]")]
 Groups = Annotated[
     list[str] | None,
     typer.Option("--group", metavar="GROUP", help="All devices of this group in devices.toml; may be repeated."),
@@ -130,16 +109,7 @@ Groups = Annotated[
 Everything = Annotated[
     bool, typer.Option("--all", help="All devices in devices.toml, or the built-in devices if it lists none.")
 ]
-OptionalDevice = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        "-d",
-        metavar="NAME",
-        help=f"Device whose newest table is used {_DEFAULT}.",
-        autocompletion=complete_device,
-    ),
-]
+OptionalDevice = Annotated[str | None, device_option(f"Device whose newest table is used {_DEFAULT}.")]
 LutFolder = Annotated[
     Path | None,
     typer.Option(
@@ -213,6 +183,13 @@ class Reading:
     def dims(self) -> dict[str, int]:
         """The values of symbolic dimensions; raises UsageError."""
         return parse_dims(self.dim)
+
+    @property
+    def variant(self) -> Variant:
+        """The batch and the threads, which select a table."""
+        from harness.device.overrides import Variant
+
+        return Variant(self.batch, self.threads)
 
 
 Budget = Annotated[

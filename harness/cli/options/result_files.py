@@ -34,6 +34,16 @@ def writable_page(context: typer.Context, option: typer.CallbackParam, path: Pat
     return result_file(context, option, path)
 
 
+def file_option(*flags: str, help: str, metavar: str = "FILE") -> Any:
+    """Return the option of a file that the command writes."""
+    return typer.Option(*flags, metavar=metavar, help=help, callback=result_file)
+
+
+def page_option(flag: str, help: str) -> Any:
+    """Return the option of an HTML page that the command writes."""
+    return typer.Option(flag, metavar="FILE.html", help=help, callback=writable_page)
+
+
 class ResultCommand(TyperCommand):
     """A command that is refused if a result would replace one of its inputs, or another result."""
 

@@ -27,9 +27,8 @@ class LayerView:
     sort: Annotated[
         SortName | None,
         typer.Option(
-            "--sort",
             help="Order of the layers: as in the network or table, by name, or the largest first; error is the"
-            " uncertainty.",
+            " uncertainty."
         ),
     ] = None
     top: Annotated[
@@ -48,7 +47,7 @@ class LayerView:
 
 
 @dataclass(frozen=True)
-class LayerRow:
+class ShownLayer:
     """One layer of a table; latency and error are None if nothing is known of it, `work` if its key is unknown.
 
     `samples` and `share` are None where the table has no such column.
@@ -72,7 +71,7 @@ class _Column:
     """A head, the cell of a row, and whether `--wide` alone shows the column."""
 
     head: str
-    cell: Callable[[LayerRow], str]
+    cell: Callable[[ShownLayer], str]
     wide: bool = False
     left: bool = False
 
@@ -93,7 +92,7 @@ _COLUMNS = (
     _Column("note", lambda row: row.note),
 )
 
-_ORDERS: Mapping[SortName, Callable[[LayerRow], Any]] = {
+_ORDERS: Mapping[SortName, Callable[[ShownLayer], Any]] = {
     "order": lambda _: 0,
     "latency": lambda row: -math.inf if row.latency_s is None else -row.latency_s,
     "error": lambda row: -math.inf if row.stderr_s is None else -row.stderr_s,
@@ -104,7 +103,7 @@ _ORDERS: Mapping[SortName, Callable[[LayerRow], Any]] = {
 }
 
 
-def show_layers(rows: Sequence[LayerRow], view: LayerView, *, sort: SortName, top: int = 0, last: str = "") -> None:
+def show_layers(rows: Sequence[ShownLayer], view: LayerView, *, sort: SortName, top: int = 0, last: str = "") -> None:
     """Print layers as `view` asks, by default in the order `sort` and the first `top`, 0 for all.
 
     A view of some layers without an order has the longest first. Layers of unknown latency come before them.
@@ -126,7 +125,7 @@ def show_layers(rows: Sequence[LayerRow], view: LayerView, *, sort: SortName, to
         print(f"and {_summary(ordered[len(shown) :])}{last}")
 
 
-def _summary(rows: Sequence[LayerRow]) -> str:
+def _summary(rows: Sequence[ShownLayer]) -> str:
     """Return how many layers are not shown and their sum, and how many of them have no latency."""
     known_s = [row.latency_s for row in rows if row.latency_s is not None]
     unknown = len(rows) - len(known_s)

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 from harness.network.fusion.fusion_rules import MOVED_TRANSPOSES, FusionRule, of_any_kind, parse_pattern, pattern_of
 from harness.network.network import Network
-from harness.network.zoo.network_parts import Parts
+from harness.network.zoo.network_parts import NetworkParts
 
 _PAD = "Pad(x0);"
 _EDGE = 6
@@ -127,7 +127,7 @@ def _examples(network: Network) -> list[frozenset[int]]:
 @functools.cache
 def fusion_examples() -> Network:
     """Return the network of examples; its weights have types and no values."""
-    parts = Parts()
+    parts = NetworkParts()
     for number, (channels, groups) in enumerate(_CONVOLUTIONS):
         source, other = _map(parts, f"{number}", channels), _map(parts, f"{number}.other", channels)
         for at, behind in enumerate(_BEHIND):
@@ -147,7 +147,7 @@ def fusion_examples() -> Network:
     return parts.network("examples of fusion")
 
 
-def _map(parts: Parts, name: str, channels: int) -> str:
+def _map(parts: NetworkParts, name: str, channels: int) -> str:
     """Add a convolution with an activation, which no operator behind it is fused into."""
     source = parts.input(f"{name}.input", (1, _SOURCE_CHANNELS, _EDGE, _EDGE))
     weight = parts.weight(f"{name}.source.weight", (channels, _SOURCE_CHANNELS, 1, 1))
@@ -155,7 +155,7 @@ def _map(parts: Parts, name: str, channels: int) -> str:
 
 
 def _convolved(
-    parts: Parts,
+    parts: NetworkParts,
     name: str,
     maps: tuple[str, str],
     kind: tuple[int, int],
@@ -175,7 +175,7 @@ def _convolved(
     _read(parts, name, result, channels)
 
 
-def _behind(parts: Parts, name: str, tensor: str, kind: str, channels: int, residual: str = "") -> str:
+def _behind(parts: NetworkParts, name: str, tensor: str, kind: str, channels: int, residual: str = "") -> str:
     """Add an operator, or those of which it consists, and return its result."""
     if kind in ("scale", "shift"):
         value = parts.weight(f"{name}.value", (channels, 1, 1))
@@ -189,14 +189,14 @@ def _behind(parts: Parts, name: str, tensor: str, kind: str, channels: int, resi
     return parts.activation(kind, name, [tensor])
 
 
-def _read(parts: Parts, name: str, tensor: str, channels: int) -> None:
+def _read(parts: NetworkParts, name: str, tensor: str, channels: int) -> None:
     """Add a convolution that reads a result, and whose own is a result of the network."""
     weight = parts.weight(f"{name}.reader.weight", (_SOURCE_CHANNELS, channels, 1, 1))
     result = parts.node("Conv", f"{name}.reader", [tensor, weight])
     parts.outputs.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, (1, _SOURCE_CHANNELS, _EDGE, _EDGE)))
 
 
-def _transposed(parts: Parts) -> None:
+def _transposed(parts: NetworkParts) -> None:
     """Add what exports with channels last have between two convolutions."""
     channels = _CONVOLUTIONS[0][0]
     tensor = _map(parts, "transposed", channels)
@@ -206,7 +206,7 @@ def _transposed(parts: Parts) -> None:
     _read(parts, "transposed", tensor, channels)
 
 
-def _product(parts: Parts, name: str, around: Sequence[str]) -> None:
+def _product(parts: NetworkParts, name: str, around: Sequence[str]) -> None:
     """Add operators around a matrix product, between an element-wise operator and another product."""
     rows, depth = _ROWS, _DEPTH
     shape: tuple[int, ...] = {"Transpose": (1, depth, rows), "Gemm": (rows, depth)}.get(around[0], (1, rows, depth))
@@ -229,7 +229,7 @@ def _product(parts: Parts, name: str, around: Sequence[str]) -> None:
     parts.outputs.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, (*shape[:-1], _SOURCE_CHANNELS)))
 
 
-def _on_rows(parts: Parts, label: str, tensor: str, kind: str) -> str:
+def _on_rows(parts: NetworkParts, label: str, tensor: str, kind: str) -> str:
     """Add an operator on rows of a matrix, which keeps its shape, and return its result."""
     depth, other = _DEPTH, label.replace(":", ".other")
     if kind in ("MatMul", "Gemm"):
@@ -248,6 +248,6 @@ def _on_rows(parts: Parts, label: str, tensor: str, kind: str) -> str:
     return _behind(parts, label, tensor, kind, depth)
 
 
-def _absolute(parts: Parts, name: str, shape: Sequence[int]) -> str:
+def _absolute(parts: NetworkParts, name: str, shape: Sequence[int]) -> str:
     """Add an element-wise operator on an input, which nothing is fused with."""
     return parts.node("Abs", name, [parts.input(f"{name}.input", shape)])

@@ -24,7 +24,7 @@ _GATES: Mapping[str, tuple[str, Mapping[str, float]]] = {
 
 
 @dataclass
-class Parts:
+class NetworkParts:
     """The parts of a graph under construction; each name starts with the index of its configuration."""
 
     nodes: list[NodeProto] = field(default_factory=list)

@@ -115,10 +115,6 @@ def samples_of(table: Lut) -> LayerSamples:
     return _columns(chosen)
 
 
-def _features(entry: Entry) -> LayerFeatures | None:
-    return describe(entry.signature, entry.context, warm=entry.visit == _WARM)
-
-
 def _columns(chosen: Sequence[tuple[Entry, LayerFeatures]]) -> LayerSamples:
     entries = [entry for entry, _ in chosen]
     arrays = layer_arrays([layer for _, layer in chosen])

@@ -35,7 +35,7 @@ class SweepMachine:
 
 
 @dataclass(frozen=True)
-class Grid:
+class MachineGrid:
     """Base machines, the parameters that change, and their product: machine by machine, the last parameter fastest."""
 
     machines: tuple[Machine, ...]
@@ -67,7 +67,7 @@ class Grid:
             raise UsageError(f"--plot would have {count} lines, more than {MOST_LINES}", next_step=step)
 
 
-def read_grid(presets: Sequence[str], files: Sequence[Path], settings: Sequence[str]) -> Grid:
+def read_grid(presets: Sequence[str], files: Sequence[Path], settings: Sequence[str]) -> MachineGrid:
     """Return all machines of a sweep, checked before the network is compiled for any of them.
 
     Raises UsageError for a single machine and for more than `MOST_POINTS`, InputError for a value that is not allowed.
@@ -88,7 +88,7 @@ def read_grid(presets: Sequence[str], files: Sequence[Path], settings: Sequence[
             for base in machines
             for values in itertools.product(*(axis.values for axis in axes))
         )
-    return Grid(tuple(machines), axes, candidates)
+    return MachineGrid(tuple(machines), axes, candidates)
 
 
 def _read_machines(presets: Sequence[str], files: Sequence[Path]) -> list[Machine]:

@@ -19,7 +19,7 @@ from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import Options
 from harness.npu.run.core_run import run_rows
 from harness.npu.sweep.axis import SweepAxis
-from harness.npu.sweep.grid import Grid, SweepMachine, in_one_line
+from harness.npu.sweep.grid import MachineGrid, SweepMachine, in_one_line
 from harness.npu.sweep.machine_parameters import ParameterValue
 from harness.parallel import results
 
@@ -98,7 +98,7 @@ class Sweep:
 
 def run_sweep(
     load: Callable[[], NetworkModel],
-    grid: Grid,
+    grid: MachineGrid,
     options: Options,
     cycle_budget: int | None,
     progress: Callable[[int, int], None],
