@@ -171,7 +171,11 @@ def axis_reader(layer: HardwareLayer, place: int, axis: int, target: int) -> Cal
         if high <= low:
             return EMPTY
         if windowed:
-            low, high = min(max(0, low * stride - pad), size), max(0, min(size, (high - 1) * stride + reach))
+            low, high = low * stride - pad, (high - 1) * stride + reach
+            if low < 0:
+                low = 0
+            if high > size:
+                high = size
             if high <= low:
                 return EMPTY
         if step > 0:

@@ -19,6 +19,7 @@ from networks_on_npu import (
 from random_networks import machines_for, random_networks
 from small_models import node, values
 
+from benchmarks import topologies
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options, ResidencyChoice
 from device_agents.emulated_npu.compiler.stages import compile_model
@@ -47,7 +48,7 @@ def _check_cover(compiled: Compiled) -> None:
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_every_layer_is_in_one_chain_and_the_best_choice_is_taken(data: st.DataObject) -> None:
-    """Chains divide the layers, and the way of each is predicted to be fastest; one that overlaps units, within 1 %."""
+    """Chains divide the layers, and the way of each costs least; one that overlaps units, within 1 %."""
     network = data.draw(random_networks())
     try:
         compiled = compile_model(network.model, data.draw(machines_for(network)))
@@ -55,8 +56,8 @@ def test_every_layer_is_in_one_chain_and_the_best_choice_is_taken(data: st.DataO
         return
     _check_cover(compiled)
     for decision in compiled.decisions:
-        fastest_ps = min((other.predicted_ps for other in decision.others), default=decision.chosen.predicted_ps)
-        assert decision.chosen.predicted_ps <= fastest_ps * (1.01 if compiled.machine.vfu_queue_depth else 1)
+        least_ps = min((other.cost_ps for other in decision.others), default=decision.chosen.cost_ps)
+        assert decision.chosen.cost_ps <= least_ps * (1.01 if compiled.machine.vfu_queue_depth else 1)
     for plan in compiled.plans:
         assert plan.nb_bytes + plan.halo_bytes <= compiled.machine.nb_bytes
         assert plan.sb_bytes <= compiled.machine.sb_bytes
@@ -131,6 +132,16 @@ def test_predictions_are_near_what_the_program_takes(name: str) -> None:
     _check_cover(compiled)
     predicted_ps = sum(decision.chosen.predicted_ps for decision in compiled.decisions)
     assert abs(predicted_ps / simulate_program(compiled.program, edge).makespan_ps - 1) < 0.2
+
+
+def test_the_automatic_choice_is_hardly_slower_than_one_that_keeps_every_halo() -> None:
+    """MobileNetV1, whose coarsest tiles leave no room for their halo, is at most 0.5 % slower than where it is kept."""
+    network, edge = topologies.build("mobilenetv1").SerializeToString(), find_machine("edge")
+
+    def time_ps(options: Options) -> int:
+        return simulate_program(compile_model(network, edge, options).program, edge).makespan_ps
+
+    assert time_ps(Options()) <= 1.005 * time_ps(Options(halo="retain"))
 
 
 def test_a_large_buffer_needs_one_pass() -> None:

@@ -30,7 +30,6 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     is_empty,
     read_axis,
     read_region,
-    size_of,
     union,
     whole,
 )
@@ -68,10 +67,14 @@ class AxisTrack:
     @functools.cached_property
     def sizes(self) -> tuple[tuple[int, int, int], ...]:
         """The sizes of the new, held and taken-over parts of every tile; tiles of equal sizes take the same time."""
-        return tuple(
-            (new[1] - new[0], held[1] - held[0], size_of(self.halo(tile)))
-            for tile, (new, held) in enumerate(zip(self.new, self.held, strict=True))
-        )
+        sizes = []
+        before = None if self.mode == "recompute" else self.held[0][0] if self.held else None
+        for (begin, end), (first, stop) in zip(self.new, self.held, strict=True):  # as `halo`, for all tiles
+            taken = 0 if before is None else (begin if begin < before else before) - first
+            sizes.append((end - begin, stop - first, taken if taken > 0 else 0))
+            if before is not None:
+                before = stop
+        return tuple(sizes)
 
     @functools.cached_property
     def span(self) -> Interval:
@@ -350,12 +353,13 @@ def _track(axis: int, mode: HaloMode, needs: Sequence[Interval], complete: Inter
     new: list[Interval] = []
     held: list[Interval] = []
     for tile, low in enumerate(_needed_later(needs)):
-        begin = end if complete is not None or low is None else max(end, low)
-        end = max(begin, needs[tile][1])
+        begin = end if complete is not None or low is None or low < end else low
+        stop = needs[tile][1]
+        end = begin if stop < begin else stop
         if complete is not None and tile == len(needs) - 1:
             end = complete[1]
         new.append((begin, end))
-        held.append((begin if low is None else min(low, begin), end))
+        held.append((begin if low is None or begin < low else low, end))
     return AxisTrack(axis, "retain", tuple(new), tuple(held))
 
 
@@ -366,7 +370,7 @@ def _needed_later(needs: Sequence[Interval]) -> list[int | None]:
     for tile in range(len(needs) - 1, -1, -1):
         first, stop = needs[tile]
         if first < stop:
-            low = first if low is None else min(low, first)
+            low = first if low is None or first < low else low
         lowest[tile] = low
     return lowest
 

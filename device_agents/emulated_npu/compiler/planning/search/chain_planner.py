@@ -57,16 +57,16 @@ class Decision:
 
 @dataclass(frozen=True)
 class ChainOutline:
-    """The ends of chains before their plans are decided, with their estimated time and halo buffer."""
+    """The ends of chains before their plans are decided, with their estimated cost and halo buffer."""
 
-    predicted_ps: int
+    cost_ps: int
     halo_bytes: int
     ends: tuple[int, ...]
 
     def extended(self, estimate: ChainEstimate, end: int) -> ChainOutline:
         """Return the outline with one more chain, up to `end`."""
         halo_bytes = max(self.halo_bytes, estimate.halo_bytes)
-        return ChainOutline(self.predicted_ps + estimate.predicted_ps, halo_bytes, (*self.ends, end))
+        return ChainOutline(self.cost_ps + estimate.cost_ps, halo_bytes, (*self.ends, end))
 
 
 class Planner:
@@ -114,17 +114,15 @@ class Planner:
             best.append(self._cheapest(end, best))
         return best[-1]
 
-    def outlined(self, ends: Sequence[int]) -> ChainOutline | None:
-        """Return the outline of chains with these ends in the room of this planner; None if one does not fit."""
+    def outlined(self, ends: Sequence[int]) -> ChainOutline:
+        """Return the outline of chains with these ends in the room of this planner; raises DoesNotFit."""
         result = ChainOutline(0, 0, (0,))
-        with contextlib.suppress(DoesNotFit):
-            for start, end in itertools.pairwise(ends):
-                estimate = self._estimated(start, end)
-                if estimate is None:
-                    return None
-                result = result.extended(estimate, end)
-            return result
-        return None
+        for start, end in itertools.pairwise(ends):
+            estimate = self._estimated(start, end)
+            if estimate is None:
+                raise DoesNotFit(f"{self._graph.layers[end - 1].name} does not fit in the chain that ends there")
+            result = result.extended(estimate, end)
+        return result
 
     def estimated_ps(self, start: int, end: int) -> int | None:
         """Return the predicted time of layers [start, end) as one chain; None if they cannot be one, or do not fit."""
@@ -137,7 +135,7 @@ class Planner:
             self._ways[start, end] = self._all_ways(self._chain(start, end))
         assumption = self._assumptions(start, end)[self._assumed]
         ways = [way for way in self._ways[start, end] if assumption.trusting or not way.doubtful]
-        choices = sorted((way.chosen(assumption) for way in ways), key=lambda choice: choice.predicted_ps)
+        choices = sorted((way.chosen(assumption) for way in ways), key=lambda choice: choice.cost_ps)
         chosen = _with_fewest_passes(choices) if self._machine.vfu_queue_depth and choices[0].overlaps else choices[0]
         others = tuple(choice for choice in choices if choice is not chosen)
         return Decision(start, end, chosen, others, self._singly_ps(start, end))
@@ -189,9 +187,9 @@ class Planner:
             if estimate is None:
                 break
             candidate = best[start].extended(estimate, end)
-            lost_ps = 0 if found is None else candidate.predicted_ps - found.predicted_ps
-            idle += lost_ps > _NEAR * estimate.predicted_ps
-            if found is None or candidate.predicted_ps < found.predicted_ps:
+            lost_ps = 0 if found is None else candidate.cost_ps - found.cost_ps
+            idle += lost_ps > _NEAR * estimate.cost_ps
+            if found is None or candidate.cost_ps < found.cost_ps:
                 found, idle = candidate, 0
             if idle == _PATIENCE:
                 break
@@ -223,8 +221,10 @@ class Planner:
             nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
             halo_bytes = max(plan.halo_bytes for plan in chosen.chains)
             room_bytes = min(room.nb_bytes for room in self._rooms)
-            return (ChainEstimate(chosen.predicted_ps, nb_bytes, halo_bytes, room_bytes),) * len(ASSUMPTIONS)
-        return tuple(min(each, key=lambda estimate: estimate.predicted_ps) for each in zip(*found, strict=True))
+            return (ChainEstimate(chosen.predicted_ps, chosen.cost_ps, nb_bytes, halo_bytes, room_bytes),) * len(
+                ASSUMPTIONS
+            )
+        return tuple(min(each, key=lambda estimate: estimate.cost_ps) for each in zip(*found, strict=True))
 
     def _assumptions(self, start: int, end: int) -> tuple[Assumption, ...]:
         """Return ASSUMPTIONS for the chain of layers [start, end)."""
@@ -278,9 +278,9 @@ class Planner:
 
 
 def _with_fewest_passes(choices: Sequence[Choice]) -> Choice:
-    """Return the choice with the fewest passes of those that hardly take longer than the first, the fastest.
+    """Return the choice with the fewest passes of those that hardly cost more than the first, the best.
 
     Where MFU and VFU work on different passes, one waits for the other in every pass: predictions do not know of that.
     """
-    close = [choice for choice in choices if choice.predicted_ps <= _CLOSE * choices[0].predicted_ps]
+    close = [choice for choice in choices if choice.cost_ps <= _CLOSE * choices[0].cost_ps]
     return min(close, key=lambda choice: choice.passes)

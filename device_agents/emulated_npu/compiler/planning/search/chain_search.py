@@ -30,6 +30,7 @@ from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
 )
 from device_agents.emulated_npu.compiler.planning.chains.tiling import (
     Chain,
+    Cut,
     DividesParts,
     HaloMode,
     NotTileable,
@@ -42,7 +43,9 @@ from device_agents.emulated_npu.compiler.planning.search.choices import (
     Assumption,
     ChainEstimate,
     Way,
+    computes_halo_again,
     estimate_of,
+    label_of,
 )
 from device_agents.emulated_npu.compiler.planning.search.cuts import (
     CutCandidates,
@@ -80,6 +83,7 @@ class _Effort:
     plans: int
     finer: int
     turns: Turns = _TWO_TURNS
+    modes: tuple[HaloMode, ...] = ()
 
 
 _QUICK = _Effort(stages=3, tiles=32, plans=1, finer=0)
@@ -118,7 +122,7 @@ class ChainSearch:
                 problem = error
         if problem is not None and not found:
             raise problem
-        return tuple(min(each, key=lambda estimate: estimate.predicted_ps) for each in zip(*found, strict=True))
+        return tuple(min(each, key=lambda estimate: estimate.cost_ps) for each in zip(*found, strict=True))
 
     def _swept(
         self, parts: tuple[HardwareLayer, ...], chain: Chain, room: Room, assumptions: Sequence[Assumption]
@@ -147,7 +151,7 @@ class ChainSearch:
                 raise
             return
         for each in whole:
-            yield Way(_label(each.plan), (each,), room)
+            yield Way(label_of(each.plan), (each,), room)
 
     def _residency(self, layer: HardwareLayer) -> ResidencyChoice:
         """Return what stays on chip, "auto" for whichever is faster."""
@@ -277,6 +281,10 @@ class ChainSearch:
         if len(chain.layers) == 1 and is_windowed(chain.layers[0]) and found[0].passes >= _MANY_PASSES:
             with contextlib.suppress(DoesNotFit):  # larger tiles, loaded between computations, fetch less halo
                 found += self._fitting(candidates[: first + 1], first, chain, room, replace(effort, turns=_ONE_TURN))[1]
+        finer = candidates[first + 1 :]
+        if finer and self._options.halo == "auto" and computes_halo_again(found[0]):
+            with contextlib.suppress(DoesNotFit, NotTileable):  # smaller tiles leave room for the halo
+                found += self._fitting(finer, 0, chain, room, replace(effort, modes=_RETAIN))[1]
         if found[0].passes > 1 and not found[0].overlaps and self._uses_both_units(found[0]):
             with contextlib.suppress(DoesNotFit):  # smaller tiles, so that MFU and VFU work on different ones
                 found += self._fitting(candidates[first:], 0, chain, room, _overlapping(effort))[1]
@@ -312,8 +320,8 @@ class ChainSearch:
         """Return plans of a chain cut in one way, one for each halo mode that fits; raises DoesNotFit."""
         found: list[ChainPlan] = []
         problem: DoesNotFit | None = None
-        for modes in self._halo_modes(len(cuts)):
-            cut = tuple(replace(item, mode=mode) for item, mode in zip(cuts, modes, strict=True))
+        for modes in [effort.modes * len(cuts)] if effort.modes else self._halo_modes(len(cuts)):
+            cut = tuple([Cut(item.axis, item.size, mode) for item, mode in zip(cuts, modes, strict=True)])
             try:
                 found.append(self._planned(chain, cut, room, effort.turns))
             except DoesNotFit as error:
@@ -382,16 +390,3 @@ def _keeps_parts(chain: Chain, cuts: Cuts) -> bool:
     except NotTileable:
         return False
     return True
-
-
-def _label(plan: ChainPlan) -> str:
-    parts = [f"{plan.passes} passes" if plan.passes > 1 else "one pass"]
-    if plan.slabs:
-        parts.append("halo retained")
-    elif plan.passes > 1 and any(cut.mode == "recompute" for cut in plan.geometry.cuts):
-        parts.append("halo fetched again" if len(plan.layers) == 1 else "halo recomputed")
-    if any(not weights.resident for weights in plan.weights.values()):
-        parts.append("weights streamed" if plan.passes == 1 else "features resident, weights streamed")
-    elif plan.weights and plan.passes > 1:
-        parts.append("weights resident")
-    return ", ".join(parts)

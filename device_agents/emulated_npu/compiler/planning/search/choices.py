@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, Room
 from device_agents.emulated_npu.compiler.planning.search.chain_times import QueueTimes, TimedPlan, in_sequence
@@ -16,30 +16,40 @@ class Assumption:
 
     `before` and `after` are the shares of a chain's first loads and last stores that neighbours hide. `trusting`
     choices divide a chain that fits in one pass wherever that is predicted to be faster; others only where it is beyond
-    doubt.
+    doubt. If neighbours keep the queues `busy` all the time, a chain costs what it adds to their work.
     """
 
     before: float
     after: float
     trusting: bool
+    busy: bool = False
 
     def between(self, is_first: bool, is_last: bool) -> Assumption:
         """Return the assumption for a chain by its place: before the first and after the last one there is nothing."""
         if not is_first and not is_last:
             return self
-        return Assumption(0.0 if is_first else self.before, 0.0 if is_last else self.after, self.trusting)
+        return replace(self, before=0.0 if is_first else self.before, after=0.0 if is_last else self.after)
 
     def predicted_ps(self, times: Sequence[QueueTimes]) -> int:
         """Return the time of chains in sequence."""
         return sum(each.beside_ps(self.before, self.after) for each in times)
 
+    def cost_ps(self, times: Sequence[QueueTimes]) -> int:
+        """Return what the choice of chains makes least: their time, or the mean of the work of both queues."""
+        return sum(each.io_ps + each.cp_ps for each in times) // 2 if self.busy else self.predicted_ps(times)
+
     def fastest(self, timed: Sequence[TimedPlan]) -> TimedPlan:
-        """Return the fastest plan."""
+        """Return the plan that costs least."""
         trusted = [each for each in timed if self.trusting or not each.doubtful]
-        return min(trusted, key=lambda each: each.times.beside_ps(self.before, self.after))
+        return min(trusted, key=lambda each: self.cost_ps([each.times]))
 
 
-ASSUMPTIONS = (Assumption(0.0, 0.0, False), Assumption(0.0, 0.0, True), Assumption(0.5, 0.5, True))
+ASSUMPTIONS = (
+    Assumption(0.0, 0.0, False),
+    Assumption(0.0, 0.0, True),
+    Assumption(0.5, 0.5, True),
+    Assumption(0.5, 0.5, True, busy=True),
+)
 """The assumptions that are tried; the formula then says which fits the network."""
 
 
@@ -58,17 +68,18 @@ class Way:
 
     def chosen(self, assumption: Assumption) -> Choice:
         """Return the choice that it is under an assumption."""
-        predicted_ps = estimate_of(self.timed, self.room, assumption).predicted_ps
-        return Choice(self.label, tuple(each.plan for each in self.timed), predicted_ps)
+        estimate = estimate_of(self.timed, self.room, assumption)
+        return Choice(self.label, tuple(each.plan for each in self.timed), estimate.predicted_ps, estimate.cost_ps)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to run some layers, as one chain or several in sequence, with its predicted time."""
+    """A way to run some layers, as one chain or several in sequence, with its predicted time and its cost."""
 
     label: str
     chains: tuple[ChainPlan, ...]
     predicted_ps: int
+    cost_ps: int
 
     @property
     def passes(self) -> int:
@@ -83,9 +94,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChainEstimate:
-    """The predicted time of some layers as one chain, the bytes that they need, and those of NB in their room."""
+    """Time and cost of some layers as one chain, the bytes that they need, and those of NB in their room."""
 
     predicted_ps: int
+    cost_ps: int
     nb_bytes: int
     halo_bytes: int
     room_bytes: int
@@ -102,4 +114,24 @@ def estimate_of(chains: Sequence[TimedPlan], room: Room, assumption: Assumption)
     if all(one.sb_bytes + other.sb_bytes <= room.sb_bytes for one, other in itertools.pairwise(plans)):
         times = [in_sequence(times)]
     nb_bytes, halo_bytes = max(plan.nb_bytes for plan in plans), max(plan.halo_bytes for plan in plans)
-    return ChainEstimate(assumption.predicted_ps(times), nb_bytes, halo_bytes, room.nb_bytes)
+    predicted_ps, cost_ps = assumption.predicted_ps(times), assumption.cost_ps(times)
+    return ChainEstimate(predicted_ps, cost_ps, nb_bytes, halo_bytes, room.nb_bytes)
+
+
+def computes_halo_again(plan: ChainPlan) -> bool:
+    """Return whether passes compute or fetch the halo of the pass before them again."""
+    return any(cut.mode == "recompute" for cut in plan.geometry.cuts)
+
+
+def label_of(plan: ChainPlan) -> str:
+    """Return how a chain runs, in words."""
+    parts = [f"{plan.passes} passes" if plan.passes > 1 else "one pass"]
+    if plan.slabs:
+        parts.append("halo retained")
+    elif plan.passes > 1 and computes_halo_again(plan):
+        parts.append("halo fetched again" if len(plan.layers) == 1 else "halo recomputed")
+    if any(not weights.resident for weights in plan.weights.values()):
+        parts.append("weights streamed" if plan.passes == 1 else "features resident, weights streamed")
+    elif plan.weights and plan.passes > 1:
+        parts.append("weights resident")
+    return ", ".join(parts)

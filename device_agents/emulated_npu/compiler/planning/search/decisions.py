@@ -16,7 +16,8 @@ from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTI
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
-_HALO_LOSS = 0.01
+_DOUBTING, _ALONE = 0, 1
+"""Places in ASSUMPTIONS: of the choice for cores of several, and of the first choice for a core of its own."""
 _SHORT = 24
 """Layers of a graph that is tried as one chain."""
 
@@ -28,37 +29,29 @@ def decide(graph: Graph, machine: Machine, options: Options, externals: External
     every chain divides it in the way that is fastest for that chain.
     """
     planner = Planner(graph, machine, options, externals, rooms_of(machine))
-    return _decided(planner.assuming(1 if len(graph.layers) == 1 else 0), options)
+    return _decided(planner, [_ALONE if len(graph.layers) == 1 else _DOUBTING], options)[0]
 
 
 def decide_by_each_assumption(
     graph: Graph, machine: Machine, options: Options, externals: Externals
 ) -> Iterator[tuple[Decision, ...]]:
-    """Yield the chains of a graph that are fastest under each of ASSUMPTIONS, without repetition; raises DoesNotFit.
+    """Yield the chains of a graph that are best under each of ASSUMPTIONS, without repetition; raises DoesNotFit.
 
-    Chains that keep a halo are followed by the fastest that keep none: passes that do not need rows of the pass before
-    them overlap more with their neighbours than predictions know. A short graph is tried as one chain, too: the search
-    ends before it gets there.
+    A short graph is tried as one chain, too: the search ends before it gets there.
     """
     planner = Planner(graph, machine, options, externals, rooms_of(machine))
     seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
-    for place in range(len(ASSUMPTIONS)):
-        for decisions in _alternatives(planner.assuming(place), graph, options):
-            chains = tuple(decision.chains for decision in decisions)
-            if chains not in seen:
-                seen.append(chains)
-                yield decisions
+    for decisions in _alternatives(planner, graph, options):
+        chains = tuple(decision.chains for decision in decisions)
+        if chains not in seen:
+            seen.append(chains)
+            yield decisions
 
 
 def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[tuple[Decision, ...]]:
-    """Yield the fastest chains by prediction, and others that may be faster; raises DoesNotFit."""
-    first = _decided(planner, options)
-    yield first
-    if options.halo == "auto" and any(plan.halo_bytes for decision in first for plan in decision.chains):
-        with contextlib.suppress(DoesNotFit):
-            yield _decided(planner.within(0), options)
+    yield from _decided(planner, range(_ALONE, len(ASSUMPTIONS)), options)
     count = len(graph.layers)
-    if len(first) > 1 and count <= _SHORT and len(planner.starts(count)) > 1:
+    if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
             yield (planner.whole(),)
 
@@ -71,35 +64,43 @@ def decide_chains(
     return tuple(planner.decide(start, end) for start, end in itertools.pairwise((0, *ends)))
 
 
-def _decided(planner: Planner, options: Options) -> tuple[Decision, ...]:
+def _decided(planner: Planner, assumptions: Sequence[int], options: Options) -> list[tuple[Decision, ...]]:
+    """Return the best chains under each of some assumptions; raises DoesNotFit.
+
+    The halo buffer takes room from all chains. Its size is what chains with all the room request, a quarter of the
+    largest request, or zero.
+    """
     if options.chains == "whole":
-        return (planner.whole(),)
-    outline, chosen = min(_outlines(planner), key=lambda pair: pair[0].predicted_ps)
+        return [(planner.whole(),)]
+    assumed = [planner.assuming(place) for place in assumptions]
+    free = [one.outline() for one in assumed]
+    requested = [outline.halo_bytes for outline in free]
+    sizes = tuple(dict.fromkeys((*requested, aligned(max(requested) // 4), 0)))
+    return [_cheapest(one, outline.ends, sizes) for one, outline in zip(assumed, free, strict=True)]
+
+
+def _cheapest(planner: Planner, ends: Sequence[int], halo_sizes: Sequence[int]) -> tuple[Decision, ...]:
+    """Return the chains that cost least with one of some sizes of the halo buffer; raises DoesNotFit if none fits."""
+    found: list[tuple[ChainOutline, Planner]] = []
+    problems: list[DoesNotFit] = []
+    for size in halo_sizes:
+        smaller = planner.within(size)
+        try:
+            found.append((_outline(smaller, ends), smaller))
+        except DoesNotFit as error:
+            problems.append(error)
+    if not found:
+        raise problems[0]
+    outline, chosen = min(found, key=lambda pair: pair[0].cost_ps)
     return tuple(chosen.decide(start, end) for start, end in itertools.pairwise(outline.ends))
 
 
-def _outlines(planner: Planner) -> Iterator[tuple[ChainOutline, Planner]]:
-    """Yield outlines that fit, each with its planner; raises DoesNotFit if there is none.
-
-    The halo buffer takes room that the first outline has promised to other chains. If that costs more than
-    `_HALO_LOSS`, a quarter of the halo buffer and no halo buffer are tried as well.
-    """
-    free = planner.outline()
-    problems: list[DoesNotFit] = []
-    sizes = tuple(dict.fromkeys((free.halo_bytes, aligned(free.halo_bytes // 4), 0)))
-    for size in sizes:
-        smaller = planner.within(size)
-        same = smaller.outlined(free.ends)
-        if same is not None:
-            yield same, smaller
-            if same.predicted_ps <= (1 + _HALO_LOSS) * free.predicted_ps:
-                return
-        try:
-            yield smaller.outline(), smaller
-        except DoesNotFit as error:
-            problems.append(error)
-    if len(problems) == len(sizes):
-        raise problems[0]
+def _outline(planner: Planner, ends: Sequence[int]) -> ChainOutline:
+    """Return the outline that costs least, or that of chains with these ends: their layers may not fit alone."""
+    try:
+        return planner.outline()
+    except DoesNotFit:
+        return planner.outlined(ends)
 
 
 def rooms_of(machine: Machine) -> tuple[Room, ...]:
