@@ -42,7 +42,7 @@ def read_file(path: Path, limit_bytes: int) -> bytes:
 
 
 def read_large(path: Path, limit_bytes: int) -> memoryview:
-    """Return what `read_file` does, in memory of large pages where the system has them: in a third of the time."""
+    """Return the content of a regular file, read into large pages: three times as fast as `read_file`."""
     import numpy as np  # reserves such memory; most commands load it anyway
 
     with open_plain(path) as file:

@@ -11,6 +11,7 @@ from benchmarks.accuracy.devices import REJECTED_P, TENTH, TWENTIETH, Errors, Me
 from benchmarks.accuracy.page import reached
 from benchmarks.generated_page import Reached, Section, milliseconds, percent, signed, table, yes
 from benchmarks.parts import say
+from harness.estimation.layer_estimates import MOSTLY
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Lut
@@ -133,7 +134,7 @@ def left_out(known: Lut, network: Network, measured_s: float) -> LeftOut | None:
         say(f"{network.name} cannot be left out: {len(kept)} entries, {len(estimated.unknown)} layers are unknown")
         return None
     say(f"{network.name} left out: {signed(estimated.latency_s / measured_s - 1)}")
-    is_warm = not known.cold_share(network.constant_bytes(network.nodes))
+    is_warm = known.cold_share(network.constant_bytes(network.nodes)) <= MOSTLY
     features = {
         layer.key.digest: describe(layer.key.text, context_of(network, layer), warm=is_warm) for layer in layers
     }

@@ -116,7 +116,7 @@ def disagreements(
 
 
 def root_mean_square(errors: Collection[float]) -> float:
-    """Return the standard error of one more draw from where these errors come from, 0 without any."""
+    """Return the root mean square of relative errors, 0 without any."""
     return math.hypot(*errors) / math.sqrt(max(1, len(errors)))
 
 

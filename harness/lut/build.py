@@ -163,7 +163,8 @@ def _not_superseded(journal: Journal, campaigns: Sequence[Campaign]) -> list[Cam
 
 def _slowdown(campaigns: Sequence[CampaignData]) -> float:
     """Return what slow phases added to the runs of all campaigns on average, as a fraction."""
-    runs = [sum(one.samples for one in campaign.summaries.values()) for campaign in campaigns]
+    kept = [sum(one.samples + one.preempted for one in campaign.summaries.values()) for campaign in campaigns]
+    runs = [quiet / max(1 - one.slow_share, 1e-3) for quiet, one in zip(kept, campaigns, strict=True)]
     return statistics.fmean((one.slowdown for one in campaigns), weights=runs) if any(runs) else 0.0
 
 

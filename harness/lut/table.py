@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -222,11 +223,14 @@ class Lut:
         if cache_bytes is None:
             return np.ones(weight_bytes.shape)
         found = cold_shares(weight_bytes, cache_bytes)
-        return found if self._has_warm_layers else np.ceil(found)
+        in_part = (found > 0) & (found < 1)
+        return np.ceil(found) if in_part.any() and not self.has_warm_layers else found
 
     @functools.cached_property
-    def _has_warm_layers(self) -> bool:
-        return sum(entry.visit == WARM for entry in self.entries) >= FEWEST_WARM
+    def has_warm_layers(self) -> bool:
+        """Whether enough layers are warm to predict others from them."""
+        warm = (entry for entry in self.entries if entry.visit == WARM)
+        return sum(1 for _ in itertools.islice(warm, FEWEST_WARM)) == FEWEST_WARM
 
     def find(self, key: str, contexts: Sequence[str]) -> Entry | None:
         """Return the entry of a layer in the first of these contexts that the table holds, else in another one.

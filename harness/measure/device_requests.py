@@ -216,6 +216,7 @@ class DeviceRequests:
 
     def _untimed_round(self, batch: Batch) -> float:
         """Visit each load of a batch once and return the device time in seconds."""
+        self.before()
         parts = self._confirmed([Visit(load, 0, 1) for load in batch.loads])
         round_s = sum(device_s(one.samples) for part, _ in parts for one in part)
         self._spend(round_s)

@@ -13,18 +13,18 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.device.session import Visit
-from harness.errors import BackendError
+from harness.errors import BackendError, WorkerDied
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal.records import Campaign, Slot
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Progress, notes_of
 from harness.measure.summary import undisturbed
-from harness.probe.probe import barrier_probe
+from harness.probe.probe import Probe, barrier_probe
 from harness.probe.probe_plan import plan_alone
 from harness.samples import Sample
 
@@ -32,8 +32,10 @@ BARRIER = "barrier"
 """The purpose of campaigns of the barrier probe."""
 FAR = 1.3
 """How many times as long as with near cores the barrier probe takes if the cores are far from each other."""
-LEAST_PATIENCE_S = 10.0
-"""A campaign waits this long, or as long as it has measured, if that is longer."""
+LEAST_PATIENCE_S, MOST_PATIENCE_S = 10.0, 60.0
+"""A campaign waits as long as it has measured, within these limits."""
+_NEWEST = 20
+"""Campaigns of the barrier probe that show its latency with near cores: an older one may be of another clock rate."""
 PAUSE_S = 0.1
 """Between two looks at the distance of the cores."""
 _WARMUP, _RUNS = 2, 8
@@ -44,19 +46,17 @@ _SHOWN_S = 1.0
 def near_cores(run: DeviceRun, campaign: Campaign) -> Iterator[Callable[[], None]]:
     """Yield a function that waits until the cores are near each other, for a device that works with several threads.
 
-    For other devices, and for one that refuses the barrier probe, it returns at once. The shortest latency of the
-    barrier probe that the journal holds for the device in its present state is that of near cores.
+    For other devices, and for one that refuses the barrier probe or whose worker dies of it, it returns at once. The
+    shortest latency of the barrier probe in the journal, for the device in its present state, is that of near cores.
     """
     if campaign.clock != "wall" or threads_of(run.fingerprint) < 2:
         yield _wait_for_nothing
         return
-    probe = barrier_probe()
-    try:
-        run.session.put(load_request(probe))
-    except BackendError:
+    probe, known = barrier_probe(), _known(run)
+    if any(run.journal.probes(one.id)[probe.id].refused for one in known) or not _accepts(run, probe):
         yield _wait_for_nothing
         return
-    cores = _Cores(run, probe.id, _shortest_s(run))
+    cores = _Cores(run, probe.id, _shortest_s(run, known))
     try:
         yield cores.wait
     finally:
@@ -88,10 +88,14 @@ class _Cores:
 
     def wait(self) -> None:
         """Wait until the cores are near each other, or the patience of the campaign ends."""
-        while self._are_far() and self._waited_s < self._patience_s and not self.run.stop.is_set():
-            self.run.observe(Progress("waiting for the cores to be near each other", 0, 0))
+        began_s = time.monotonic()
+        measured_s = began_s - self._began_s - self._waited_s
+        patience_s = min(max(LEAST_PATIENCE_S, measured_s), MOST_PATIENCE_S)
+        before_s = self._waited_s
+        while self._are_far() and self._waited_s < patience_s and not self.run.stop.is_set():
+            self.run.observe(Progress("waiting for the cores to be near each other", 0, 0, phase="measuring"))
             self.run.stop.wait(PAUSE_S)
-            self._waited_s += PAUSE_S
+            self._waited_s = before_s + time.monotonic() - began_s
 
     def report(self) -> None:
         """Show how long the campaign waited, if it was long."""
@@ -99,10 +103,6 @@ class _Cores:
             notes_of(self.run.observe)(
                 f"Waited {self._waited_s:.0f} s because the cores of {self.run.device} were far from each other"
             )
-
-    @property
-    def _patience_s(self) -> float:
-        return max(LEAST_PATIENCE_S, time.monotonic() - self._began_s - self._waited_s)
 
     def _are_far(self) -> bool:
         taken = tuple(
@@ -120,19 +120,40 @@ class _Cores:
         return latency_s > FAR * self.near_s
 
 
-def _shortest_s(run: DeviceRun) -> float | None:
-    """Return the shortest latency of the barrier probe in the journal, None if it holds none."""
-    known = [one for one in run.journal.campaigns(run.device) if one.purpose == BARRIER]
-    alike = [one for one in known if one.fingerprint == run.fingerprint]
-    found = [run.journal.samples_of(one.id, one.reference) for one in alike]
+def _known(run: DeviceRun) -> list[Campaign]:
+    """Return the newest campaigns of the barrier probe on the device in its present state."""
+    probe = barrier_probe().id
+    known = [one for one in run.journal.campaigns(run.device) if one.purpose == BARRIER and one.reference == probe]
+    return [one for one in known if one.fingerprint == run.fingerprint][-_NEWEST:]
+
+
+def _accepts(run: DeviceRun, probe: Probe) -> bool:
+    """Load the barrier probe; return whether the device accepts it. A death of its worker counts as a refusal later."""
+    try:
+        run.session.put(load_request(probe))
+    except BackendError:
+        return False
+    except WorkerDied as death:
+        kept = _begin(run)
+        run.journal.refuse(kept.id, run.session.token, probe.id, f"the worker died while loading it: {death.why}")
+        raise
+    return True
+
+
+def _shortest_s(run: DeviceRun, known: Sequence[Campaign]) -> float | None:
+    """Return the shortest latency of the barrier probe in these campaigns, None if they have no samples of it."""
+    found = [run.journal.samples_of(one.id, one.reference) for one in known]
     return min((undisturbed(taken, "wall").latency_s for taken in found if taken), default=None)
+
+
+def _begin(run: DeviceRun) -> Campaign:
+    return run.begin(plan_alone(barrier_probe(), _RUNS), RepeatPolicy(runs=1).settings(BARRIER, 0))
 
 
 def _keep(run: DeviceRun, shortest: tuple[Sample, ...]) -> None:
     """Add the shortest samples of a campaign to the journal."""
     if not shortest:
         return
-    plan = plan_alone(barrier_probe(), _RUNS)
-    kept = run.begin(plan, RepeatPolicy(runs=1).settings(BARRIER, 0))
-    run.journal.add(kept.id, run.session.token, [(Slot(0, 0, 0), plan.reference, shortest)], {})
+    kept = _begin(run)
+    run.journal.add(kept.id, run.session.token, [(Slot(0, 0, 0), kept.reference, shortest)], {})
     run.journal.complete(kept.id, run.session.token)

@@ -1,6 +1,6 @@
 """The time that a command still takes, from its own progress and from earlier runs of the same command.
 
-A command reports phases. An earlier run foretells how long each takes, in proportion to the root of its work, and the
+A command reports phases. An earlier run predicts how long each takes, in proportion to the root of its work, and the
 whole command by its pace: how much longer it took so far than the earlier run. The steps of the present phase count the
 more, the more of them are done. The cache keeps the newest runs by the name of a command; before the first one, runs
 that are part of the package stand for them.

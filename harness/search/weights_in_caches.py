@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from harness.array_types import Floats
 from harness.errors import UnsupportedNetwork
 from harness.lut.table import Lut
-from harness.measure.core_caches import core_cache_bytes
+from harness.measure.core_caches import cold_shares, core_cache_bytes
 from harness.search.block_codes import Choices
 from harness.search.search_space import SearchSpace
 
@@ -20,11 +20,16 @@ _CHECKS = 16
 
 @dataclass(frozen=True)
 class WeightTables:
-    """Bytes of the weights of a candidate: `common_bytes`, and those of each choice, on the device of a table."""
+    """Bytes of the weights of a candidate: `common_bytes`, and those of each choice; and the cache of a core.
+
+    If `in_part`, networks are between warm and cold, as the table says. Workers of a cluster receive this object, so it
+    holds no table.
+    """
 
     common_bytes: int
     choices_bytes: tuple[NDArray[np.int64], ...]
-    table: Lut
+    cache_bytes: int
+    in_part: bool
 
     @classmethod
     def of(cls, space: SearchSpace, table: Lut) -> WeightTables | None:
@@ -32,7 +37,8 @@ class WeightTables:
 
         Raises UnsupportedNetwork if positions share weights, so that their sizes do not add up.
         """
-        if table.loaded_predictor is None or core_cache_bytes(table.clock, table.fingerprint) is None:
+        cache_bytes = core_cache_bytes(table.clock, table.fingerprint)
+        if table.loaded_predictor is None or cache_bytes is None:
             return None
         base = [0] * len(space.sizes)
         common = _bytes(space, base)
@@ -40,14 +46,15 @@ class WeightTables:
             np.array([_bytes(space, [*base[:at], one, *base[at + 1 :]]) - common for one in range(size)], np.int64)
             for at, size in enumerate(space.sizes)
         )
-        found = cls(common, choices, table)
+        found = cls(common, choices, cache_bytes, table.has_warm_layers)
         found._check(space)
         most = common + sum(int(np.max(one)) for one in choices)
         return found if table.cold_share(most) else None
 
     def cold_shares(self, choices: Choices) -> Floats:
         """Return the share of its weights that each candidate does not find in the caches."""
-        return self.table.cold_shares(self._total(choices))
+        found = cold_shares(self._total(choices), self.cache_bytes)
+        return found if self.in_part else np.ceil(found)
 
     def _total(self, choices: Choices) -> NDArray[np.int64]:
         total = np.full(choices.shape[1], self.common_bytes, np.int64)

@@ -135,7 +135,7 @@ def test_the_newest_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert earlier_runs("some x") == ()
 
 
-def test_the_first_run_is_foretold_by_one_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_run_of_the_package_predicts_the_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before its first run, a command on a built-in device has one earlier run, on another device those of all."""
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
     (here,), everywhere = earlier_runs("profile npu01 a.onnx"), earlier_runs("profile board")
@@ -147,7 +147,7 @@ def test_the_first_run_is_foretold_by_one_of_the_package(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_recorded_commands_are_foretold(is_first: bool) -> None:
+def test_the_time_left_of_recorded_commands(is_first: bool) -> None:
     """After the first tenth, the time left is within a factor of two for 90 % of a run, the median of recorded ones."""
     found = {}
     for path in sorted(RECORDED.glob("*.json")):
@@ -156,5 +156,7 @@ def test_recorded_commands_are_foretold(is_first: bool) -> None:
             earlier = [one.run for one in (runs[:1] if is_first else runs[:number])]
             found[path.stem, number] = runs[number].within_a_factor_of_two(earlier)
     assert len(found) > 20
+    unlike = {name for name, share in found.items() if share < 0.7}  # limits in docs/measuring.md
+    assert unlike <= {("lut_build_npu01", 3), ("npu_split", 1), ("npu_split", 2), ("npu_sweep", 2)}, found
     assert statistics.median(found.values()) >= 0.9, found
     assert statistics.mean(found.values()) >= 0.8, found

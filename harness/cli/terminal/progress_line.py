@@ -16,7 +16,7 @@ _MOST_DONE = 0.99
 class ProgressLine:
     """The state of a command as one line of text.
 
-    Runs of the `command`, by default of the label, foretell the next ones. It began `before_s` before its line.
+    Runs of the `command`, by default of the label, predict the next ones. It began `before_s` before its line.
     """
 
     label: str

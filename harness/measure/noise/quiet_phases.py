@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
-from harness.measure.summary import seconds_of
+from harness.measure.summary import MAD_TO_SIGMA, seconds_of
 from harness.samples import Sample, TakenSample
 
 _AROUND = 4
@@ -86,20 +86,21 @@ def _judged(log_s: Floats, probes: Ints) -> tuple[Floats, Mask]:
     for _ in range(_ITERATIONS):
         deviations = log_s - _medians(log_s - slowness, probes)
         slowness = np.partition(deviations[around], _AROUND, axis=1)[:, _AROUND]
-        slowness -= _quietest(slowness)
+        slowness -= _quietest(slowness, deviations)
     if not _has_phases(deviations):
         return slowness, np.ones(len(log_s), dtype=np.bool_)
     return slowness, (slowness <= math.log1p(MOST_SLOWER)) | (_ranks(slowness, probes) < FEWEST_KEPT)
 
 
-def _quietest(slowness: Floats) -> float:
+def _quietest(slowness: Floats, deviations: Floats) -> float:
     """Return the slowness of the quiet runs of a batch.
 
     The threads of a process may be far from each other for most of a batch: in two parts of a processor, as on a host
-    that moves the cores of its guests. Then only a few runs were quiet.
+    that moves the cores of its guests. Then only a few runs were quiet: faster by more than runs scatter.
     """
     quarter, few = np.quantile(slowness, _QUIET_SHARES)
-    return float(quarter if quarter - few <= math.log1p(MOST_SLOWER) else few)
+    scatter = MAD_TO_SIGMA * float(np.median(abs(deviations - slowness)))
+    return float(quarter if quarter - few <= max(math.log1p(MOST_SLOWER), scatter) else few)
 
 
 def _has_phases(deviations: Floats) -> bool:

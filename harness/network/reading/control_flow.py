@@ -53,11 +53,15 @@ def captured(node: NodeProto) -> list[str]:
     return list(found)
 
 
-def renamed(graph: GraphProto, label: str) -> GraphProto:
-    """Return a copy of a branch or body in which every name that it defines starts with `label`."""
-    own = {each.name for each in (*graph.initializer, *graph.input)}
-    own.update(name for node in graph.node for name in node.output if name)
-    return _renamed(graph, {name: f"{label}{SEPARATOR}{name}" for name in own}, label)
+def renamed(graph: GraphProto, label: str, weights: str = "") -> GraphProto:
+    """Return a copy of a branch or body in which every name that it defines starts with `label`.
+
+    Those of its initializers start with `weights` if given: iterations of a loop share them.
+    """
+    own = {each.name for each in graph.input} | {name for node in graph.node for name in node.output if name}
+    names = {name: f"{label}{SEPARATOR}{name}" for name in own}
+    names.update((tensor.name, f"{weights or label}{SEPARATOR}{tensor.name}") for tensor in graph.initializer)
+    return _renamed(graph, names, label)
 
 
 def stacking(parts: Sequence[str], result: str, axes: str, opset: int) -> Iterator[NodeProto]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MAX_FOLDED_ELEMENTS = 1 << 16
 MAX_UNROLLED = 20_000
-"""Most nodes of all iterations of a Loop."""
+"""Most nodes of the iterations of all loops."""
 SELECTIONS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
 """Operators whose output size depends on values but is never much larger than their input."""
 RANDOM_OPS = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli"})
@@ -67,6 +67,7 @@ class _Preparation:
         self._names: set[str] = set()
         self._read = set(tensors_read(self._graph))
         self._unmeasured: list[Node] = []
+        self._unrolled = 0
         self._unknown: dict[str, UnresolvedDimension] = {}
         """Tensors whose shape depends on the data, or which depend on such a tensor, with the first reason."""
 
@@ -187,17 +188,18 @@ class _Preparation:
     def _unroll(self, node: Node) -> None:
         """Replace a Loop by its iterations; raises UnsupportedNetwork if the inputs decide how many there are."""
         body = next(subgraphs(node.proto))
-        if len(body.input) != len(node.inputs) or len(body.output) < len(node.inputs) - 1:
+        times, going, *carried = (*node.inputs, *[""] * (2 - len(node.inputs)))
+        if len(body.input) != len(carried) + 2 or len(body.output) <= len(carried):
             raise InvalidNetwork(f"Node {node.name[:80]!r} (Loop) and its body differ in the number of tensors")
-        times, going, *carried = node.inputs
         last = self._number(times) if times else math.inf
         goes_on = self._number(going) if going else 1
         rows: list[Sequence[str]] = []
         while last is not None and goes_on and len(rows) < last:
-            if (len(rows) + 1) * (1 + len(body.node)) > MAX_UNROLLED:
-                why = f"Its iterations have more than {MAX_UNROLLED:,} nodes"
+            self._unrolled += 1 + len(body.node)
+            if self._unrolled > MAX_UNROLLED:
+                why = f"The iterations of all loops have more than {MAX_UNROLLED:,} nodes"
                 raise UnsupportedNetwork(f"Node {node.name[:80]!r} (Loop) cannot be measured", why=why)
-            iteration = renamed(body, f"{node.name}{SEPARATOR}{len(rows)}")
+            iteration = renamed(body, f"{node.name}{SEPARATOR}{len(rows)}", node.name)
             number, condition, *states = iteration.input
             self._set_number(number, len(rows))
             self._set_number(condition, True)
@@ -205,7 +207,7 @@ class _Preparation:
             again, *results = self._visit_graph(iteration)
             goes_on, carried = self._number(again), results[: len(carried)]
             rows.append(results[len(carried) :])
-        if last is None or goes_on is None:
+        if last is None or (goes_on is None and len(rows) < last):
             raise _unknown_flow(node)
         self._free.append(FreeNode(node.name, node.op, "unrolled"))
         self._name_results(node.outputs, carried)

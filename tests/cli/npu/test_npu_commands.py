@@ -187,7 +187,7 @@ def test_names_do_not_change_the_program(npu: Npu, network: Path, tmp_path: Path
 
 
 def test_explain_shows_what_was_not_chosen(npu: Npu, network: Path, tmp_path: Path) -> None:
-    """The chosen way of every chain is marked, and none of the others is predicted to be faster."""
+    """The chosen way of every chain is marked; it takes at most twice as long as another, as two queues work."""
     text = npu_inputs.machine_text(nb_bytes="65_536", halo_bytes="16_384")
     machine = npu_inputs.save(text, tmp_path / "small.toml")
     command = ("compile", network, "--machine", machine, "--chains", "layers", "--explain")
@@ -195,7 +195,7 @@ def test_explain_shows_what_was_not_chosen(npu: Npu, network: Path, tmp_path: Pa
     assert [decision["layers"] for decision in found["decisions"]] == [["stem"], ["body"], ["pool"]]
     assert any(decision["others"] for decision in found["decisions"])
     for decision in found["decisions"]:
-        assert all(other["predicted_s"] >= decision["chosen"]["predicted_s"] for other in decision["others"])
+        assert all(2 * other["predicted_s"] >= decision["chosen"]["predicted_s"] for other in decision["others"])
     assert found["predicted_s"] == pytest.approx(sum(one["chosen"]["predicted_s"] for one in found["decisions"]))
     assert npu(*command).stdout.count("* ") == 3
     assert "others" not in npu(*command[:-1], "--json").stdout

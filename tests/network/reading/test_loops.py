@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx_models import FLOAT, model_of, prepared, run_assembled, run_plain
 
 from harness.errors import UnsupportedNetwork
@@ -119,3 +119,36 @@ def test_a_loop_of_too_many_iterations_is_refused() -> None:
     """A Loop is not unrolled beyond a number of nodes, however many iterations its file states."""
     with pytest.raises(UnsupportedNetwork, match=f"{MAX_UNROLLED:,} nodes"):
         prepared(looping("go", 1 << 40))
+
+
+def test_the_condition_behind_the_last_iteration_does_not_matter() -> None:
+    """A Loop of one iteration runs once, whatever its condition says afterwards."""
+    assert [node.op for node in prepared(looping("any", 1)).nodes].count("Add") == 1
+
+
+def test_loops_in_loops_count_together() -> None:
+    """Iterations of a Loop inside another one count for each iteration of the outer one."""
+    inner = body_of(
+        [helper.make_node("Add", ["deep", "deep"], ["sum"]), helper.make_node("Identity", ["deep go"], ["deep again"])],
+        ["deep"],
+        ["sum"],
+        label="deep ",
+    )
+    steps = [
+        helper.make_node("Loop", ["times", "", "one"], ["new"], "inside", body=inner),
+        helper.make_node("Identity", ["go"], ["again"]),
+    ]
+    nodes = [helper.make_node("Loop", ["times", "", "x"], ["y"], "outside", body=body_of(steps, ["one"], ["new"]))]
+    with pytest.raises(UnsupportedNetwork, match=f"{MAX_UNROLLED:,} nodes"):
+        prepared(model_of(nodes, {"x": SHAPE}, constants={"times": np.array(300)}))
+
+
+def test_iterations_share_the_weights_of_their_body() -> None:
+    """The weights that a body holds count once, however often the Loop runs."""
+    steps = [helper.make_node("MatMul", ["one", "w"], ["new"]), helper.make_node("Identity", ["go"], ["again"])]
+    body = body_of(steps, ["one"], ["new"])
+    body.initializer.append(numpy_helper.from_array(np.eye(SHAPE[1], dtype=np.float32), "w"))
+    nodes = [helper.make_node("Loop", ["times", "", "x"], ["y"], "loop", body=body)]
+    network = prepared(model_of(nodes, {"x": SHAPE}, constants={"times": np.array(5)}))
+    assert [node.op for node in network.nodes] == ["MatMul"] * 5
+    assert network.constant_bytes(network.nodes) == 4 * SHAPE[1] ** 2

@@ -35,7 +35,7 @@ class Assumption:
         return sum(each.beside_ps(self.before, self.after) for each in times)
 
     def cost_ps(self, times: Sequence[QueueTimes]) -> int:
-        """Return what the choice of chains makes least: their time, or the mean of the work of both queues."""
+        """Return the cost that the search minimises: the time of chains, or the mean of the work of both queues."""
         return sum(each.io_ps + each.cp_ps for each in times) // 2 if self.busy else self.predicted_ps(times)
 
     def fastest(self, timed: Sequence[TimedPlan]) -> TimedPlan:

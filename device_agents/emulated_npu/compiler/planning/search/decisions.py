@@ -35,7 +35,7 @@ def decide(graph: Graph, machine: Machine, options: Options, externals: External
 def decide_by_each_assumption(
     graph: Graph, machine: Machine, options: Options, externals: Externals
 ) -> Iterator[tuple[Decision, ...]]:
-    """Yield the chains of a graph that are best under each of ASSUMPTIONS, without repetition; raises DoesNotFit.
+    """Yield the chains of a graph that are best under each of ASSUMPTIONS, each once; raises DoesNotFit.
 
     A short graph is tried as one chain, too: the search ends before it gets there.
     """
@@ -49,7 +49,7 @@ def decide_by_each_assumption(
 
 
 def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[tuple[Decision, ...]]:
-    yield from _decided(planner, range(_ALONE, len(ASSUMPTIONS)), options)
+    yield from _decided(planner, range(len(ASSUMPTIONS)), options)
     count = len(graph.layers)
     if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
