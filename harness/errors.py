@@ -10,6 +10,7 @@
     │   ├── NetworkError                       the ONNX file
     │   │   ├── InvalidNetwork
     │   │   ├── UnsupportedNetwork
+    │   │   │   └── UnsupportedType
     │   │   ├── UnresolvedDimension
     │   │   └── NetworksRefused
     │   ├── LutError                           a lookup table
@@ -121,6 +122,10 @@ class InvalidNetwork(NetworkError):
 
 class UnsupportedNetwork(NetworkError):
     """The file is valid ONNX that harness cannot cut or measure."""
+
+
+class UnsupportedType(UnsupportedNetwork):
+    """A tensor has an element type that is not measured, or a result is no tensor."""
 
 
 class UnresolvedDimension(NetworkError):

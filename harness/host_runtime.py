@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from device_agents.backends.onnx_bytes import with_packed
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -41,6 +43,7 @@ def open_session(model: bytes, options: Any, weights: Mapping[str, np.ndarray[An
     """
     import onnxruntime
 
+    model, weights = with_packed(model, weights or {})
     if weights:
         # The values must live until the session exists.
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]

@@ -55,6 +55,13 @@ def with_weights(model: bytes, weights: Mapping[str, Any]) -> bytes:
     return b"".join(parts)
 
 
+def with_packed(model: bytes, weights: Mapping[str, Any]) -> Tuple[bytes, Dict[str, Any]]:
+    """Return the model with the arrays of packed types stored in it, and the other arrays, which a runtime takes."""
+    packed = {name: values for name, values in weights.items() if values.dtype.kind == "V"}
+    others = {name: values for name, values in weights.items() if name not in packed}
+    return with_weights(model, packed) if packed else model, others
+
+
 def chain_model(length: int) -> bytes:
     """Return a model of `length` nearly empty operators in a chain, each with three inputs like a convolution."""
     shape = b"".join(_bytes(1, _number(1, 1)) for _ in range(4))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
 from harness.network.learnt_weights import INTEGER_RANGE, is_weight, needs_values
-from harness.network.network import FLOATS, ITEM_BYTES, Network, Node, TensorType
+from harness.network.network import FLOATS, Network, Node, TensorType, bytes_of
 from harness.network.node_inference import onnx_dtype, opset_imports, value_info
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class ArraySpec:
     @property
     def bytes(self) -> int:
         """Size of the array in bytes."""
-        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+        return bytes_of(self.dtype, math.prod(self.shape))
 
     def wire(self) -> dict[str, Any]:
         """Return the spec as it is sent."""

@@ -20,6 +20,8 @@ _AXIS_CHANGED_AT_13 = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 _COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Max", "Min"})
 _FLOATS_COUNT = frozenset({"Pow", "Resize", "Upsample", "Range"})
 _MAX_VALUES_IN_KEY = 64
+_MOST_LISTED = 256
+"""The most elements of an attribute that stand in a key; the trees of a forest have thousands."""
 
 
 @dataclass(frozen=True, order=True)
@@ -110,7 +112,10 @@ def _counts_by_value(op: str, kind: TensorType) -> bool:
 
 def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        return ",".join(_text(item) for item in value)
+        texts = ",".join(map(_text, value))
+        if len(value) <= _MOST_LISTED:
+            return texts
+        return f"{len(value)} of {hashlib.sha256(texts.encode()).hexdigest()[:16]}"
     # Control characters of an attribute's text must not reach tables.
     return f"{value:.6g}" if isinstance(value, float) else str(value).encode("unicode_escape").decode()
 

@@ -28,7 +28,7 @@ _LEARNT_SLOTS: Mapping[str, tuple[int, ...]] = {
 }
 """Operators on integers, whose scales and zero points are no weights, and the inputs that are."""
 WEIGHT_OPS = _LEARNT_OPS | _LEARNT_SLOTS.keys()
-INTEGER_RANGE = {"int8": (-127, 128), "uint8": (0, 256), "int32": (-1000, 1000)}
+INTEGER_RANGE = {"int8": (-127, 128), "uint8": (0, 256), "int32": (-1000, 1000), "int4": (-8, 8), "uint4": (0, 16)}
 """Values of quantised weights and biases by type: the least, and the bound above."""
 
 

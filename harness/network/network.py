@@ -8,16 +8,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from device_agents.messages import PACKED
+
 if TYPE_CHECKING:
     import numpy as np
     from onnx import NodeProto
 
 ITEM_BYTES = {
-    **dict.fromkeys(("int8", "uint8", "bool"), 1),
+    **dict.fromkeys(("int8", "uint8", "bool", *PACKED), 1),
     **dict.fromkeys(("float16", "int16", "uint16"), 2),
     **dict.fromkeys(("float32", "int32", "uint32"), 4),
     **dict.fromkeys(("float64", "int64", "uint64"), 8),
 }
+ML_DOMAIN = "ai.onnx.ml"
+"""The domain of ONNX's operators for trees, scalers, and labels."""
 FLOATS = ("float32", "float64", "float16")
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "BatchNormalization"})
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
@@ -30,6 +34,11 @@ PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
 HELD_CACHES = 4
 """Size of the weights, as a multiple of a core's cache, up to which a network runs as from that cache: the next cache
 is shared and larger, and weights are read from it in order. See docs/method.md for the experiment."""
+
+
+def bytes_of(dtype: str, elements: int) -> int:
+    """Return the size of elements, densely packed."""
+    return -(-elements * ITEM_BYTES[dtype] // PACKED.get(dtype, 1))
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ class TensorType:
     @property
     def bytes(self) -> int:
         """Size in bytes, densely packed."""
-        return self.elements * ITEM_BYTES[self.dtype]
+        return bytes_of(self.dtype, self.elements)
 
     def resized(self, axis: int, size: int) -> TensorType:
         """Return the type with another size along one axis."""

@@ -221,7 +221,7 @@ def _note_unmeasured(network: ListedNetwork, note: Callable[[str], None]) -> Non
     first, count = network.unmeasured[0], len(network.unmeasured)
     nodes = f"node {first.name!r} ({first.op})" + (f" and {count - 1} behind it" if count > 1 else "")
     verb = "are" if count > 1 else "is"
-    note(f"not measured: {network.file or network.name}: {nodes} {verb} left out; the sizes depend on the data")
+    note(f"not measured: {network.file or network.name}: {nodes} {verb} left out; sizes depend on the data, or results are no numbers")
 
 
 def refusals_error(refused: Sequence[RefusedNetwork], measured: int) -> HarnessError:

@@ -1,7 +1,7 @@
 """Infer the types of one node's outputs, and compute its outputs if all that it reads is known.
 
 ONNX's shape inference does this for the operators of the standard. It neither expands operators that the standard
-defines by others, nor knows the operators of ONNX Runtime's own domain: those are run once on the host, on ones.
+defines by others, nor knows most operators of other domains: those are run once on the host, on ones.
 Networks repeat their nodes, so what inference has found is kept for nodes that differ in names alone.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
-from harness.network.network import FLOATS, ITEM_BYTES, Constant, Node, TensorType
+from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UnsupportedType
+from harness.network.network import FLOATS, ITEM_BYTES, ML_DOMAIN, Constant, Node, TensorType
 from harness.network.operand_shapes.check import check_operands
 from harness.network.single_runs import MAX_FORM_BYTES, form_of, values
 
@@ -24,6 +24,7 @@ MAX_RUN_BYTES = 1 << 30
 """Largest input, in bytes, of an operator that is run to find the type of its result."""
 _FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})
 """Operators whose results have sizes that follow from constants of floats."""
+_QUANTISATIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _INDEXED = frozenset({"Gather", "GatherElements", "Scatter", "ScatterElements", "ScatterND"})
 """Operators that read indices, which must lie within an axis."""
 _KEPT = 1024
@@ -60,7 +61,7 @@ def output_types(node: Node, read: Operands) -> dict[str, TensorType]:
     _check(node, types, read)
     inferred = _inferred(node, types, known, read)
     is_typed = all(_is_typed(inferred.get(name)) for name in node.results)
-    if not is_typed and _needs_a_run(node, read):
+    if not any(map(_other_kind, inferred.values())) and not is_typed and _needs_a_run(node, read):
         inferred = _run_on_ones(node, read)
     found = {name: _output_type(node, name, inferred.get(name)) for name in node.results}
     if node.op == "Reshape" and found[node.outputs[0]].elements != read.types[node.inputs[0]].elements:
@@ -92,10 +93,10 @@ def tensor_type(elem_type: int, shape: tuple[int, ...], name: str, fewest: int =
 
 
 def checked(kind: TensorType, name: str, fewest: int = 0) -> TensorType:
-    """Return the type; raises UnsupportedNetwork or InvalidNetwork for one that cannot be measured."""
+    """Return the type; raises UnsupportedType, UnsupportedNetwork or InvalidNetwork if it cannot be measured."""
     what = f"Tensor {name[:80]!r} cannot be measured"
     if kind.dtype not in ITEM_BYTES:
-        raise UnsupportedNetwork(what, why=f"Its element type is {kind.dtype}")
+        raise UnsupportedType(what, why=f"Its element type is {kind.dtype}")
     if any(size < 0 for size in kind.shape):
         raise InvalidNetwork(what, why=f"Its shape {list(kind.shape)} has a negative dimension")
     if kind.bytes > MAX_TENSOR_BYTES:
@@ -172,14 +173,16 @@ def _inferred(
     import onnx
     from onnx import defs, numpy_helper, shape_inference
 
-    version = read.opsets[node.domain]
-    if not defs.has(node.op, version, node.domain):
+    domain, version = node.domain, read.opsets[node.domain]
+    if domain and node.op in _QUANTISATIONS:  # ONNX Runtime's are those of the newest ONNX
+        domain, version = "", defs.onnx_opset_version()
+    if not defs.has(node.op, version, domain):
         return {}
     inputs = {name: value_info(name, kind).type for name, kind in types.items()}
     data: dict[str, TensorProto] = {name: numpy_helper.from_array(value) for name, value in known.items()}
     invalid = (shape_inference.InferenceError, onnx.checker.ValidationError)
     try:
-        schema = defs.get_schema(node.op, version, node.domain)
+        schema = defs.get_schema(node.op, version, domain)
         found: Mapping[str, TypeProto] = shape_inference.infer_node_outputs(
             schema, node.proto, inputs, data, opset_imports=opset_imports(read.opsets)
         )
@@ -193,9 +196,9 @@ def _needs_a_run(node: Node, read: Operands) -> bool:
     """Return whether shape inference cannot know the operator's shapes, but a run of it shows them."""
     from onnx import defs
 
-    if not defs.has(node.op, read.opsets[node.domain], node.domain):
+    if node.domain or not defs.has(node.op, read.opsets[""], ""):
         return True
-    schema = defs.get_schema(node.op, read.opsets[node.domain], node.domain)
+    schema = defs.get_schema(node.op, read.opsets[""], "")
     return bool(schema.has_function or schema.has_context_dependent_function)  # type: ignore[attr-defined]
 
 
@@ -220,19 +223,26 @@ def _run_on_ones(node: Node, read: Operands) -> dict[str, TypeProto]:
 
 def _may_be_a_size(node: Node, kind: TensorType) -> bool:
     """Return whether the shape of a result may depend on values of this type."""
-    return kind.dtype not in FLOATS and (not node.domain or kind.dtype in ("int64", "int32"))
+    if kind.dtype in FLOATS or node.domain == ML_DOMAIN:
+        return False
+    return not node.domain or kind.dtype in ("int64", "int32")
 
 
 def _output_type(node: Node, name: str, found: TypeProto | None) -> TensorType:
-    if found is not None and found.WhichOneof("value") not in ("tensor_type", None):
-        kind = str(found.WhichOneof("value")).removesuffix("_type").replace("_", " ")
-        raise UnsupportedNetwork(f"{_shown(node)} cannot be measured", why=f"Its result is no tensor but: {kind}")
+    if found is not None and (kind := _other_kind(found)):
+        raise UnsupportedType(f"{_shown(node)} cannot be measured", why=f"Its result is no tensor but: {kind}")
     if found is None or not _is_typed(found):
         what = f"The shape of tensor {name[:80]!r}, written by {_shown(node)}, is unknown"
         why = "It depends on the values of the network's inputs"
         raise UnresolvedDimension(what, why=why, next_step="Export the network with fixed shapes")
     shape = tuple(dim.dim_value for dim in found.tensor_type.shape.dim)
     return tensor_type(found.tensor_type.elem_type, shape, name)
+
+
+def _other_kind(found: TypeProto) -> str:
+    """Return what a type is if it is not that of a tensor, such as sequence."""
+    kind = found.WhichOneof("value") or "tensor_type"
+    return "" if kind == "tensor_type" else kind.removesuffix("_type").replace("_", " ")
 
 
 def _is_typed(found: TypeProto | None) -> bool:

@@ -11,11 +11,12 @@ import resource
 import statistics
 import sys
 import time
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import Any, List, Mapping, Optional, Sequence, Union
 
 import onnxruntime
 
 from device_agents import arrays
+from device_agents.backends.onnx_bytes import with_packed
 
 MOST = 400
 _CLEAR = 6.0
@@ -28,11 +29,14 @@ def main() -> None:
     task = json.load(sys.stdin)
     if task["limits"]:
         _limit(*task["limits"])
-    weights = {spec["name"]: onnxruntime.OrtValue.ortvalue_from_numpy(arrays.make(spec)) for spec in task["weights"]}
+    made = {spec["name"]: arrays.make(spec) for spec in task["weights"]}
     feeds = [(one["file"], one["spec"]["name"], arrays.make(one["spec"])) for one in task["inputs"]]
     try:
         file = _with_dimensions(task["file"], {name: value.shape for name, _, value in feeds})
-        sent = _session(task["sent"], weights)
+        with open(task["sent"], "rb") as content:
+            model, made = with_packed(content.read(), made)
+        weights = {name: onnxruntime.OrtValue.ortvalue_from_numpy(values) for name, values in made.items()}
+        sent = _session(model, weights)
         runs = (file, {name: value for name, _, value in feeds}), (sent, {name: value for _, name, value in feeds})
         times: List[List[int]] = []
         until_s, fewest = time.monotonic() + task["seconds"], task["fewest"]
@@ -76,7 +80,7 @@ def _with_dimensions(path: str, shapes: Mapping[str, Sequence[int]]) -> Any:
     return _session(path, {}, known) if known else session
 
 
-def _session(path: str, weights: Mapping[str, Any], dimensions: Optional[Mapping[str, int]] = None) -> Any:
+def _session(model: Union[str, bytes], weights: Mapping[str, Any], dimensions: Optional[Mapping[str, int]] = None) -> Any:
     options = onnxruntime.SessionOptions()
     for name, size in (dimensions or {}).items():
         options.add_free_dimension_override_by_name(name, size)
@@ -84,7 +88,7 @@ def _session(path: str, weights: Mapping[str, Any], dimensions: Optional[Mapping
     options.log_severity_level = 4
     if weights:
         options.add_external_initializers(list(weights), list(weights.values()))
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def _timed(session: Any, values: Mapping[str, Any]) -> int:

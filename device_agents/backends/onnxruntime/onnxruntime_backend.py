@@ -13,7 +13,7 @@ import onnxruntime
 from device_agents import arrays
 from device_agents.backends import Refused
 from device_agents.backends.cpu_runtime import CpuRuntime, LoadedProbe, first_run
-from device_agents.backends.onnx_bytes import chain_model
+from device_agents.backends.onnx_bytes import chain_model, with_packed
 from device_agents.backends.onnxruntime.node_times import WARMUP_RUNS, NodeTimes, read_profile, stands_for
 from device_agents.backends.onnxruntime.providers import CPU
 from device_agents.backends.onnxruntime.session_settings import SessionSettings
@@ -118,11 +118,12 @@ class OnnxRuntimeBackend(CpuRuntime):
         feeds = {spec["name"]: self._input(spec, index) for index, spec in enumerate(request.inputs)}
         try:
             # The values must live until the session exists; it copies or packs them.
-            values = [onnxruntime.OrtValue.ortvalue_from_numpy(arrays.make(spec)) for spec in request.weights]
+            model, weights = with_packed(request.model, {spec["name"]: arrays.make(spec) for spec in request.weights})
+            values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
             if values:
-                options.add_external_initializers([spec["name"] for spec in request.weights], values)
+                options.add_external_initializers(list(weights), values)
             started = time.perf_counter()
-            session = onnxruntime.InferenceSession(request.model, options, providers=[CPU])
+            session = onnxruntime.InferenceSession(model, options, providers=[CPU])
             compile_s = time.perf_counter() - started
             run = partial(session.run, None, feeds)
             report = first_run(run, compile_s)

@@ -1,16 +1,31 @@
-"""Nodes and the subgraphs of If, Loop and Scan: domains, what they read, and copies whose names clash with nothing."""
+"""Nodes and the subgraphs of If, Loop and Scan: domains, what they read, copies, and a Scan as a Loop."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto
+    from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, ValueInfoProto
 
 SEPARATOR = "/"
 _AXES_AS_INPUT = 13
 """Operator set from which Unsqueeze reads its axes as an input."""
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """A Loop, or a Scan as a Loop: tensors that state how often it runs and that begin its states.
+
+    `stacks` are the axis along which each further result collects its parts, and whether the last part comes first.
+    """
+
+    body: GraphProto
+    times: str
+    going: str
+    carried: tuple[str, ...]
+    stacks: tuple[tuple[int, bool], ...]
 
 
 def domain_of(message: NodeProto | FunctionProto | OperatorSetIdProto) -> str:
@@ -64,17 +79,62 @@ def renamed(graph: GraphProto, label: str, weights: str = "") -> GraphProto:
     return _renamed(graph, names, label)
 
 
-def stacking(parts: Sequence[str], result: str, axes: str, opset: int) -> Iterator[NodeProto]:
-    """Yield nodes that join equal tensors along a new first axis. `axes` is the name of a constant `[0]`."""
+def loop_of(loop: NodeProto, inputs: Sequence[str]) -> Repetition:
+    """Return a Loop that reads tensors of these names."""
+    body = next(subgraphs(loop))
+    times, going, *carried = (*inputs, *[""] * (2 - len(inputs)))
+    return Repetition(body, times, going, tuple(carried), ((0, False),) * (len(body.output) - 1 - len(carried)))
+
+
+def scan_of(
+    scan: NodeProto, inputs: Sequence[str], shapes: Sequence[Sequence[int]], label: str
+) -> tuple[Repetition, int]:
+    """Return a Scan that reads tensors of these names and shapes as a Loop, and the number of its steps.
+
+    The tensors `label/times`, the number of steps, and `label/backwards`, their numbers from the last to the first, do
+    not exist yet. Raises ValueError for a Scan whose parts contradict each other.
+    """
+    from onnx import TensorProto, helper
+
+    given = {item.name: helper.get_attribute_value(item) for item in scan.attribute}
+    body, states = given["body"], len(inputs) - given["num_scan_inputs"]
+    axes = given.get("scan_input_axes", [0] * (len(inputs) - states))
+    turned = given.get("scan_input_directions", [0] * len(axes))
+    number = helper.make_tensor_value_info(f"{label}{SEPARATOR}number", TensorProto.INT64, [])
+    going = helper.make_tensor_value_info(f"{label}{SEPARATOR}going", TensorProto.BOOL, [])
+    (steps,) = {shape[axis] for shape, axis in zip(shapes[states:], axes, strict=True)}
+    whole = type(body)(initializer=body.initializer, input=[number, going, *body.input[:states]])
+    for part, source, axis, is_turned in zip(body.input[states:], inputs[states:], axes, turned, strict=True):
+        whole.node.extend(_part(part, source, axis, number.name, f"{label}{SEPARATOR}backwards" if is_turned else ""))
+    whole.node.extend(body.node)
+    whole.output.extend([going, *body.output])
+    rows = len(body.output) - states
+    stacks = zip(given.get("scan_output_axes", [0] * rows), given.get("scan_output_directions", [0] * rows), strict=True)
+    found = [(axis, bool(is_turned)) for axis, is_turned in stacks]
+    return Repetition(whole, f"{label}{SEPARATOR}times", "", tuple(inputs[:states]), tuple(found)), steps
+
+
+def _part(part: ValueInfoProto, source: str, axis: int, number: str, backwards: str) -> Iterator[NodeProto]:
+    """Yield nodes that take what a step of a Scan reads out of an input."""
+    from onnx import helper
+
+    if backwards:
+        yield helper.make_node("Gather", [backwards, number], [f"{part.name}{SEPARATOR}number"])
+        number = f"{part.name}{SEPARATOR}number"
+    yield helper.make_node("Gather", [source, number], [part.name], axis=axis)
+
+
+def stacking(parts: Sequence[str], result: str, axes: str, axis: int, opset: int) -> Iterator[NodeProto]:
+    """Yield nodes that join equal tensors along a new axis. `axes` is the name of a constant that holds the axis."""
     from onnx import helper
 
     rows = [f"{result}{SEPARATOR}{at}" for at in range(len(parts))]
     for part, row in zip(parts, rows, strict=True):
         if opset < _AXES_AS_INPUT:
-            yield helper.make_node("Unsqueeze", [part], [row], axes=[0])
+            yield helper.make_node("Unsqueeze", [part], [row], axes=[axis])
         else:
             yield helper.make_node("Unsqueeze", [part, axes], [row])
-    yield helper.make_node("Concat", rows, [result], axis=0)
+    yield helper.make_node("Concat", rows, [result], axis=axis)
 
 
 def _renamed(graph: GraphProto, names: Mapping[str, str], label: str) -> GraphProto:

@@ -37,7 +37,7 @@ from harness.text import byte_size, printable, shortened
 
 Source = Path | tuple[str, bytes]
 """The path of a file, or the name and content of one."""
-_ERRORS = ("InvalidNetwork", "UnsupportedNetwork", "UnresolvedDimension", "UsageError")
+_ERRORS = ("InvalidNetwork", "UnsupportedNetwork", "UnsupportedType", "UnresolvedDimension", "UsageError")
 _MAX_TEXT = 2000
 _TIME_SIGNALS = (signal.SIGXCPU, signal.SIGALRM)
 _LEAST_S = 2

@@ -6,13 +6,17 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
+from harness.errors import InvalidNetwork, NetworkError, UnresolvedDimension, UnsupportedNetwork
 from harness.network.learnt_weights import reads_weights
 from harness.network.network import Constant, Node, TensorType
 from harness.network.node_inference import tensor_type
 
 if TYPE_CHECKING:
     from onnx import ValueInfoProto
+
+
+_ANY_SIZE = -1
+"""What some exporters write for a size that is not known."""
 
 
 def bound_inputs(
@@ -30,7 +34,7 @@ def bound_inputs(
             raise UnsupportedNetwork(f"Input {value.name[:80]!r} cannot be measured", why=why)
         shape = []
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.HasField("dim_value"):
+            if dim.HasField("dim_value") and dim.dim_value != _ANY_SIZE:
                 shape.append(dim.dim_value)
                 continue
             names = [name for name in (dim.dim_param, f"{value.name}.{axis}") if name]
@@ -52,12 +56,12 @@ def measured_outputs(
     outputs: tuple[str, ...],
     nodes: Iterable[Node],
     unmeasured: Sequence[Node],
-    unknown: Mapping[str, UnresolvedDimension],
+    unknown: Mapping[str, NetworkError],
     constants: Mapping[str, Constant],
 ) -> tuple[str, ...]:
     """Return the outputs of the part that is measured: known ones, and what the rest reads of that part.
 
-    Raises UnresolvedDimension if the rest has operators with weights: then it is no mere post-processing.
+    Raises the reason of the rest if it has operators with weights: then it is no mere post-processing.
     """
     if not unmeasured:
         return outputs

@@ -10,16 +10,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork
+from device_agents.messages import PACKED
+from harness.errors import InvalidNetwork, NetworkError, UnresolvedDimension, UnsupportedNetwork, UnsupportedType
 from harness.network.learnt_weights import unshared
 from harness.network.network import Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
 from harness.network.node_inference import Operands, checked, operands, output_types, tensor_type
 from harness.network.reading.control_flow import (
     SEPARATOR,
+    Repetition,
     all_nodes,
     captured,
     domain_of,
+    loop_of,
     renamed,
+    scan_of,
     stacking,
     subgraphs,
     tensors_read,
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 MAX_FOLDED_ELEMENTS = 1 << 16
 MAX_UNROLLED = 20_000
 """Most nodes of the iterations of all loops."""
+_SCAN_WITHOUT_BATCH = 9
+"""Operator set from which a Scan has neither batch nor lengths."""
 SELECTIONS = frozenset({"Compress", "NonMaxSuppression", "NonZero", "StringSplit", "Unique"})
 """Operators whose output size depends on values but is never much larger than their input."""
 RANDOM_OPS = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli"})
@@ -68,8 +74,8 @@ class _Preparation:
         self._read = set(tensors_read(self._graph))
         self._unmeasured: list[Node] = []
         self._unrolled = 0
-        self._unknown: dict[str, UnresolvedDimension] = {}
-        """Tensors whose shape depends on the data, or which depend on such a tensor, with the first reason."""
+        self._unknown: dict[str, NetworkError] = {}
+        """Tensors whose shape depends on the data or that hold no numbers, and what depends on them, with the reason."""
 
     def run(self) -> Network:
         for tensor in self._graph.initializer:
@@ -104,9 +110,13 @@ class _Preparation:
     def _take_initializer(self, tensor: TensorProto) -> None:
         from onnx import TensorProto, numpy_helper
 
-        kind = tensor_type(tensor.data_type, tuple(tensor.dims), tensor.name)
+        try:
+            kind = tensor_type(tensor.data_type, tuple(tensor.dims), tensor.name)
+        except UnsupportedType as error:
+            self._unknown[tensor.name] = error
+            return
         value = None
-        if kind.elements <= MAX_FOLDED_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL:
+        if kind.dtype not in PACKED and kind.elements <= MAX_FOLDED_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL:
             try:
                 value = numpy_helper.to_array(tensor)
             except ValueError as error:
@@ -150,21 +160,21 @@ class _Preparation:
             self._nodes.append(node)
 
     def _types_of(self, node: Node) -> dict[str, TensorType] | None:
-        """Return the types of a node's outputs; None if they depend on the data, and the node is then left out."""
+        """Return the types of a node's outputs; None if one is not known, and the node is then left out."""
         try:
             return output_types(node, self._operands)
-        except UnresolvedDimension as error:
+        except (UnresolvedDimension, UnsupportedType) as error:
             self._leave_out(node, error)
             return None
 
-    def _leave_out(self, node: Node, reason: UnresolvedDimension) -> None:
+    def _leave_out(self, node: Node, reason: NetworkError) -> None:
         self._unmeasured.append(node)
         self._unknown.update((name, reason) for name in node.results)
 
     def _visit_control_flow(self, node: Node) -> None:
-        """Replace an If of known condition by its branch, a Loop of known length by its iterations.
+        """Replace an If of known condition by its branch, a Loop or Scan of known length by its iterations.
 
-        A Loop or Scan over constants becomes its results. Raises UnsupportedNetwork for others.
+        Over constants, both become their results. Raises UnsupportedNetwork for others.
         """
         condition = self._number(node.inputs[0]) if node.op == "If" else None
         if condition is not None:
@@ -181,24 +191,36 @@ class _Preparation:
                 self._keep(node, results)
                 return
         if node.op == "Loop":
-            self._unroll(node)
-            return
-        raise _unknown_flow(node)
+            self._unroll(node, loop_of(node.proto, node.inputs))
+        elif node.op == "Scan" and self._opsets[""] >= _SCAN_WITHOUT_BATCH:
+            self._unroll(node, self._scan(node))
+        else:
+            raise _unknown_flow(node)
 
-    def _unroll(self, node: Node) -> None:
-        """Replace a Loop by its iterations; raises UnsupportedNetwork if the inputs decide how many there are."""
-        body = next(subgraphs(node.proto))
-        times, going, *carried = (*node.inputs, *[""] * (2 - len(node.inputs)))
-        if len(body.input) != len(carried) + 2 or len(body.output) <= len(carried):
-            raise InvalidNetwork(f"Node {node.name[:80]!r} (Loop) and its body differ in the number of tensors")
-        last = self._number(times) if times else math.inf
-        goes_on = self._number(going) if going else 1
+    def _scan(self, node: Node) -> Repetition:
+        import numpy
+
+        try:
+            found, steps = scan_of(node.proto, node.inputs, [self._types[name].shape for name in node.inputs], node.name)
+        except (KeyError, IndexError, ValueError) as error:
+            raise _contradiction(node) from error
+        self._set_constant(found.times, _constant(numpy.array(steps)))
+        self._set_constant(f"{node.name}{SEPARATOR}backwards", _constant(numpy.arange(steps)[::-1].copy()))
+        return found
+
+    def _unroll(self, node: Node, loop: Repetition) -> None:
+        """Replace a loop by its iterations; raises UnsupportedNetwork if the inputs decide how many there are."""
+        body, carried = loop.body, list(loop.carried)
+        if len(body.input) != len(carried) + 2 or len(body.output) != len(carried) + 1 + len(loop.stacks):
+            raise _contradiction(node)
+        last = self._number(loop.times) if loop.times else math.inf
+        goes_on = self._number(loop.going) if loop.going else 1
         rows: list[Sequence[str]] = []
         while last is not None and goes_on and len(rows) < last:
             self._unrolled += 1 + len(body.node)
             if self._unrolled > MAX_UNROLLED:
                 why = f"The iterations of all loops have more than {MAX_UNROLLED:,} nodes"
-                raise UnsupportedNetwork(f"Node {node.name[:80]!r} (Loop) cannot be measured", why=why)
+                raise UnsupportedNetwork(f"Node {node.name[:80]!r} ({node.op}) cannot be measured", why=why)
             iteration = renamed(body, f"{node.name}{SEPARATOR}{len(rows)}", node.name)
             number, condition, *states = iteration.input
             self._set_number(number, len(rows))
@@ -211,10 +233,12 @@ class _Preparation:
             raise _unknown_flow(node)
         self._free.append(FreeNode(node.name, node.op, "unrolled"))
         self._name_results(node.outputs, carried)
-        self._stack(node, node.outputs[len(carried) :], rows)
+        self._stack(node, node.outputs[len(carried) :], rows, loop.stacks)
 
-    def _stack(self, node: Node, outputs: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Join what each iteration of a Loop adds to its last outputs."""
+    def _stack(
+        self, node: Node, outputs: Sequence[str], rows: Sequence[Sequence[str]], stacks: Sequence[tuple[int, bool]]
+    ) -> None:
+        """Join what each iteration of a loop adds to its last outputs."""
         import numpy
 
         wanted = [(at, name) for at, name in enumerate(outputs) if name in self._read]
@@ -222,11 +246,13 @@ class _Preparation:
             return
         if not rows:
             why = "It has no iteration, so one of its results is empty"
-            raise UnsupportedNetwork(f"Node {node.name[:80]!r} (Loop) cannot be measured", why=why)
-        axes = f"{node.name}{SEPARATOR}axes"
-        self._set_constant(axes, _constant(numpy.array([0])))
+            raise UnsupportedNetwork(f"Node {node.name[:80]!r} ({node.op}) cannot be measured", why=why)
         for at, name in wanted:
-            for proto in stacking([row[at] for row in rows], name, axes, self._opsets[""]):
+            axis, is_turned = stacks[at]
+            axes = f"{node.name}{SEPARATOR}axis{axis}"
+            self._set_constant(axes, _constant(numpy.array([axis])))
+            parts = [row[at] for row in rows]
+            for proto in stacking(parts[::-1] if is_turned else parts, name, axes, axis, self._opsets[""]):
                 self._visit(proto)
 
     def _inline(self, branch: GraphProto, node: Node) -> None:
@@ -336,7 +362,12 @@ class _Preparation:
 
 
 def _constant(value: Any) -> Constant:
-    return Constant(TensorType(str(value.dtype), value.shape), value)
+    dtype = str(value.dtype)
+    return Constant(TensorType(dtype, value.shape), None if dtype in PACKED else value)
+
+
+def _contradiction(node: Node) -> InvalidNetwork:
+    return InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) and its body differ in the number of tensors")
 
 
 def _unknown_flow(node: Node) -> UnsupportedNetwork:

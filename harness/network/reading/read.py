@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
 from harness.file_digest import read_with_digest
+from harness.network.network import ML_DOMAIN
 from harness.network.reading.control_flow import all_nodes, domain_of
 from harness.network.reading.expansion import check_expansion
 from harness.text import printable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES = (2 << 30) - 1
 MIN_OPSET = 7
-ML_DOMAIN = "ai.onnx.ml"
+DEFAULT_OPSET = 17
 RUNTIME_DOMAINS = frozenset({"com.microsoft", "com.microsoft.nchwc"})
 """Domains of ONNX Runtime: quantised operators, and those of files that it has optimised."""
 _DISK_BLOCK = 512
@@ -104,6 +105,7 @@ def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") 
     what = f"The functions of {name} cannot be inlined"
     try:
         model = inliner.inline_local_functions(model) if model.functions else model
+        _state_opset(model)
         _check_operators(name, model)
         what = f"{name} is not valid ONNX"
         onnx.checker.check_model(_without_weights(model))
@@ -258,6 +260,13 @@ def _copied(message: _Copied, left_out: str) -> _Copied:
         else:
             setattr(copy, field.name, value)
     return copy
+
+
+def _state_opset(model: ModelProto) -> None:
+    """State an opset for a model that uses no operator of ONNX's own domain, and therefore states none."""
+    nodes, imports = all_nodes(model.graph.node), model.opset_import
+    if imports and all(map(domain_of, imports)) and all(map(domain_of, nodes)):
+        imports.add(version=DEFAULT_OPSET)
 
 
 def _check_operators(name: str, model: ModelProto) -> None:
