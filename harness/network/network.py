@@ -108,7 +108,7 @@ class FreeNode:
 
 @dataclass(frozen=True)
 class UnmeasuredNode:
-    """A node that is not measured, because the size of what it reads or writes depends on the data."""
+    """A node that is not measured: sizes of what it reads or writes depend on the data, or are those of no numbers."""
 
     name: str
     op: str

@@ -80,7 +80,7 @@ class ListedNetwork(Protocol):
 
     @property
     def unmeasured(self) -> tuple[UnmeasuredNode, ...]:
-        """The nodes whose sizes depend on the data."""
+        """The nodes whose sizes depend on the data, or whose results are no numbers."""
         ...
 
 
@@ -221,7 +221,8 @@ def _note_unmeasured(network: ListedNetwork, note: Callable[[str], None]) -> Non
     first, count = network.unmeasured[0], len(network.unmeasured)
     nodes = f"node {first.name!r} ({first.op})" + (f" and {count - 1} behind it" if count > 1 else "")
     verb = "are" if count > 1 else "is"
-    note(f"not measured: {network.file or network.name}: {nodes} {verb} left out; sizes depend on the data, or results are no numbers")
+    reason = "sizes depend on the data, or results are no numbers"
+    note(f"not measured: {network.file or network.name}: {nodes} {verb} left out; {reason}")
 
 
 def refusals_error(refused: Sequence[RefusedNetwork], measured: int) -> HarnessError:

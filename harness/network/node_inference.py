@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from device_agents.messages import PACKED
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UnsupportedType
 from harness.network.network import FLOATS, ITEM_BYTES, ML_DOMAIN, Constant, Node, TensorType
 from harness.network.operand_shapes.check import check_operands
@@ -79,8 +80,8 @@ def operands(node: Node) -> dict[str, str]:
     return {name: alias for name, alias in zip(node.proto.input, node.inputs, strict=True) if name}
 
 
-def tensor_type(elem_type: int, shape: tuple[int, ...], name: str, fewest: int = 0) -> TensorType:
-    """Return the type of an ONNX tensor of at least `fewest` elements; raises as `checked` does."""
+def tensor_type(elem_type: int, shape: tuple[int, ...], name: str, *, flows: bool = False) -> TensorType:
+    """Return the type of an ONNX tensor; raises as `checked` does."""
     from onnx import TensorProto, helper
 
     try:
@@ -89,20 +90,23 @@ def tensor_type(elem_type: int, shape: tuple[int, ...], name: str, fewest: int =
         dtype = f"type {elem_type}"
     if dtype not in ITEM_BYTES and elem_type in TensorProto.DataType.values():
         dtype = TensorProto.DataType.Name(elem_type).lower()
-    return checked(TensorType(dtype, shape), name, fewest)
+    return checked(TensorType(dtype, shape), name, flows=flows)
 
 
-def checked(kind: TensorType, name: str, fewest: int = 0) -> TensorType:
-    """Return the type; raises UnsupportedType, UnsupportedNetwork or InvalidNetwork if it cannot be measured."""
+def checked(kind: TensorType, name: str, *, flows: bool = False) -> TensorType:
+    """Return the type; raises UnsupportedType, UnsupportedNetwork or InvalidNetwork if it cannot be measured.
+
+    A tensor `flows` if it is no constant: then it has elements, each of whole bytes.
+    """
     what = f"Tensor {name[:80]!r} cannot be measured"
-    if kind.dtype not in ITEM_BYTES:
+    if kind.dtype not in ITEM_BYTES or (flows and kind.dtype in PACKED):
         raise UnsupportedType(what, why=f"Its element type is {kind.dtype}")
     if any(size < 0 for size in kind.shape):
         raise InvalidNetwork(what, why=f"Its shape {list(kind.shape)} has a negative dimension")
     if kind.bytes > MAX_TENSOR_BYTES:
         why = f"Its shape {list(kind.shape)} takes {kind.bytes:,} bytes; the limit is {MAX_TENSOR_BYTES:,}"
         raise UnsupportedNetwork(what, why=why)
-    if kind.elements < fewest:
+    if flows and not kind.elements:
         raise InvalidNetwork(what, why=f"Its shape {list(kind.shape)} has a dimension of zero")
     return kind
 

@@ -133,7 +133,7 @@ def _check(network: Network) -> None:
     if len(set(names)) < len(names):
         raise InvalidNetwork(f"Two positions of {network.name} have one name", next_step="Give each a name of its own")
     if network.unmeasured:
-        raise InvalidNetwork(f"{network.name} has nodes whose sizes depend on the data: {network.unmeasured[0].name}")
+        raise InvalidNetwork(f"{network.name} has nodes that are not measured: {network.unmeasured[0].name}")
     for node in choices:
         shown = position_name(node.proto)[:80]
         kinds = {network.types[name] for name in node.inputs}

@@ -42,3 +42,12 @@ def test_numbers_are_normal(count: int) -> None:
     assert abs(values.mean()) < 0.03
     assert abs(values.std() - 1) < 0.03
     assert 0.03 < (abs(values) > 1.96).mean() < 0.07
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+@pytest.mark.parametrize("count", [1, 8, 9])
+def test_elements_of_four_bits_share_bytes(dtype: str, count: int) -> None:
+    """An array of a packed type has the bytes that ONNX stores, and all their values."""
+    spec = {"dtype": dtype, "seed": 1, "distribution": "integers", "low": 0, "high": 2}
+    assert arrays.make({**spec, "shape": [count]}).nbytes == (count + 1) // 2
+    assert set(arrays.make({**spec, "shape": [3, 1 << 13]}).view("uint8").tolist()) == set(range(256))

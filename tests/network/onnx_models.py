@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from device_agents import arrays
+from harness.host_runtime import open_session
 from harness.network.assemble import AssembledModel
 from harness.network.network import Network
 from harness.network.reading.prepare import prepare
@@ -83,10 +84,7 @@ def run_assembled(model: AssembledModel, level: str = "DISABLE_ALL") -> tuple[li
     import onnxruntime
 
     options = _options(level)
-    weights = [onnxruntime.OrtValue.ortvalue_from_numpy(arrays.make(spec.wire())) for spec in model.weights]
-    if weights:
-        options.add_external_initializers([spec.name for spec in model.weights], weights)
-    session = onnxruntime.InferenceSession(model.content, options, ["CPUExecutionProvider"])
+    session = open_session(model.content, options, {spec.name: arrays.make(spec.wire()) for spec in model.weights})
     feeds = {spec.name: arrays.make(spec.wire()) for spec in model.inputs}
     return list(feeds.values()), session.run(None, feeds)
 

@@ -251,6 +251,21 @@ def test_constants_that_say_what_to_do_count_by_value(case: str) -> None:
     assert key_of([node], constants=first) == key_of([node], constants=dict(first))
 
 
+def test_long_attributes_stand_in_a_key_by_their_hash() -> None:
+    """Thousands of numbers, such as the thresholds of a forest, make a short key, which differs for other numbers."""
+
+    def scaled(last: float) -> str:
+        scale = [0.5] * 999 + [last]
+        node = helper.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml", offset=[0.0] * 1000, scale=scale)
+        model = model_of([node], {"x": (1, 1000)})
+        model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))
+        (key,) = keys_of(model)
+        return key
+
+    assert scaled(1.0) == scaled(1.0) != scaled(2.0)
+    assert len(scaled(1.0)) < 150
+
+
 @pytest.mark.parametrize("channels", [1, 4])
 def test_weights_do_not_count_by_value(channels: int) -> None:
     """Values of weights are not part of a key, even for a bias or a kernel of one element."""

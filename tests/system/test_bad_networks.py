@@ -135,6 +135,7 @@ REFUSED: dict[str, tuple[Builder, tuple[str, ...]]] = {
     "truncated": (_write(lambda: convolutions().SerializeToString()[:-700]), ("bad",)),
     "truncated early": (_write(lambda: convolutions().SerializeToString()[:40]), ("bad",)),
     "text": (_write(lambda: b"this is no network\n" * 50), ("bad",)),
+    "ONNX Runtime's format": (_write(lambda: b"    ORTM" + bytes(range(256))), ("own format",)),
     "zeros": (_write(lambda: bytes(4096)), ("bad",)),
     "png": (_write(lambda: b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4), ("bad",)),
     "no nodes": (_write(lambda: model([], inputs=[value("x", [1])], outputs=[value("x", [1])])), ("node",)),

@@ -32,10 +32,10 @@ def convolution(weight: int, bias: int | None, offsets: bool = False) -> Rule:
         if len(kernel) != len(read) or len(read) < 3:
             yield _ranks(read, kernel)
             return
-        group = call.number("group", 1)
-        if read[1] != kernel[1] * group:
+        group, channels = call.number("group", 1), read[-1 if call.number("channels_last", 0) else 1]
+        if channels != kernel[1] * group:
             groups = f"{group} group{'s' if group > 1 else ''}"
-            yield f"Its input has {read[1]} channels; its weights are for {groups} of {kernel[1]}"
+            yield f"Its input has {channels} channels; its weights are for {groups} of {kernel[1]}"
         if kernel[0] % group:
             yield f"Its {kernel[0]} output channels cannot be divided into {group} groups"
         yield from _kernel(call, kernel)

@@ -48,7 +48,7 @@ def bound_inputs(
                 step = f"Give one, for example --dim {shlex.quote(f'{names[0][:80]}=1')}"
                 raise UnresolvedDimension(what, why=why, next_step=step)
             shape.append(dims[bound])
-        types[value.name] = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name, fewest=1)
+        types[value.name] = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name, flows=True)
     return types, frozenset(known)
 
 

@@ -80,6 +80,9 @@ class _Preparation:
     def run(self) -> Network:
         for tensor in self._graph.initializer:
             self._take_initializer(tensor)
+        for sparse in self._graph.sparse_initializer:  # runtimes make them dense when they load a file
+            kind = tensor_type(sparse.values.data_type, tuple(sparse.dims), sparse.values.name)
+            self._set_constant(sparse.values.name, Constant(kind))
         inputs = [value for value in self._graph.input if value.name not in self._constants]
         types, symbols = bound_inputs(inputs, self._dims, self._file.name)
         self._types |= types
@@ -154,15 +157,16 @@ class _Preparation:
             self._measure(node)
 
     def _measure(self, node: Node) -> None:
-        types = self._types_of(node)
+        types = self._types_of(node, flow=True)
         if types is not None:
-            self._types.update((name, checked(kind, name, fewest=1)) for name, kind in types.items())
+            self._types.update(types)
             self._nodes.append(node)
 
-    def _types_of(self, node: Node) -> dict[str, TensorType] | None:
+    def _types_of(self, node: Node, *, flow: bool = False) -> dict[str, TensorType] | None:
         """Return the types of a node's outputs; None if one is not known, and the node is then left out."""
         try:
-            return output_types(node, self._operands)
+            types = output_types(node, self._operands)
+            return {name: checked(kind, name, flows=flow) for name, kind in types.items()}
         except (UnresolvedDimension, UnsupportedType) as error:
             self._leave_out(node, error)
             return None

@@ -32,6 +32,7 @@ RUNTIME_DOMAINS = frozenset({"com.microsoft", "com.microsoft.nchwc"})
 """Domains of ONNX Runtime: quantised operators, and those of files that it has optimised."""
 _DISK_BLOCK = 512
 _LARGE_BYTES = 1 << 16
+_ORT_FORMAT = b"ORTM"
 _IR_WITHOUT_INPUTS = 4
 """From this version of the format on, initializers need not be inputs."""
 _EXPORT_AGAIN = "Copy or export the file again"
@@ -82,8 +83,10 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
     except DecodeError as error:
         if "alloc" in str(error) or "memory" in str(error):
             raise MemoryError(str(error)) from error
-        why = "Its content is not a protobuf message, or it is cut short"
-        raise InvalidNetwork(f"{shown} is not an ONNX file", why=why, next_step=_EXPORT_AGAIN) from error
+        why, step = "Its content is not a protobuf message, or it is cut short", _EXPORT_AGAIN
+        if content[4:8] == _ORT_FORMAT:
+            why, step = "It has ONNX Runtime's own format", "Give the ONNX file that it was made from"
+        raise InvalidNetwork(f"{shown} is not an ONNX file", why=why, next_step=step) from error
     if not model.HasField("graph") or not model.graph.node:
         why = "Its graph has no nodes" if content else "The file is empty"
         raise InvalidNetwork(f"{shown} holds no network", why=why, next_step=_EXPORT_AGAIN)

@@ -1,4 +1,4 @@
-"""A Loop whose length is known is read as its iterations, with the values that ONNX Runtime gives it."""
+"""A Loop or Scan whose length is known is read as its iterations, with the values that ONNX Runtime gives it."""
 
 from __future__ import annotations
 
@@ -82,12 +82,41 @@ def looping_models(draw: st.DrawFn) -> ModelProto:
     return model_of(nodes, {"x": SHAPE}, outputs, constants, opset=draw(st.sampled_from(OPSETS)))
 
 
-@given(looping_models())
-@settings(max_examples=60)
+@st.composite
+def scanning_models(draw: st.DrawFn) -> ModelProto:
+    """Draw a Scan of one state over two tensors along any axes in both directions, which collects two results."""
+    steps, sizes = draw(st.integers(1, 4)), [2, 3]
+    axes, turned = draw(st.tuples(*[st.integers(0, 2)] * 2)), draw(st.tuples(*[st.integers(0, 1)] * 2))
+    shapes = {name: [*sizes[:axis], steps, *sizes[axis:]] for name, axis in zip(("x", "z"), axes, strict=True)}
+    nodes = [
+        helper.make_node("Mul", ["state", "one"], ["scaled"]),
+        helper.make_node("Sub", ["scaled", "two"], ["next"]),
+        helper.make_node("Identity", ["two"], ["part"]),
+    ]
+    inputs = [helper.make_tensor_value_info(name, FLOAT, sizes) for name in ("state", "one", "two")]
+    outputs = [helper.make_tensor_value_info(name, FLOAT, sizes) for name in ("next", "scaled", "part")]
+    attributes = {
+        "scan_input_axes": axes,
+        "scan_input_directions": turned,
+        "scan_output_axes": draw(st.tuples(*[st.integers(-3, 2)] * 2)),
+        "scan_output_directions": draw(st.tuples(*[st.integers(0, 1)] * 2)),
+    }
+    if not any(map(any, attributes.values())):
+        attributes = {}
+    body = helper.make_graph(nodes, "body", inputs, outputs)
+    results = ["end", "scaled rows", "parts"]
+    scan = helper.make_node("Scan", ["c", "x", "z"], results, "scan", body=body, num_scan_inputs=2, **attributes)
+    behind = [helper.make_node("Neg", [name], [f"y{at}"]) for at, name in enumerate(results)]
+    constants = {"c": np.full(sizes, 0.5, np.float32)}
+    return model_of([scan, *behind], shapes, ["y0", "y1", "y2"], constants, opset=draw(st.sampled_from((11, 17))))
+
+
+@given(looping_models() | scanning_models())
+@settings(max_examples=100)
 def test_iterations_have_the_values_of_the_loop(model: ModelProto) -> None:
-    """The iterations of a Loop give the values that ONNX Runtime computes from the Loop."""
+    """The iterations of a Loop or Scan give the values that ONNX Runtime computes from it."""
     network = prepared(model)
-    assert "Loop" not in {node.op for node in network.nodes}
+    assert {"Loop", "Scan"}.isdisjoint(node.op for node in network.nodes)
     inputs, outputs = run_assembled(assemble_network(network))
     expected = run_plain(model, dict(zip(network.inputs, inputs, strict=True)), network.outputs)
     for name, value in zip(network.outputs, outputs, strict=True):

@@ -120,6 +120,14 @@ def test_dimensions_bind_by_name_and_by_place(dims: dict[str, int]) -> None:
     assert network.types["y"].shape == (4, 3)
 
 
+def test_a_size_of_minus_one_is_not_known() -> None:
+    """Some exporters write -1 for a size that may vary; it is bound like a dimension without a name."""
+    with pytest.raises(UnresolvedDimension, match="axis 0") as caught:
+        network_of([node("Relu", "x", "y")], {"x": (-1, 3)})
+    assert "--dim x.0=1" in str(caught.value)
+    assert network_of([node("Relu", "x", "y")], {"x": (-1, 3)}, dims={"x.0": 4}).types["y"].shape == (4, 3)
+
+
 def test_one_name_binds_in_every_input() -> None:
     """A symbolic dimension that two inputs share is given once."""
     network = network_of([node("Add", "x z", "y")], {"x": ("n", 3), "z": ("n", 1)}, dims={"n": 5})
@@ -303,6 +311,15 @@ def test_initializers_listed_as_inputs_are_constants(ir_version: int) -> None:
     network = prepared(model)
     assert network.inputs == ("x",)
     assert "w" in network.constants
+
+
+def test_sparse_initializers_are_constants() -> None:
+    """A runtime makes a sparse tensor dense when it loads the file, so it is a constant like any other."""
+    model = model_of([node("MatMul", "x w", "y")], {"x": (1, 4)})
+    elements, places = helper.make_tensor("w", FLOAT, [2], [1.0, 2.0]), helper.make_tensor("i", 7, [2], [0, 9])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(elements, places, [4, 3]))
+    network = prepared(model)
+    assert network.types["y"].shape == (1, 3) and network.constants["w"].type.bytes == 48
 
 
 def test_local_functions_are_inlined() -> None:

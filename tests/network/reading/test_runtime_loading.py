@@ -155,6 +155,17 @@ def test_operators_of_onnx_runtime_are_typed() -> None:
     assert result.shape == IMAGE
 
 
+def test_quantised_convolutions_may_have_channels_last() -> None:
+    """Files that ONNX Runtime has optimised hold convolutions over maps with channels last."""
+    operands = "x scale zero w scale zero scale zero"
+    conv = node("QLinearConv", operands, "y", domain="com.microsoft", channels_last=1, kernel_shape=[3, 3])
+    constants = {"scale": np.array(0.1, np.float32), "zero": np.array(3, np.uint8), "w": np.ones((5, 4, 3, 3), np.uint8)}
+    types = {"x": TensorProto.UINT8, "y": TensorProto.UINT8}
+    model = model_of([conv], {"x": (1, 6, 7, 4)}, constants=constants, types=types)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    assert prepared(model).types["y"].shape == (1, 4, 5, 5)
+
+
 def test_a_dequantised_tensor_with_two_readers_is_dequantised_for_each() -> None:
     """Each reader of a dequantised tensor has a DequantizeLinear of its own, which can be merged into it."""
     nodes = [node("DequantizeLinear", "q scale", "d"), node("Relu", "d", "a"), node("Abs", "d", "b")]
