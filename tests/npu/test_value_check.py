@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from device_agents.emulated_npu.machine import load_preset
 from device_agents.emulated_npu.unit_commands import DataType
@@ -85,3 +85,46 @@ def test_a_network_without_a_reference_does_not_pass() -> None:
     with pytest.raises(InputError, match=r"cannot be checked.*of\.nobody.*--no-values") as caught:
         value_check.check_values(unknown, [].append)
     assert caught.value.exit_code == 3
+
+
+def _compiled(nodes: list[onnx.NodeProto], output: str, tensors: list[TensorProto]) -> CompiledModel:
+    """Return a network on 32 numbers."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 32]) for name in ("x", output))
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return compile_network(network_model(load_network(model)), load_preset("edge"), DEFAULT)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4])
+@pytest.mark.parametrize(("scale", "attributes"), [(0.1, {}), (np.full((2, 32), 0.1), {"axis": 0, "block_size": 16})])
+def test_weights_of_four_bits_have_values(kind: int, scale: float | np.ndarray, attributes: dict[str, int]) -> None:
+    """The emulator unpacks them as ONNX Runtime does, with one scale or a scale for each block."""
+    weights = helper.make_tensor("w", kind, (32, 32), np.arange(32 * 32) % 7)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], "numbers", **attributes),
+        helper.make_node("MatMul", ["x", "d"], ["y"], "product"),
+    ]
+    source = _compiled(nodes, "y", [weights, numpy_helper.from_array(np.asarray(scale, np.float32), "s")])
+    assert value_check.check_values(source, [].append).max_rel_error < value_check.TOLERANCE
+
+
+def test_zero_points_that_two_products_share_have_a_reference() -> None:
+    """ONNX Runtime opens a session also where it could not convert a shared zero point twice."""
+    weights = np.arange(32 * 32).reshape(32, 32) % 250 - 125  # ONNX Runtime converts weights that could saturate
+    arrays = {"w0": weights, "w1": weights + 1, "signed": np.array(0), "unsigned": np.array(128)}
+    tensors = [
+        numpy_helper.from_array(array.astype(np.uint8 if name == "unsigned" else np.int8), name)
+        for name, array in arrays.items()
+    ]
+    nodes = []
+    for at, read in enumerate(("x", "y0")):
+        nodes += [
+            helper.make_node("QuantizeLinear", [read, "s", "unsigned"], [f"q{at}"], f"to integers {at}"),
+            helper.make_node("DequantizeLinear", [f"q{at}", "s", "unsigned"], [f"n{at}"], f"to numbers {at}"),
+            helper.make_node("DequantizeLinear", [f"w{at}", "s", "signed"], [f"d{at}"], f"weights {at}"),
+            helper.make_node("MatMul", [f"n{at}", f"d{at}"], [f"p{at}"], f"product {at}"),
+            helper.make_node("QuantizeLinear", [f"p{at}", "s", "unsigned"], [f"r{at}"], f"result {at}"),
+            helper.make_node("DequantizeLinear", [f"r{at}", "s", "unsigned"], [f"y{at}"], f"numbers {at}"),
+        ]
+    source = _compiled(nodes, "y1", [*tensors, numpy_helper.from_array(np.array(0.1, np.float32), "s")])
+    assert value_check.check_values(source, [].append).max_rel_error < value_check.QUANTISED_TOLERANCE

@@ -128,7 +128,7 @@ def _constants(rows: Any, parts: _Parts) -> Iterator[tuple[str, Constant]]:
         kind = _type(dtype, shape)
         value = None
         if size is not None:
-            if count_of(size) != kind.bytes:
+            if count_of(size) != kind.elements * ITEM_BYTES[kind.dtype]:
                 raise ValueError("a constant has another size than its type")
             value = numpy.frombuffer(parts.take(size), kind.dtype).reshape(kind.shape)
         yield text_of(name), Constant(kind, value)

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from device_agents.messages import PACKED
 from harness.errors import InvalidNetwork, NetworkError, UnresolvedDimension, UnsupportedNetwork, UnsupportedType
 from harness.network.learnt_weights import unshared
 from harness.network.network import Constant, FreeNode, Network, Node, TensorType, UnmeasuredNode
@@ -119,7 +118,7 @@ class _Preparation:
             self._unknown[tensor.name] = error
             return
         value = None
-        if kind.dtype not in PACKED and kind.elements <= MAX_FOLDED_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL:
+        if kind.elements <= MAX_FOLDED_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL:
             try:
                 value = numpy_helper.to_array(tensor)
             except ValueError as error:
@@ -366,8 +365,7 @@ class _Preparation:
 
 
 def _constant(value: Any) -> Constant:
-    dtype = str(value.dtype)
-    return Constant(TensorType(dtype, value.shape), None if dtype in PACKED else value)
+    return Constant(TensorType(str(value.dtype), value.shape), value)
 
 
 def _contradiction(node: Node) -> InvalidNetwork:

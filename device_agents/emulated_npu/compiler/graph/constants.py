@@ -35,8 +35,17 @@ def initializer(tensor: TensorProto, dtype: DataType) -> LazyConstant:
     """Return the constant of an initializer; without data in the model, it is its own source."""
     shape = tuple(tensor.dims)
     if tensor.data_location == TensorProto.EXTERNAL:
-        return LazyConstant(tensor.name, shape, dtype, (tensor.name,), lambda array: np.asarray(array).reshape(shape))
-    return LazyConstant(tensor.name, shape, dtype, (), lambda: numpy_helper.to_array(tensor))
+        return LazyConstant(tensor.name, shape, dtype, (tensor.name,), lambda array: _unpacked(array, shape, dtype))
+    return LazyConstant(tensor.name, shape, dtype, (), lambda: numpy_helper.to_array(tensor).astype(NUMPY_TYPES[dtype]))
+
+
+def _unpacked(array: Array, shape: Sequence[int], dtype: DataType) -> Array:
+    """Return the elements of a weight; two of four bits share a byte, the first one in its lower half."""
+    if array.dtype.kind != "V":
+        return np.asarray(array).reshape(shape)
+    halves = array.view(np.uint8)[:, None] >> np.array([0, 4], np.uint8) & 15
+    elements = halves.reshape(-1)[: math.prod(shape)].astype(NUMPY_TYPES[dtype]).reshape(shape)
+    return elements - 16 * (elements > 7) if dtype is DataType.INT8 else elements
 
 
 def value_of(constant: LazyConstant) -> Array | None:

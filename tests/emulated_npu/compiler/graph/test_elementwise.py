@@ -162,3 +162,12 @@ def test_selection_and_types() -> None:
         node("Where", "m x z", "y"),
     ]
     imported(model(nodes, {"x": x}, {"z": np.array([9.0], np.float32)}), {"x": x})
+
+
+@pytest.mark.parametrize("upper", [0, 1])
+@pytest.mark.parametrize("diagonal", [None, -2, 1, 9])
+def test_triangles_of_matrices(upper: int, diagonal: int | None) -> None:
+    """Trilu keeps either part of each matrix, with any diagonal."""
+    x = values((2, 4, 5))
+    constants = {} if diagonal is None else {"k": np.array(diagonal)}
+    imported(model([node("Trilu", " ".join(["x", *constants]), "y", upper=upper)], {"x": x}, constants), {"x": x})

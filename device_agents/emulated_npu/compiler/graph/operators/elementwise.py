@@ -231,6 +231,19 @@ def _where(build: Builder, node: OnnxNode) -> None:
     build.layer(Function.WHERE, [views.expanded(build.view(name), output.shape) for name in node.inputs], output)
 
 
+def _trilu(build: Builder, node: OnnxNode) -> None:
+    """Add a Trilu of constant diagonal: zeros below it, or above it."""
+    output, name = build.result(), node.outputs[0]
+    diagonal = int(build.number(node.inputs[1], "diagonal")) if node.input(1) else 0
+    upper = bool(node.attribute("upper", 1))
+    rows, columns = output.shape[-2:]
+    kept = np.tri(rows, columns, diagonal - upper, dtype=bool) != upper
+    zero = known(f"{name}.zero", np.zeros(()), build.dtype(output))
+    parts = (known(f"{name}.kept", kept, DataType.BOOL), zero)
+    mask, rest = (views.expanded(build.constant_view(part), output.shape) for part in parts)
+    build.layer(Function.WHERE, [mask, build.view(node.inputs[0]), rest], output)
+
+
 def _cast(build: Builder, node: OnnxNode) -> None:
     source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
     if build.dtype(source) == kind.dtype:
@@ -250,6 +263,7 @@ _OTHERS: dict[str, Any] = {
     "IsNaN": _is_nan,
     "IsInf": _is_infinite,
     "Where": _where,
+    "Trilu": _trilu,
     "Cast": _cast,
     "CastLike": _cast,
 }

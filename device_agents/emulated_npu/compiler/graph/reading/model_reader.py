@@ -23,7 +23,7 @@ from device_agents.emulated_npu.compiler.graph.reading.parsed_model import (
     untyped,
 )
 from device_agents.emulated_npu.compiler.graph.reading.type_inference import (
-    DATA_TYPES,
+    CONSTANT_TYPES,
     SMALL_ELEMENTS,
     add_node_types,
     model_types,
@@ -150,8 +150,8 @@ class _ModelReader:
 
     def _add_initializers(self, graph: GraphProto) -> None:
         for tensor in graph.initializer:
-            if tensor.data_type in DATA_TYPES:
-                self._set(constants.initializer(tensor, DATA_TYPES[tensor.data_type]))
+            if tensor.data_type in CONSTANT_TYPES:
+                self._set(constants.initializer(tensor, CONSTANT_TYPES[tensor.data_type]))
 
     def _visit(self, node: NodeProto, name: str, part_of: str = "", depth: int = 0) -> None:
         """Fold a node, keep it, or visit the nodes that stand for it."""

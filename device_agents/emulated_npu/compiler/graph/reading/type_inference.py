@@ -16,12 +16,15 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto, defs, helper, nu
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import ValueType
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
+from device_agents.emulated_npu.unit_commands import DataType
 
 SMALL_ELEMENTS = 1024
 """What shapes and axes may depend on; larger initializers are types alone to shape inference."""
 DATA_TYPES = {int(helper.np_dtype_to_tensor_dtype(dtype)): kind for kind, dtype in NUMPY_TYPES.items()}
 """The element types of the compiler by ONNX's numbers."""
 _NUMBERS = {kind: number for number, kind in DATA_TYPES.items()}
+CONSTANT_TYPES = {**DATA_TYPES, int(TensorProto.INT4): DataType.INT8, int(TensorProto.UINT4): DataType.UINT8}
+"""The same for constants: those of four bits take a byte each in the machine."""
 _NOT_INFERRED = frozenset({"GroupNormalization", "MeanVarianceNormalization", "PiecewiseLinear"})
 """Operators whose results have the type of the first input, which onnx does not infer, or not without attributes."""
 _DEFAULTS = {"STFT": ("onesided", 1)}
@@ -59,7 +62,7 @@ def model_types(proto: ModelProto) -> TensorTypes:
         raise InvalidModel("The model is not valid ONNX", why) from error
     types = TensorTypes()
     for tensor in proto.graph.initializer:
-        if tensor.data_type not in DATA_TYPES:
+        if tensor.data_type not in CONSTANT_TYPES:
             types.others[tensor.name] = TensorProto.DataType.Name(tensor.data_type).lower()
     for value in (*inferred.input, *inferred.value_info, *inferred.output):
         types.add(value.name, value.type)
