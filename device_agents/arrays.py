@@ -7,8 +7,8 @@ from typing import Any, Dict, Tuple
 
 import numpy as np
 
-from device_agents.messages import PACKED
-
+PACKED = {"int4": 2, "uint4": 2}
+"""Types of which a byte holds several elements, and how many."""
 _BLOCK = 1 << 16
 """Random numbers of an array; making more of them took a third of the time of loading a probe."""
 _STRIDE = 40503
@@ -18,10 +18,10 @@ _STRIDE = 40503
 def make(spec: Dict[str, Any]) -> "np.ndarray[Any, Any]":
     """Return the array that a spec describes.
 
-    An array of a packed type has its bytes as ONNX stores them, of numpy's type `V1`. A spec has `dtype`, `shape`, `seed` and `distribution`, one of normal (`scale`), uniform (`low`, `high`), integers
-    (`low`, `high` exclusive) and constant (`low`). Long arrays repeat a block of random numbers, and all normal arrays
-    share one block, in which the seed is the place of their first number: both shorten loading and leave the latency
-    unchanged.
+    An array of a packed type has its bytes as ONNX stores them, of numpy's type `V1`. A spec has `dtype`, `shape`,
+    `seed` and `distribution`, one of normal (`scale`), uniform (`low`, `high`), integers (`low`, `high` exclusive)
+    and constant (`low`). Long arrays repeat a block of random numbers, and all normal arrays share one block, in
+    which the seed is the place of their first number: both shorten loading and leave the latency unchanged.
     """
     shape: Tuple[int, ...] = tuple(int(size) for size in spec["shape"])
     count = int(np.prod(shape, dtype=np.int64))

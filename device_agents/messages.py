@@ -11,9 +11,6 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 MOST_PUTS, MOST_PUT_AHEAD_BYTES = 16, 1 << 20
 """How many `put` requests an agent holds, and the payload of those behind the first one."""
 
-PACKED = {"int4": 2, "uint4": 2}
-"""Types of which a byte holds several elements, and how many."""
-
 
 @dataclass(frozen=True)
 class LoadRequest:

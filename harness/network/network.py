@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from device_agents.messages import PACKED
-
 if TYPE_CHECKING:
     import numpy as np
     from onnx import NodeProto
 
+PACKED = {"int4": 2, "uint4": 2}
+"""Types of which a byte holds several elements, and how many."""
 ITEM_BYTES = {
     **dict.fromkeys(("int8", "uint8", "bool", *PACKED), 1),
     **dict.fromkeys(("float16", "int16", "uint16"), 2),

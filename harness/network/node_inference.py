@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from device_agents.messages import PACKED
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UnsupportedType
-from harness.network.network import FLOATS, ITEM_BYTES, ML_DOMAIN, Constant, Node, TensorType
+from harness.network.network import FLOATS, ITEM_BYTES, ML_DOMAIN, PACKED, Constant, Node, TensorType
 from harness.network.operand_shapes.check import check_operands
 from harness.network.single_runs import MAX_FORM_BYTES, form_of, values
 

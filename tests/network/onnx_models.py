@@ -81,7 +81,6 @@ def run_plain(model: ModelProto, feeds: Mapping[str, Any], outputs: Sequence[str
 
 def run_assembled(model: AssembledModel, level: str = "DISABLE_ALL") -> tuple[list[Any], list[Any]]:
     """Return inputs and outputs of an assembled model, run with weights and inputs that a device generates."""
-    import onnxruntime
 
     options = _options(level)
     session = open_session(model.content, options, {spec.name: arrays.make(spec.wire()) for spec in model.weights})

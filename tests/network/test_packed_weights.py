@@ -7,8 +7,10 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx_models import FLOAT, prepared, run_assembled
 
+from device_agents import arrays
 from harness.errors import UnsupportedType
 from harness.network.assemble import assemble_network
+from harness.network.network import PACKED
 
 ROWS, COLUMNS, BLOCK = 64, 33, 16
 
@@ -38,6 +40,11 @@ def test_weights_of_four_bits_are_generated(kind: int, domain: str, blocks: bool
     assert len(sent.content) < sent.weight_bytes
     _, (result,) = run_assembled(sent, "ENABLE_ALL")
     assert np.isfinite(result).all() and np.ptp(result) > 0
+
+
+def test_host_and_device_pack_alike() -> None:
+    """The agent runs without the host's code, so both list the packed types."""
+    assert arrays.PACKED == PACKED
 
 
 def test_results_of_four_bits_are_refused() -> None:

@@ -80,7 +80,9 @@ def _with_dimensions(path: str, shapes: Mapping[str, Sequence[int]]) -> Any:
     return _session(path, {}, known) if known else session
 
 
-def _session(model: Union[str, bytes], weights: Mapping[str, Any], dimensions: Optional[Mapping[str, int]] = None) -> Any:
+def _session(
+    model: Union[str, bytes], weights: Mapping[str, Any], dimensions: Optional[Mapping[str, int]] = None
+) -> Any:
     options = onnxruntime.SessionOptions()
     for name, size in (dimensions or {}).items():
         options.add_free_dimension_override_by_name(name, size)

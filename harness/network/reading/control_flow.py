@@ -109,8 +109,8 @@ def scan_of(
     whole.node.extend(body.node)
     whole.output.extend([going, *body.output])
     rows = len(body.output) - states
-    stacks = zip(given.get("scan_output_axes", [0] * rows), given.get("scan_output_directions", [0] * rows), strict=True)
-    found = [(axis, bool(is_turned)) for axis, is_turned in stacks]
+    ends = given.get("scan_output_axes", [0] * rows), given.get("scan_output_directions", [0] * rows)
+    found = [(axis, bool(is_turned)) for axis, is_turned in zip(*ends, strict=True)]
     return Repetition(whole, f"{label}{SEPARATOR}times", "", tuple(inputs[:states]), tuple(found)), steps
 
 

@@ -74,7 +74,7 @@ class _Preparation:
         self._unmeasured: list[Node] = []
         self._unrolled = 0
         self._unknown: dict[str, NetworkError] = {}
-        """Tensors whose shape depends on the data or that hold no numbers, and what depends on them, with the reason."""
+        """Tensors whose shape depends on the data or that hold no numbers, and what depends on them, and why."""
 
     def run(self) -> Network:
         for tensor in self._graph.initializer:
@@ -204,7 +204,8 @@ class _Preparation:
         import numpy
 
         try:
-            found, steps = scan_of(node.proto, node.inputs, [self._types[name].shape for name in node.inputs], node.name)
+            shapes = [self._types[name].shape for name in node.inputs]
+            found, steps = scan_of(node.proto, node.inputs, shapes, node.name)
         except (KeyError, IndexError, ValueError) as error:
             raise _contradiction(node) from error
         self._set_constant(found.times, _constant(numpy.array(steps)))

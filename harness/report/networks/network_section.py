@@ -169,5 +169,6 @@ def _free(estimate: NetworkEstimate) -> tuple[tuple[str, list[str]], ...]:
     for node in estimate.free:
         reasons.setdefault(display(node.reason), []).append(f"{display(node.name)} ({display(node.op)})")
     for skipped in estimate.unmeasured:
-        reasons.setdefault("in no figure: sizes depend on the data, or results are no numbers", []).append(display(skipped.name))
+        reason = "in no figure: sizes depend on the data, or results are no numbers"
+        reasons.setdefault(reason, []).append(display(skipped.name))
     return tuple(sorted(reasons.items(), key=lambda item: -len(item[1])))

@@ -159,7 +159,8 @@ def test_quantised_convolutions_may_have_channels_last() -> None:
     """Files that ONNX Runtime has optimised hold convolutions over maps with channels last."""
     operands = "x scale zero w scale zero scale zero"
     conv = node("QLinearConv", operands, "y", domain="com.microsoft", channels_last=1, kernel_shape=[3, 3])
-    constants = {"scale": np.array(0.1, np.float32), "zero": np.array(3, np.uint8), "w": np.ones((5, 4, 3, 3), np.uint8)}
+    weights = np.ones((5, 4, 3, 3), np.uint8)
+    constants = {"scale": np.array(0.1, np.float32), "zero": np.array(3, np.uint8), "w": weights}
     types = {"x": TensorProto.UINT8, "y": TensorProto.UINT8}
     model = model_of([conv], {"x": (1, 6, 7, 4)}, constants=constants, types=types)
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
