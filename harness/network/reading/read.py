@@ -108,7 +108,7 @@ def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") 
     what = f"The functions of {name} cannot be inlined"
     try:
         model = inliner.inline_local_functions(model) if model.functions else model
-        _state_opset(model)
+        _complete_domains(model)
         _check_operators(name, model)
         what = f"{name} is not valid ONNX"
         onnx.checker.check_model(_without_weights(model))
@@ -265,10 +265,13 @@ def _copied(message: _Copied, left_out: str) -> _Copied:
     return copy
 
 
-def _state_opset(model: ModelProto) -> None:
-    """State an opset for a model that uses no operator of ONNX's own domain, and therefore states none."""
-    nodes, imports = all_nodes(model.graph.node), model.opset_import
-    if imports and all(map(domain_of, imports)) and all(map(domain_of, nodes)):
+def _complete_domains(model: ModelProto) -> None:
+    """Give ONNX's domain one name, and state an opset of it if no operator needs one."""
+    nodes, imports = list(all_nodes(model.graph.node)), model.opset_import
+    for message in (*imports, *nodes):
+        if message.domain != domain_of(message):
+            message.domain = ""
+    if imports and all(entry.domain for entry in (*imports, *nodes)):
         imports.add(version=DEFAULT_OPSET)
 
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from harness.network.key import KEY_VERSION
-from harness.network.network import ITEM_BYTES
+from harness.network.network import ITEM_BYTES, PACKED
 
 Shape = tuple[int, ...]
 
@@ -48,7 +48,8 @@ class Tensor:
     @property
     def bytes(self) -> int:
         """Size in bytes, 0 where the shape is unknown."""
-        return (math.prod(self.shape) if self.shape is not None else 0) * ITEM_BYTES.get(self.dtype, 4)
+        elements = 0 if self.shape is None else math.prod(self.shape)
+        return -(-elements * ITEM_BYTES.get(self.dtype, 4) // PACKED.get(self.dtype, 1))
 
 
 @dataclass(frozen=True)

@@ -322,6 +322,14 @@ def test_sparse_initializers_are_constants() -> None:
     assert network.types["y"].shape == (1, 3) and network.constants["w"].type.bytes == 48
 
 
+def test_both_names_of_the_domain_of_onnx_are_one() -> None:
+    """Operators may name the domain that the import leaves out, or the other way round."""
+    model = model_of([node("Relu", "x", "h", domain="ai.onnx"), node("Abs", "h", "y")], {"x": (1, 4)})
+    assert [one.op for one in prepared(model).nodes] == ["Relu", "Abs"]
+    model.opset_import[0].domain = "ai.onnx"
+    assert [one.op for one in prepared(model).nodes] == ["Relu", "Abs"]
+
+
 def test_local_functions_are_inlined() -> None:
     """A function of the model is replaced by its nodes, even if it is called twice."""
     domains = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
