@@ -54,11 +54,10 @@ def test_products_that_are_added_up_by_hand() -> None:
 def test_whether_products_move_is_found(share: float) -> None:
     """Transposed convolutions of a machine show whether it writes their products or only what they add up to."""
     draw = np.random.default_rng(3)
+    sizes = np.column_stack([draw.integers(8, 40, 40), draw.integers(4, 64, 40), draw.choice([9, 16, 81], 40)]).tolist()
     added_up = [
-        replace(
-            matrix_product(rows=int(edge) ** 2, depth=16, columns=int(maps * taps)), result_elements=int(maps * edge**2)
-        )
-        for edge, maps, taps in zip(draw.integers(8, 40, 40), draw.integers(4, 64, 40), draw.choice([9, 16, 81], 40))
+        replace(matrix_product(rows=edge**2, depth=16, columns=maps * taps), result_elements=maps * edge**2)
+        for edge, maps, taps in sizes
     ]
     layers = [*tiled_machine.random_layers(60, seed=1), *added_up]
     arrays = layer_arrays(layers)
