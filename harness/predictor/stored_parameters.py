@@ -19,7 +19,7 @@ from harness.predictor.uncertainty.intervals import Calibration, Scale
 from harness.strict_model import StrictModel
 
 METADATA_KEY = "harness.predictor"
-_VERSION = 6
+_VERSION = 5
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Size = Annotated[int, Field(gt=0, lt=2**31)]
@@ -36,7 +36,7 @@ class _Steps(StrictModel):
     channels: _Size
     tiles: Annotated[tuple[tuple[_Size, _Size, _Size], ...], Field(min_length=1)]
     skips_padding: bool
-    product_share: Annotated[float, Field(ge=0, le=1)]
+    product_share: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
 class _Roofline(StrictModel):
