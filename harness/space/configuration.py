@@ -33,6 +33,11 @@ class Convolution:
         return padding_of(self.kernel, self.stride) * self.dilation
 
     @property
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        """Return the shape of the weights."""
+        return (self.channels_out, self.channels_in // self.groups, self.kernel, self.kernel)
+
+    @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features; raises UsageError if the groups do not divide the channels."""
         padding = self.padding
@@ -61,6 +66,11 @@ class Product:
     depth: int
     columns: int
     activation: str
+
+    @property
+    def weight_shape(self) -> tuple[int, int]:
+        """Return the shape of the weights."""
+        return (self.depth, self.columns)
 
     @property
     def features(self) -> LayerFeatures:
@@ -140,7 +150,33 @@ class Transposed:
         )
 
 
-Configuration = Convolution | Transposed | Product | Pooling | Mover
+FloatLayer = Convolution | Transposed | Product | Pooling | Mover
+INT8, DYNAMIC = "int8", "dynamic"
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """A layer on 8-bit integers, in one of two forms that quantisers write.
+
+    `INT8` puts it between DequantizeLinear and QuantizeLinear, also each of its weights. `DYNAMIC` is for products with
+    weights: a DynamicQuantizeLinear in front, and a product of integers whose result is scaled.
+    """
+
+    layer: FloatLayer
+    precision: str
+
+    @property
+    def features(self) -> LayerFeatures:
+        """Return the predictor's features, of a dynamic layer those of its product."""
+        found = self.layer.features
+        root, group, kind, name = found.operator.split("/")
+        more = "integer" if (group, self.precision) == ("conv", DYNAMIC) else "int8"
+        kind = kind if group in ("copy", "view") else f"{kind}-{more}"
+        name = name if root == "mac" or group == "view" else f"{name}-int8"
+        return replace(found, operator=f"{root}/{group}/{kind}/{name}", element_bytes=1)
+
+
+Configuration = FloatLayer | Quantised
 
 
 def padding_of(kernel: int, stride: int) -> int:
