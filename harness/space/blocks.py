@@ -87,7 +87,10 @@ class Block(StrictModel):
 
 
 class ConvolutionBlock(Block):
-    """Convolutions; a depthwise one ignores `channels_out` and has as many output as input channels."""
+    """Convolutions; a depthwise one ignores `channels_out` and has as many output as input channels.
+
+    `context` is where inputs come from: another convolution, an operator that keeps no layout of maps, or outside.
+    """
 
     op: Literal["Conv"]
     channels_in: Sizes
@@ -102,13 +105,15 @@ class ConvolutionBlock(Block):
     activation: Activations = _PLAIN
     batch_norm: Flags = _NEVER
     residual: Flags = _NEVER
+    context: Literal["map", "chip", "outside"] = "map"
+    dimensions: Literal[1, 2] = 2
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         if values["groups"] == DEPTHWISE:
             values["groups"] = values["channels_out"] = values["channels_in"]
         groups = values["groups"]
         fits = values["channels_in"] % groups == values["channels_out"] % groups == 0 and _window_fits(values)
-        return Convolution(**values) if fits else None
+        return Convolution(**values, context=self.context, dimensions=self.dimensions) if fits else None
 
 
 class TransposedBlock(Block):

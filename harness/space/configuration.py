@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from harness.network.layers import FEATURE_MAP
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise, convolution, matrix_product
 from harness.predictor.features.mover_classes import class_of_mover
 from harness.space.movers import Mover
@@ -13,7 +14,10 @@ NO_ACTIVATION = "none"
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution with operators that a device may fuse into it; `size` is the input size, padded by `padding_of`."""
+    """A convolution with operators that a device may fuse into it; `size` is the input size, padded by `padding_of`.
+
+    `context` is where its input comes from, as in `context_of`. One of one dimension has a height alone.
+    """
 
     batch: int
     channels_in: int
@@ -26,6 +30,8 @@ class Convolution:
     batch_norm: bool
     residual: bool
     dilation: int = 1
+    context: str = FEATURE_MAP
+    dimensions: int = 2
 
     @property
     def padding(self) -> int:
@@ -33,25 +39,32 @@ class Convolution:
         return padding_of(self.kernel, self.stride) * self.dilation
 
     @property
-    def weight_shape(self) -> tuple[int, int, int, int]:
+    def weight_shape(self) -> tuple[int, ...]:
         """Return the shape of the weights."""
-        return (self.channels_out, self.channels_in // self.groups, self.kernel, self.kernel)
+        return (self.channels_out, self.channels_in // self.groups, *(self.kernel,) * self.dimensions)
+
+    def shape(self, channels: int, size: Pair) -> tuple[int, ...]:
+        """Return the shape of a tensor that the layer reads or writes."""
+        return (self.batch, channels, *size[: self.dimensions])
 
     @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features; raises UsageError if the groups do not divide the channels."""
-        padding = self.padding
+
+        def pair(value: int, otherwise: int) -> Pair:
+            return (value, value if self.dimensions > 1 else otherwise)
+
         kind = "dense" if self.groups == 1 else "depthwise" if self.groups == self.channels_in else "grouped"
         found = convolution(
             batch=self.batch,
             in_channels=self.channels_in,
             out_channels=self.channels_out,
-            size=self.size,
-            kernel=(self.kernel, self.kernel),
-            stride=(self.stride, self.stride),
-            padding=(padding, padding),
+            size=pair(self.size[0], 1) if self.dimensions == 1 else self.size,
+            kernel=pair(self.kernel, 1),
+            stride=pair(self.stride, 1),
+            padding=pair(self.padding, 0),
             groups=self.groups,
-            dilation=self.dilation,
+            dilation=pair(self.dilation, 1),
         )
         return replace(_named(f"mac/conv/{kind}/{_suffix(self.activation)}", found), extra_operands=int(self.residual))
 

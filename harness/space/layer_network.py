@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx import TensorProto, helper
 
-from harness.network.layers import Layer
+from harness.network.layers import FEATURE_MAP, OUTSIDE, Layer
 from harness.network.network import Network
 from harness.space.configuration import (
     INT8,
@@ -79,8 +79,8 @@ def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
 def _input_shapes(layer: FloatLayer) -> list[tuple[int, ...]]:
     if isinstance(layer, Convolution):
         features = layer.features
-        residual = [(layer.batch, layer.channels_out, *features.out_size)] if layer.residual else []
-        return [(layer.batch, layer.channels_in, *layer.size), *residual]
+        residual = [layer.shape(layer.channels_out, features.out_size)] if layer.residual else []
+        return [layer.shape(layer.channels_in, layer.size), *residual]
     if isinstance(layer, Product):
         if layer.heads:
             return [(layer.heads, layer.rows, layer.depth), (layer.heads, layer.depth, layer.columns)]
@@ -109,12 +109,18 @@ def _result_shape(layer: FloatLayer) -> tuple[int, ...]:
     if isinstance(layer, Transposed):
         return (layer.batch, layer.channels_out, *layer.out_size)
     features = layer.features
+    if isinstance(layer, Convolution):
+        return layer.shape(layer.channels_out, features.out_size)
     return (features.batch, features.out_channels, *features.out_size)
 
 
 def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLayer) -> str:
-    """Add a neighbour that writes a tensor."""
-    if len(shape) != 4 or (isinstance(layer, Permutation) and layer.order not in ("", "channels_last")):
+    """Add a neighbour that writes a tensor, or an input of the network."""
+    context = layer.context if isinstance(layer, Convolution) else FEATURE_MAP
+    if context == OUTSIDE:
+        return parts.stored(f"{name}.store", parts.input(f"{name}.input", shape))
+    is_plain = isinstance(layer, Permutation) and layer.order not in ("", "channels_last")
+    if len(shape) != 4 or is_plain or context != FEATURE_MAP:
         return parts.stored(f"{name}.store", parts.node("Abs", f"{name}.write", [parts.input(f"{name}.input", shape)]))
     batch, channels, *plane = shape
     source = _passed(parts, f"{name}.pass", parts.input(f"{name}.input", (batch, _NEIGHBOUR_CHANNELS, *plane)))
@@ -175,11 +181,11 @@ def _convolution(parts: LayerParts, name: str, layer: Convolution, sources: Sequ
 
 def _window(layer: Convolution) -> dict[str, Any]:
     return {
-        "dilations": [layer.dilation] * 2,
+        "dilations": [layer.dilation] * layer.dimensions,
         "group": layer.groups,
-        "kernel_shape": [layer.kernel] * 2,
-        "pads": [layer.padding] * 4,
-        "strides": [layer.stride] * 2,
+        "kernel_shape": [layer.kernel] * layer.dimensions,
+        "pads": [layer.padding] * 2 * layer.dimensions,
+        "strides": [layer.stride] * layer.dimensions,
     }
 
 

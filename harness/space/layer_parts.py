@@ -1,4 +1,4 @@
-"""The parts of a network of layers, on floats, or on integers in the form in which ONNX Runtime's quantiser writes them."""
+"""The parts of a network of layers, on floats, or on integers in the form in which quantisers write them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LayerParts(NetworkParts):
 
 
 class IntegerParts(LayerParts):
-    """Parts whose layers pass unsigned bytes to each other, with a QuantizeLinear behind and DequantizeLinears in front."""
+    """Parts whose layers pass unsigned bytes: a QuantizeLinear is behind each, and DequantizeLinears in front."""
 
     def stored(self, name: str, tensor: str) -> str:
         """Add a QuantizeLinear behind a layer."""

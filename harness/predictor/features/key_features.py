@@ -151,9 +151,7 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     operands = 0 if right.constant else -(-elements // (rows * columns))
     kind = "weights" if right.constant else "activations"
     return LayerFeatures(
-        operator="/".join(
-            ("mac", "product", kind + type_suffix(left.dtype), _suffix(layer, place))
-        ),
+        operator="/".join(("mac", "product", kind + type_suffix(left.dtype), _suffix(layer, place))),
         batch=1,
         in_channels=batch * depth,
         out_channels=batch * columns,
