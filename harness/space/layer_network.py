@@ -191,7 +191,8 @@ def _window(layer: Convolution) -> dict[str, Any]:
 
 def _dynamic(parts: LayerParts, name: str, layer: FloatLayer, sources: Sequence[str]) -> list[str]:
     """Add the operators of a product whose input is quantised as it runs, and return its result."""
-    assert isinstance(layer, Convolution | Product), "blocks of other layers are not dynamic"
+    if not isinstance(layer, Convolution | Product):
+        raise TypeError(f"{type(layer).__name__} has no weights")  # blocks of such layers are never dynamic
     window = _window(layer) if isinstance(layer, Convolution) else {}
     result = parts.dynamic_product(name, sources[0], layer.weight_shape, **window)
     return [_activated(parts, name, layer.activation, result)]
