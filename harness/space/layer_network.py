@@ -36,7 +36,8 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
 
     Weights have types and no values. Devices do not fuse the neighbours with the layer: maps come from a 1x1
     convolution with an activation and go to another one, matrices come from `Abs` and go to a product. Neighbours of
-    layers on integers compute on integers, too.
+    layers on integers compute on integers, too. Two neighbours read what only moves elements, because some devices fuse
+    a Concat or a Transpose with its only reader.
     """
     parts = LayerParts()
     for index, layer in enumerate(layers):
@@ -56,7 +57,10 @@ def _add(parts: LayerParts, index: int, layer: FloatLayer, added: _Form) -> None
     sources = [_written(parts, f"{index}.before{number}", shape, layer) for number, shape in shapes]
     taken = [parts.taken(f"{own}.take{number}", source) for number, source in enumerate(sources)]
     for number, result in enumerate(added(parts, own, layer, taken)):
-        _read(parts, f"{index}.after{number or ''}", parts.stored(f"{own}.store{number}", result), layer)
+        stored = parts.stored(f"{own}.store{number}", result)
+        _read(parts, f"{index}.after{number or ''}", stored, layer)
+        if isinstance(layer, Joining | Permutation):
+            _read(parts, f"{index}.after{number or ''}again", stored, layer)
 
 
 def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
