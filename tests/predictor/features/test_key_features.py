@@ -169,7 +169,8 @@ def test_a_window_larger_than_its_map_is_clipped() -> None:
         ),
         (
             f"x0:uint8[1,8,6,6]|DequantizeLinear(x0,{SCALE}){{axis=1}}|DequantizeLinear(c:int8[16,8,3,3],c:float32[],"
-            f"c:int8[]){{axis=1}}|Conv(t0,t1){{{window(3, 1)}}}|Relu(t2){{}}|QuantizeLinear(t3,{SCALE}){{axis=1}}|->t4:uint8[1,16,6,6]",
+            f"c:int8[]){{axis=1}}|Conv(t0,t1){{{window(3, 1)}}}|Relu(t2){{}}"
+            f"|QuantizeLinear(t3,{SCALE}){{axis=1}}|->t4:uint8[1,16,6,6]",
             "mac/conv/dense-int8/Relu",
         ),
         (
