@@ -146,15 +146,15 @@ def convolution(
     stride: Pair = (1, 1),
     padding: Pair = (0, 0),
     groups: int = 1,
-    dilation: int = 1,
+    dilation: Pair = (1, 1),
 ) -> LayerFeatures:
     """Return a float32 convolution of an image of `size`, padded by `padding` on both sides of each axis.
 
     A depthwise one (as many groups as channels) has an operator of its own: it runs other kernels.
     """
     out_size = tuple(
-        (edge + 2 * pad - dilation * (taps - 1) - 1) // step + 1
-        for edge, pad, taps, step in zip(size, padding, kernel, stride, strict=True)
+        (edge + 2 * pad - apart * (taps - 1) - 1) // step + 1
+        for edge, pad, apart, taps, step in zip(size, padding, dilation, kernel, stride, strict=True)
     )
     depthwise = groups > 1 and groups == in_channels
     return LayerFeatures(
@@ -168,7 +168,7 @@ def convolution(
         stride=stride,
         groups=groups,
         weight_elements=out_channels * in_channels // max(groups, 1) * kernel[0] * kernel[1],
-        dilation=(dilation, dilation),
+        dilation=dilation,
     )
 
 
