@@ -7,8 +7,8 @@ import functools
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -24,11 +24,10 @@ _WRITING = threading.Lock()
 
 @dataclass(frozen=True)
 class Schema:
-    """The tables of a file, and the statements that migrate each older version of them to the next."""
+    """The tables of a file."""
 
     version: int
     tables: str
-    changes: Mapping[int, str] = field(default_factory=dict)
 
     def in_memory(self) -> sqlite3.Connection:
         """Return an empty database in memory that has these tables and can attach files."""
@@ -61,7 +60,7 @@ class Schema:
         if names and not names & self.names:
             step = "Use another workspace"
             raise JournalError(f"{file} belongs to another program", why="It has other tables", next_step=step)
-        if version not in (*self.changes, self.version) and (version, names) != (0, frozenset()):
+        if version != self.version and (version, names) != (0, frozenset()):
             why = f"It has schema {version}; this version reads schema {self.version}"
             step = "Use the version of harness that wrote it, or another workspace"
             raise JournalError(f"{file} was written by another version of harness", why=why, next_step=step)
@@ -69,12 +68,11 @@ class Schema:
             raise damaged(file, f"It lacks {', '.join(sorted(self.names - names))}")
         return int(version)
 
-    def bring_up_to_date(self, db: sqlite3.Connection) -> None:
-        """Create the tables, or migrate those of an older version, unless another process already did."""
+    def create(self, db: sqlite3.Connection) -> None:
+        """Create the tables, unless another process already did."""
         with _transaction(db):
             (version,) = db.execute("PRAGMA user_version").fetchone()
-            steps = [self.changes[older] for older in range(version, self.version)] if version else []
-            for statement in ";".join(steps if version else [self.tables]).split(";"):
+            for statement in self.tables.split(";") if not version else ():
                 db.execute(statement)
             db.execute(f"PRAGMA user_version={self.version}")
 
@@ -101,8 +99,8 @@ class DurableFile:
                 _log_ahead(self._db)
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute("PRAGMA foreign_keys=ON")
-                if found != self.SCHEMA.version:
-                    self.SCHEMA.bring_up_to_date(self._db)
+                if not found:
+                    self.SCHEMA.create(self._db)
             except BaseException:
                 self._db.close()
                 raise
