@@ -34,11 +34,7 @@ class LayerView:
     top: Annotated[
         int | None,
         typer.Option(
-            "--top",
-            "--limit",
-            metavar="N",
-            min=0,
-            help="Show N layers only, the longest unless --sort is given; 0 shows all.",
+            metavar="N", min=0, help="Show N layers only, the longest unless --sort is given; 0 shows all."
         ),
     ] = None
     wide: Annotated[
