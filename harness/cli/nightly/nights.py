@@ -186,7 +186,8 @@ class InstallOptions:
 
     cron: Annotated[bool, typer.Option("--cron", help="Print a crontab line instead of writing units.")] = False
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write units for the system manager to DIR (default: the user's).")
+        Path | None,
+        typer.Option(metavar="DIR", help="Write units for the system manager to DIR."),
     ] = None
     only_print: Annotated[bool, typer.Option("--print", help="Print the units; write nothing.")] = False
     enable: Annotated[bool, typer.Option("--enable", help="Also enable the user's timer.")] = False
