@@ -24,6 +24,7 @@ from harness.measure.journal.records import CampaignKey, Slot
 from harness.measure.journal.transfer import extract
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
+from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe import reference_probe
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
@@ -287,11 +288,8 @@ def test_extracts_that_were_altered_are_refused(path: Path, tmp_path: Path, stat
 
 
 def _plan_chain(db: sqlite3.Connection, **changed: object) -> None:
-    chain = {
-        **{"places": [["0" * 16, "x"]], "network": "n", "alone": "p", "alone_null": "", "meeting": ""},
-        **{"meeting_null": "", "agrees": True, "check": "p", **changed},
-    }
-    db.execute("INSERT INTO chains VALUES (1, 0, ?)", (json.dumps(chain),))
+    chain = ChainProbes((("0" * 16, "x"),), "n", "p", "", "", "", agrees=True, check="p")
+    db.execute("INSERT INTO chains VALUES (1, 0, ?)", (json.dumps({**dataclasses.asdict(chain), **changed}),))
 
 
 @pytest.mark.parametrize(
