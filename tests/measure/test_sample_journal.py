@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -264,6 +265,20 @@ def test_a_damaged_journal_is_reported(path: Path) -> None:
         for known in journal.campaigns("d"):
             journal.samples(known.id)
             journal.probes(known.id)
+
+
+def test_a_writer_killed_while_it_created_the_journal_leaves_it_usable(tmp_path: Path) -> None:
+    """What a process had begun to write, also to the file itself, is undone; the journal is then created anew."""
+    begun, path = tmp_path / "begun.sqlite", tmp_path / "journal.sqlite"
+    with contextlib.closing(sqlite3.connect(begun, isolation_level=None)) as db:
+        db.execute("PRAGMA cache_size=1")  # pages reach the file before the commit
+        db.execute("BEGIN")
+        db.execute("CREATE TABLE series (content)")
+        db.executemany("INSERT INTO series VALUES (?)", [(bytes(5000),)] * 50)
+        for end in ("", "-journal"):
+            shutil.copy(f"{begun}{end}", f"{path}{end}")
+    with Journal(path) as journal:
+        assert journal.numbers() == () and begin(journal).id == 1
 
 
 def test_a_killed_writer_leaves_whole_frames_and_all_acknowledged_ones(tmp_path: Path) -> None:

@@ -213,5 +213,7 @@ def _rank_agreement(first: Sequence[float], second: Sequence[float]) -> float | 
     """Return Kendall's tau-b; None if either sequence has no two different values."""
     from scipy.stats import kendalltau  # loads slowly
 
+    if len(first) < 2:
+        return None
     found = float(kendalltau(first, second).statistic)
     return None if math.isnan(found) else found

@@ -62,12 +62,6 @@ class _RunningQueue:
         self.served_ps: list[int] = []
         self.finished_ps: list[int] = []
 
-    def issue(self, at_ps: int) -> None:
-        """Append an entry."""
-        self.issued_ps.append(at_ps)
-        if self.ready_ps == _FAR and self.head == len(self.issued_ps) - 1:
-            self.ready_ps = at_ps if at_ps > self.free_ps else self.free_ps
-
     def serve(self, now_ps: int, end_ps: int) -> None:
         """Take the head out of the queue."""
         self.served_ps.append(now_ps)
@@ -94,27 +88,32 @@ class _CoreRun:
     def served(self) -> Generator[None, int, None]:
         """Issue and serve all steps; raises `Deadlock` and `BudgetExceeded`."""
         io, *others = self._queues
+        events, limit_ps = self._stream.events, self._stream.limit_ps
         ready_ps = 0
         while ready_ps != _FAR:
             awaited, until = self._issue()
             while awaited.head < until:
-                queue = io
+                queue, ready_ps = io, io.ready_ps
                 for other in others:
-                    if other.ready_ps < queue.ready_ps:
-                        queue = other
-                ready_ps = queue.ready_ps
+                    if other.ready_ps < ready_ps:
+                        queue, ready_ps = other, other.ready_ps
                 if ready_ps == _FAR:
                     break
                 op = queue.ops[queue.head]
                 if op in (WAIT, POST):
                     self._synchronise(queue, op, ready_ps)
-                elif queue is io:
-                    yield from self._transfer(io, op, ready_ps)
-                else:
+                elif queue is not io:
                     queue.serve(ready_ps, ready_ps + op)
-                if queue.free_ps > self._stream.limit_ps:
+                elif op >= 0 and self._window is None:
+                    heappush(events, joining(ready_ps, ready_ps, op))
+                    end_ps = yield
+                    self._io_ps += end_ps - ready_ps
+                    io.serve(ready_ps, end_ps)
+                else:
+                    yield from self._transfer(io, op, ready_ps)
+                if queue.free_ps > limit_ps:
                     step = self._code.step_of(queue.number, queue.head - 1)
-                    raise over_budget(step, self._stream.limit_ps, self._code.source.core)
+                    raise over_budget(step, limit_ps, self._code.source.core)
         if self._position < len(self._code.kinds) or any(each.head < len(each.issued_ps) for each in self._queues):
             heads = [(each.head, len(each.issued_ps)) for each in self._queues]
             raise locked_core(self._code, self._position, heads, self._units)
@@ -150,7 +149,9 @@ class _CoreRun:
                         awaited, until = queue, leaving + 1
                         break
                     at_ps = max(at_ps, queue.served_ps[leaving])
-                queue.issue(at_ps)
+                if queue.head == len(queue.issued_ps):
+                    queue.ready_ps = at_ps if at_ps > queue.free_ps else queue.free_ps
+                queue.issued_ps.append(at_ps)
             else:
                 if kind == FENCE:
                     pending = next((each for each in queues if each.head < len(each.issued_ps)), None)
