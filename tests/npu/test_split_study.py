@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from networks_on_npu import builtin_model
+from scipy.stats import kendalltau
 from small_models import model, node, values
 from splittable_network import splittable_network
 
@@ -16,7 +20,7 @@ from device_agents.emulated_npu.compiler.prediction.split_choice import choose_s
 from device_agents.emulated_npu.compiler.stages import compile_graph
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine, find_machine
-from harness.npu.split.split_study import network_ps, study_splits
+from harness.npu.split.split_study import kendall_tau_b, network_ps, study_splits
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +52,7 @@ def test_the_study_ranks_what_it_runs(graph: Graph, edge: Machine) -> None:
     for network in study.networks:
         assert network.true_ps is not None
         assert 0.99 < network.predicted_ps / network.true_ps < 1.07  # 1.006 to 1.056
-    assert study.network_tau == study.layer_tau == pytest.approx(1)
+    assert study.network_tau == study.layer_tau == 1
 
 
 def test_splits_are_compared_with_one_core_at_its_best(graph: Graph, edge: Machine) -> None:
@@ -110,3 +114,20 @@ def test_predictions_choose_well_on_networks(name: str, cores: int, edge: Machin
         ways.append((network.true_ps, network.predicted_ps))
     for (fast, expected), (slow, other) in itertools.combinations(sorted(ways), 2):
         assert slow <= 1.03 * fast or expected < other
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=12))
+@settings(max_examples=100, deadline=None)
+def test_rank_agreement_is_kendalls(pairs: list[tuple[int, int]]) -> None:
+    """Ties and all, it is what scipy calls tau-b; None where one side has no order at all."""
+    first, second = [one for one, _ in pairs], [other for _, other in pairs]
+    found, wanted = kendall_tau_b(first, second), kendalltau(first, second).statistic
+    if math.isnan(wanted):
+        assert found is None
+    else:
+        assert found == pytest.approx(wanted)
+
+
+def test_rank_agreement_by_hand() -> None:
+    """Of six pairs four agree, one does not, one is tied in the second: 3 / sqrt(6 x 5)."""
+    assert kendall_tau_b([1, 2, 3, 4], [1, 3, 2, 3]) == pytest.approx(3 / math.sqrt(6 * 5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +51,7 @@ class StudiedLayer:
     def tau(self) -> float | None:
         """Rank agreement of the candidates' predicted and true times; None if there are not two to rank."""
         predicted = [one.predicted_ps for one in self.choice.candidates]
-        return _rank_agreement(predicted, [self.true_ps[one.name] for one in self.choice.candidates])
+        return kendall_tau_b(predicted, [self.true_ps[one.name] for one in self.choice.candidates])
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class SplitStudy:
     def network_tau(self) -> float | None:
         """Rank agreement of the ways to split the whole network."""
         known = [(one.predicted_ps, one.true_ps) for one in self.networks if one.true_ps is not None]
-        return _rank_agreement([predicted for predicted, _ in known], [true for _, true in known])
+        return kendall_tau_b([predicted for predicted, _ in known], [true for _, true in known])
 
 
 def study_splits(
@@ -209,11 +210,17 @@ def _alone(layer: HardwareLayer, graph: Graph) -> Graph:
     )
 
 
-def _rank_agreement(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Kendall's tau-b; None if either sequence has no two different values."""
-    from scipy.stats import kendalltau  # loads slowly
+def kendall_tau_b(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return Kendall's tau-b, (concordant - discordant) / sqrt(untied in first x untied in second).
 
-    if len(first) < 2:
+    None if either sequence has no two different values.
+    """
+    agreement = untied_first = untied_second = 0
+    for (a, b), (c, d) in itertools.combinations(zip(first, second, strict=True), 2):
+        one, other = (a > c) - (a < c), (b > d) - (b < d)
+        agreement += one * other
+        untied_first += one != 0
+        untied_second += other != 0
+    if not untied_first or not untied_second:
         return None
-    found = float(kendalltau(first, second).statistic)
-    return None if math.isnan(found) else found
+    return agreement / math.sqrt(untied_first * untied_second)
