@@ -100,8 +100,10 @@ class _CoreRun:
                 if ready_ps == _FAR:
                     break
                 op = queue.ops[queue.head]
-                if op in (WAIT, POST):
-                    self._synchronise(queue, op, ready_ps)
+                if op == WAIT:
+                    self._take(queue, ready_ps)
+                elif op == POST:
+                    self._post(queue, ready_ps)
                 elif queue is not io:
                     queue.serve(ready_ps, ready_ps + op)
                 elif op >= 0 and self._window is None:
@@ -168,10 +170,8 @@ class _CoreRun:
             raise over_budget(step, self._stream.limit_ps, self._code.source.core)
         return awaited, until
 
-    def _synchronise(self, queue: _RunningQueue, op: int, now_ps: int) -> None:
-        if op == WAIT:
-            self._take(queue, now_ps)
-            return
+    def _post(self, queue: _RunningQueue, now_ps: int) -> None:
+        """Serve the POST at the head of a queue, and the queues that its semaphore blocked, in that order."""
         semaphore, count = queue.units[queue.head]
         self._units[semaphore] += count
         queue.serve(now_ps, now_ps)
