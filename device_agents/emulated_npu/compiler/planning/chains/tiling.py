@@ -77,6 +77,12 @@ class AxisTrack:
         return tuple(sizes)
 
     @functools.cached_property
+    def most(self) -> tuple[int, int, int]:
+        """The largest of each of `sizes`."""
+        new, held, halo = map(max, zip(*self.sizes, strict=True))
+        return new, held, halo
+
+    @functools.cached_property
     def span(self) -> Interval:
         """Everything that is ever held."""
         return functools.reduce(union, self.held, EMPTY)
@@ -133,6 +139,19 @@ class Chain:
                 _extend(regions, view.value, view.value_region_of(read_region(layer, place, output)))
             _extend(regions, layer.output.value, layer.output.value_region_of(output))
         return regions
+
+    @functools.cached_property
+    def lives(self) -> Mapping[str, tuple[int, int]]:
+        """The first and the last layer that need each value where it does not stay from pass to pass."""
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for place, layer in enumerate(self.layers):
+            for view in layer.reads:
+                last[view.value] = place
+            first.setdefault(layer.output.value, place)
+            last[layer.output.value] = place
+        last.update(dict.fromkeys(self.stored & self.made.keys(), len(self.layers)))
+        return {name: (first.get(name, 0), last[name]) for name in self.regions}
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,7 @@ class Planner:
         self._within: dict[int, Planner] = {}
         self._ways: dict[tuple[int, int], list[Way]] = {}
         self._parts: dict[int, HardwareLayer] = {}
+        self._chains: dict[tuple[int, int], Chain] = {}
         self._apart = graph.foreign | graph.staged
         self._readers: dict[str, list[int]] = {}
         self._writers: dict[str, list[int]] = {}
@@ -257,6 +258,11 @@ class Planner:
 
     def _chain(self, start: int, end: int) -> Chain:
         """Return the layers of a chain and the values that it stores; a part of a value has a name of its own."""
+        if (start, end) not in self._chains:
+            self._chains[start, end] = self._found_chain(start, end)
+        return self._chains[start, end]
+
+    def _found_chain(self, start: int, end: int) -> Chain:
         layers = []
         for layer in self._graph.layers[start:end]:
             name = layer.output.value
