@@ -77,10 +77,9 @@ class AxisTrack:
         return tuple(sizes)
 
     @functools.cached_property
-    def most(self) -> tuple[int, int, int]:
+    def most(self) -> tuple[int, ...]:
         """The largest of each of `sizes`."""
-        new, held, halo = map(max, zip(*self.sizes, strict=True))
-        return new, held, halo
+        return tuple(map(max, zip(*self.sizes, strict=True)))
 
     @functools.cached_property
     def span(self) -> Interval:
@@ -143,13 +142,8 @@ class Chain:
     @functools.cached_property
     def lives(self) -> Mapping[str, tuple[int, int]]:
         """The first and the last layer that need each value where it does not stay from pass to pass."""
-        first: dict[str, int] = {}
-        last: dict[str, int] = {}
-        for place, layer in enumerate(self.layers):
-            for view in layer.reads:
-                last[view.value] = place
-            first.setdefault(layer.output.value, place)
-            last[layer.output.value] = place
+        last = {view.value: place for place, one in enumerate(self.layers) for view in (*one.reads, one.output)}
+        first = {layer.output.value: place for place, layer in reversed(list(enumerate(self.layers)))}
         last.update(dict.fromkeys(self.stored & self.made.keys(), len(self.layers)))
         return {name: (first.get(name, 0), last[name]) for name in self.regions}
 

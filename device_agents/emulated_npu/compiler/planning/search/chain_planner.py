@@ -85,6 +85,7 @@ class Planner:
         self._ways: dict[tuple[int, int], list[Way]] = {}
         self._parts: dict[int, HardwareLayer] = {}
         self._chains: dict[tuple[int, int], Chain] = {}
+        self._allowed: dict[tuple[int, int], bool] = {}
         self._apart = graph.foreign | graph.staged
         self._readers: dict[str, list[int]] = {}
         self._writers: dict[str, list[int]] = {}
@@ -242,6 +243,11 @@ class Planner:
 
         Layers in `graph.alone` are in no chain of several.
         """
+        if (start, end) not in self._allowed:
+            self._allowed[start, end] = self._reads_apart(start, end)
+        return self._allowed[start, end]
+
+    def _reads_apart(self, start: int, end: int) -> bool:
         if end - start > 1 and any(layer.index in self._graph.alone for layer in self._graph.layers[start:end]):
             return False
         for place, layer in enumerate(self._graph.layers[start:end], start):
