@@ -12,7 +12,7 @@ from device_agents.emulated_npu.machine import Machine
 
 Estimates = tuple[ChainEstimate, ...]
 """One for each of ASSUMPTIONS; none for a chain that does not fit."""
-_MOST = 100_000
+MOST_KEYS = 100_000
 """The most keys that are kept."""
 
 
@@ -27,7 +27,7 @@ class KnownEstimates:
     def number(self, key: object) -> int:
         """Return a number for a part of keys: equal parts have equal numbers, and no number comes again."""
         if key not in self._numbers:
-            if len(self._numbers) >= _MOST:
+            if len(self._numbers) >= MOST_KEYS:
                 self._numbers.clear()
                 self._found.clear()
             self._numbers[key] = next(self._next)
