@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise, convolution, matrix_product
@@ -137,6 +138,7 @@ class Transposed:
             in_size=self.size,
             out_size=self.size,
             weight_elements=self.channels_in * self.channels_out * self.kernel**2,
+            result_elements=self.batch * self.channels_out * math.prod(self.out_size),
         )
 
 

@@ -111,7 +111,7 @@ def test_configurations_have_the_features_of_their_keys() -> None:
         if len(described) == 1:
             (found,) = described
             assert found is not None
-            names = ("operator", "macs", "moved_bytes", "run", "dilation")
+            names = ("operator", "macs", "moved_bytes", "run", "dilation", "result_elements")
             assert [getattr(found, name) for name in names] == [getattr(layer.features, name) for name in names]
 
 

@@ -106,8 +106,10 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
     in_size, out_size = _plane(data.shape[2:]), _plane(out[2:])
     kernel, stride = _plane(weight.shape[2:]), _plane(operator.per_axis("strides", spatial, 1, least=1))
     dilation = _plane(operator.per_axis("dilations", spatial, 1, least=1))
+    result_elements = 0
     if transposed:
         # A product of matrices gives all taps of each input pixel, as if they were channels; then taps are added up.
+        result_elements = math.prod(out)
         out_channels, out_size = out_channels * math.prod(kernel), in_size
         kernel = stride = dilation = (1, 1)
     return LayerFeatures(
@@ -124,6 +126,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
         extra_operands=_extra_operands(layer, place, math.prod(out)),
         element_bytes=ITEM_BYTES.get(data.dtype, 4),
         dilation=dilation,
+        result_elements=result_elements,
     )
 
 

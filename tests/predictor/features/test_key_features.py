@@ -52,6 +52,7 @@ def test_kinds_of_convolutions() -> None:
     layer = described(text)
     assert code_of(layer.operator) == "mac/conv/transposed"
     assert layer.macs == 6 * 6 * 8 * 4 * 16
+    assert layer.result_elements == 4 * 12 * 12
 
 
 def test_products_by_hand() -> None:
