@@ -7,10 +7,10 @@ import functools
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from harness.errors import JournalError, reason_of
 from harness.measure.journal.database_errors import LOCK_WAIT_S, check_path, damaged, database_error, no_database
@@ -24,11 +24,10 @@ _WRITING = threading.Lock()
 
 @dataclass(frozen=True)
 class Schema:
-    """The tables of a file, and the statements that migrate each older version of them to the next."""
+    """The tables of a file."""
 
     version: int
     tables: str
-    changes: Mapping[int, str] = field(default_factory=dict)
 
     def in_memory(self) -> sqlite3.Connection:
         """Return an empty database in memory that has these tables and can attach files."""
@@ -43,7 +42,7 @@ class Schema:
             return _names(db)
 
     def version_at(self, path: Path, file: str) -> int:
-        """Return the version of the file at `path`, 0 if there is none yet, without changing the file.
+        """Return the version of the file at `path`, 0 if there is none yet, without writing to it.
 
         Raises sqlite3.Error, and JournalError for a file of another program or version; `file` names it there.
         """
@@ -51,30 +50,28 @@ class Schema:
             return 0
         if path.stat().st_size < _LEAST_BYTES:
             raise no_database(file, f"It has {path.stat().st_size} bytes only")
-        with contextlib.closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=LOCK_WAIT_S)
-        ) as db:
-            db.isolation_level = None
-            db.execute("BEGIN")  # both values from one state: another process may be creating the file
-            names = _names(db)
-            (version,) = db.execute("PRAGMA user_version").fetchone()
+        try:
+            version, names = _state(path, "ro")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+                raise
+            version, names = _state(path, "rw")  # what a process that was killed has begun to write is undone
         if names and not names & self.names:
             step = "Use another workspace"
             raise JournalError(f"{file} belongs to another program", why="It has other tables", next_step=step)
-        if version not in (*self.changes, self.version) and (version, names) != (0, frozenset()):
+        if version != self.version and (version, names) != (0, frozenset()):
             why = f"It has schema {version}; this version reads schema {self.version}"
             step = "Use the version of harness that wrote it, or another workspace"
             raise JournalError(f"{file} was written by another version of harness", why=why, next_step=step)
         if version == self.version and not self.names <= names:
             raise damaged(file, f"It lacks {', '.join(sorted(self.names - names))}")
-        return int(version)
+        return version
 
-    def bring_up_to_date(self, db: sqlite3.Connection) -> None:
-        """Create the tables, or migrate those of an older version, unless another process already did."""
+    def create(self, db: sqlite3.Connection) -> None:
+        """Create the tables, unless another process already did."""
         with _transaction(db):
             (version,) = db.execute("PRAGMA user_version").fetchone()
-            steps = [self.changes[older] for older in range(version, self.version)] if version else []
-            for statement in ";".join(steps if version else [self.tables]).split(";"):
+            for statement in self.tables.split(";") if not version else ():
                 db.execute(statement)
             db.execute(f"PRAGMA user_version={self.version}")
 
@@ -101,8 +98,8 @@ class DurableFile:
                 _log_ahead(self._db)
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute("PRAGMA foreign_keys=ON")
-                if found != self.SCHEMA.version:
-                    self.SCHEMA.bring_up_to_date(self._db)
+                if not found:
+                    self.SCHEMA.create(self._db)
             except BaseException:
                 self._db.close()
                 raise
@@ -164,6 +161,17 @@ class DurableFile:
             raise database_error(self._named, "written", error, self.SPARE) from error
         except UnicodeDecodeError as error:
             raise damaged(self._named, str(error), self.SPARE) from error
+
+
+def _state(path: Path, mode: Literal["ro", "rw"]) -> tuple[int, frozenset[str]]:
+    """Return the version of a file and the names in it, both from one state: another process may be creating it."""
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=LOCK_WAIT_S)
+    with contextlib.closing(connection) as db:
+        db.isolation_level = None
+        db.execute("BEGIN")
+        names = _names(db)
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        return int(version), names
 
 
 def _names(db: sqlite3.Connection) -> frozenset[str]:
