@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.terminal.output import note, print_json
+from harness.cli.terminal.output import note, print_json, print_line
 from harness.errors import JournalError
 from harness.workspace import find_workspace
 
@@ -48,7 +48,7 @@ def check(
         print_json(campaigns=[{"campaign": number, "state": verdict} for number, verdict in verdicts.items()])
     else:
         for number, verdict in verdicts.items():
-            print(f"campaign {number}  {verdict}")
+            print_line(f"campaign {number}  {verdict}")
         if not verdicts:
             note(f"{path} holds no campaigns")
     if found and not exclude:

@@ -26,13 +26,14 @@ from harness.lut.table import Entry, Lut
 from harness.lut.table_files import publish
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
-from harness.measure.near_cores import threads_of
 from harness.measure.noise.campaign_noise import judge_campaign, reference_s, repeatability_of
 from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
 from harness.network.fusion.fusion_rules import FusionRule
+from harness.predictor.features.layer_features import LEAST_SAMPLES
 from harness.probe.probe_plan import LayerProbes
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
 
+_LEARNING = "learning the predictor"
 _SEVERAL_THREADS = 0.05
 """Standard deviation of the errors of networks with several threads, whose cause is not known: that of 19 networks with
 two threads (docs/accuracy_limits.md)."""
@@ -76,7 +77,9 @@ def build_lut(
     draft = replace(
         _draft(sources, _merged(campaigns), method, observe),
         # A network meets no slow phases, or twice as many.
-        repeatability=math.hypot(between_processes, slowdown / 2, _of_threads(newest.campaign)),
+        repeatability=math.hypot(
+            between_processes, slowdown / 2, _SEVERAL_THREADS if newest.campaign.threads_meet else 0.0
+        ),
         machine=machine.text,
         reference_s=reference,
     )
@@ -90,7 +93,9 @@ def _read(
 ) -> list[CampaignSource]:
     journal.require_unaltered([*(one.id for one in campaigns), *journal.lost()])
     probes = [len(journal.probes(one.id)) for one in campaigns]
-    sources, step = [], steps_of(observe, "fitting layers", probes)
+    layers = len({layer.key.digest for one in campaigns for layer in journal.layers(one.id)})
+    learnt = {_LEARNING: 0.0 if layers < LEAST_SAMPLES else layers}
+    sources, step = [], steps_of(observe, "fitting layers", probes, ahead=learnt)
     for number, campaign in enumerate(campaigns):
         step(number, len(campaigns))
         sources.append(CampaignSource.read(journal, campaign, method))
@@ -117,7 +122,7 @@ def _draft(
         sum_error=max(source.latencies.sum_error for source in sources),
         network_errors={name: error for source in sources for name, error in source.latencies.network_errors.items()},
         correlations=pack(covariance),
-        predictor=learn_predictor(entries, steps_of(observe, "learning the predictor")),
+        predictor=learn_predictor(entries, steps_of(observe, _LEARNING, work=len({one.key for one in entries}))),
         chains=rows_of([source.measured.chains for source in sources], [entry.place for entry in entries]),
         other_overhead=newest.other_overhead,
     )
@@ -165,11 +170,6 @@ def _not_superseded(journal: Journal, campaigns: Sequence[Campaign]) -> list[Cam
             kept.append(campaign)
         known |= held
     return kept[::-1]
-
-
-def _of_threads(campaign: Campaign) -> float:
-    """Return the standard deviation of sums, as a fraction, that several threads add."""
-    return _SEVERAL_THREADS if campaign.clock == "wall" and threads_of(campaign.fingerprint) > 1 else 0.0
 
 
 def _slowdown(campaigns: Sequence[CampaignData]) -> float:

@@ -11,7 +11,7 @@ from harness.errors import HarnessError, UsageError
 from harness.parallel import cores, may_fork, results
 from harness.predictor.bounds import bounds_of
 from harness.predictor.features.layer_arrays import index_of, layer_arrays
-from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
+from harness.predictor.features.layer_features import LEAST_SAMPLES, LayerFeatures, TrainingExample
 from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.feature_matrix import FeatureMatrix
 from harness.predictor.roofline.tiling_search import find_tiling
@@ -25,7 +25,6 @@ from harness.predictor.uncertainty.network_errors import NetworkResiduals, share
 
 Steps = Callable[[int, int], None]
 """Receives how many of how many steps are done."""
-LEAST_SAMPLES = 20
 _LEAST_SHARED = 500
 """Layers from which parts of them are held out in several processes."""
 _STORED_DIFFERENCE = 1e-4

@@ -40,7 +40,7 @@ def command() -> Command:
     return Command({"cutting": 0.1, "measuring": 2.0, "closing": 5.0})
 
 
-def test_an_earlier_run_foretells_one_with_more_work(command: Command) -> None:
+def test_an_earlier_run_predicts_one_with_more_work(command: Command) -> None:
     """Phases take longer with the root of their work, those without work as long as before."""
     command.start([])
     for phase, work in (("cutting", 10.0), ("measuring", 100.0), ("closing", None)):
@@ -54,6 +54,17 @@ def test_an_earlier_run_foretells_one_with_more_work(command: Command) -> None:
     command.now_s += 600.0
     command.left.see(Progress("closing", 0, 0))
     assert command.left.remaining_s == pytest.approx(5.0)
+
+
+def test_a_phase_to_come_counts_by_its_work(command: Command) -> None:
+    """What a command says of a later phase counts from then on: one without work takes no time."""
+    command.start([])
+    for phase, work in (("cutting", 10.0), ("measuring", 100.0), ("closing", None)):
+        command.go(phase, work)
+    command.start([command.left.run])
+    for work, expected_s in ((400.0, 400.0), (0.0, 0.0)):
+        command.left.see(Progress("cutting", 0, 0, work=10.0, ahead={"measuring": work}))
+        assert command.left.remaining_s == pytest.approx(1.0 + expected_s + 5.0)
 
 
 @pytest.mark.parametrize("slowness", [0.2, 1.0, 4.0])
@@ -88,7 +99,7 @@ def test_own_steps_count_the_more_the_more_are_done(command: Command) -> None:
     assert errors[-1] < 0.05
 
 
-def test_without_an_earlier_run_only_steps_foretell(command: Command) -> None:
+def test_without_an_earlier_run_only_steps_predict(command: Command) -> None:
     """A command of which nothing is known has a time left in phases that report shares, and in no others."""
     command.start([])
     command.go("cutting", 10.0)
