@@ -26,7 +26,8 @@ from harness.lut.table import Entry, Lut
 from harness.lut.table_files import publish
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
-from harness.measure.noise.campaign_noise import judge_campaign, reference_s, repeatability_of
+from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign, reference_s, repeatability_of
+from harness.measure.noise.quiet_phases import at_typical_speed
 from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.predictor.features.layer_features import LEAST_SAMPLES
@@ -37,6 +38,9 @@ _LEARNING = "learning the predictor"
 _SEVERAL_THREADS = 0.05
 """Standard deviation of the errors of networks with several threads, whose cause is not known: that of 19 networks with
 two threads (docs/accuracy_limits.md)."""
+_SLOWDOWNS = 3.0
+"""The mean slowdown by slow phases over the standard deviation of what they add to networks. Chosen on 137 networks of
+seven campaigns (docs/method.md)."""
 
 
 def build_lut(
@@ -73,13 +77,11 @@ def build_lut(
         machine = judge_campaign(journal, newest.campaign, newest.measured.slow_share)
         between_processes = repeatability_of(journal, newest.campaign)
         reference = reference_s(journal, newest.campaign)
+    threads_error = _SEVERAL_THREADS if newest.campaign.threads_meet else 0.0
     slowdown = _slowdown([source.measured for source in sources])
     draft = replace(
         _draft(sources, _merged(campaigns), method, observe),
-        # A network meets no slow phases, or twice as many.
-        repeatability=math.hypot(
-            between_processes, slowdown / 2, _SEVERAL_THREADS if newest.campaign.threads_meet else 0.0
-        ),
+        repeatability=math.hypot(between_processes, slowdown / _SLOWDOWNS, threads_error),
         machine=machine.text,
         reference_s=reference,
     )
@@ -94,11 +96,12 @@ def _read(
     journal.require_unaltered([*(one.id for one in campaigns), *journal.lost()])
     probes = [len(journal.probes(one.id)) for one in campaigns]
     layers = len({layer.key.digest for one in campaigns for layer in journal.layers(one.id)})
-    learnt = {_LEARNING: 0.0 if layers < LEAST_SAMPLES else layers}
-    sources, step = [], steps_of(observe, "fitting layers", probes, ahead=learnt)
+    begin(observe, "reading samples", ahead={_LEARNING: 0.0 if layers < LEAST_SAMPLES else layers})
+    phases = at_typical_speed([phases_of_campaign(journal, one) for one in campaigns])
+    sources, step = [], steps_of(observe, "fitting layers", probes)
     for number, campaign in enumerate(campaigns):
         step(number, len(campaigns))
-        sources.append(CampaignSource.read(journal, campaign, method))
+        sources.append(CampaignSource.read(journal, campaign, phases[number], method))
     return sources
 
 

@@ -58,9 +58,11 @@ def each_note_once(observe: Observer) -> Observer:
     return show
 
 
-def begin(observe: Observer, stage: str, work: float | None = None) -> None:
+def begin(
+    observe: Observer, stage: str, work: float | None = None, *, ahead: Mapping[str, float] | None = None
+) -> None:
     """Report that a stage without steps begins."""
-    observe(Progress(stage, 0, 0, work=work))
+    observe(Progress(stage, 0, 0, work=work, ahead=ahead or {}))
 
 
 def in_phase(observe: Observer, phase: str, work: float | None = None) -> Observer:
@@ -91,7 +93,6 @@ def steps_of(
     sizes: Sequence[float] = (),
     *,
     work: float | None = None,
-    ahead: Mapping[str, float] | None = None,
 ) -> Callable[[int, int], None]:
     """Return a function that receives how many of a stage's steps are done; they take as long as `sizes` or equally.
 
@@ -104,7 +105,7 @@ def steps_of(
         share = sum(own[:done]) / whole if done and whole > 0 else None
         observe(Progress(stage, min(done, count - 1), count, unit="step", work=work or whole, share=share))
 
-    observe(Progress(stage, 0, 0, work=work, ahead=ahead or {}))
+    begin(observe, stage, work)
     return show
 
 
