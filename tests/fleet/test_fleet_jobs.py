@@ -143,7 +143,7 @@ def test_networks_are_read_once_for_all_devices_and_attempts(bench: Bench, monke
 
 def test_a_refusal_is_noted_once_however_long_the_device_is_busy(bench: Bench) -> None:
     """Each attempt to reach a busy device passes over the networks again; its lines come once."""
-    write_devices(bench, {"a": 'resource = "shelf"'})
+    write_devices(bench, {"a": "exclusive = true"})
     holder = open_session(load_inventory(bench.workspace.devices)["a"])
     holder.acquire()
     notes: list[str] = []
