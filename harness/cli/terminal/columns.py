@@ -16,6 +16,7 @@ _GAP = 2
 _LEAST_TEXT = 8
 _NUMERIC = re.compile(r"(?:[^A-Za-z]|(?<=[0-9])e(?=[-+][0-9]))*(?:[A-Za-z]{1,4})?\Z")
 """Numbers, intervals and numbers with a unit; other cells are text."""
+_BAR = re.compile(r"█*(?: ◀ .*)?\Z")
 _SENTENCE_WORDS = 3
 _LONG_WORD = 16
 _WORDS = re.compile(r"(?:`[^`]*`|[0-9] (?=%|(?:ns|µs|ms|s)\b)|\S)+")
@@ -62,7 +63,7 @@ def lay_out(
             head,
             [row[at] for row in rows],
             at < left or (bars and at == len(header) - 1),
-            not (bars and at == len(header) - 1) and any(not _NUMERIC.match(row[at]) for row in rows),
+            any(not _NUMERIC.match(row[at]) and not _BAR.match(row[at]) for row in rows),
         )
         for at, head in enumerate(header)
     ]
