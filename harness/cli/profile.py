@@ -91,7 +91,7 @@ def profile(
     found, wait_s = find_workspace(workspace), arguments.parse_wait(wait)
     policy = _policy(runs, budget, time_limit)
     if space is None and models and len(models) == 1 and _is_space(models[0]):
-        models, space = None, models[0]
+        space, models = models[0], None
     if space is not None or not models:
         _check_space(models or (), reading, dry_run)
     chosen = _space(space if models else space or DEFAULT_SPACE, count, target)

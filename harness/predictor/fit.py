@@ -27,6 +27,8 @@ Steps = Callable[[int, int], None]
 """Receives how many of how many steps are done."""
 _LEAST_SHARED = 500
 """Layers from which parts of them are held out in several processes."""
+_TILING_STEPS = 5
+"""The search for the tiling takes about so many times as long as all that follows."""
 _STORED_DIFFERENCE = 1e-4
 _STRAY = 10.0
 """Scores are clipped here before they are correlated."""
@@ -74,15 +76,17 @@ def _judge(training: Training, progress: Steps) -> tuple[dict[str, str], Calibra
     everything = dict.fromkeys(operators, tuple(WAYS))
     extremes = [] if networks else training.extremes()
     parts = [*networks, *folds]
-    steps, held_out = len(parts) + len(extremes) + 1, list[HeldOutPredictions]()
+    own, held_out = len(parts) + len(extremes) + 1, list[HeldOutPredictions]()
+    before = _TILING_STEPS * own
+    steps = before + own
     jobs = cores() if len(training.arrays) >= _LEAST_SHARED and may_fork() else 1
     step = "Build the table again with fewer cores, as with taskset"
-    progress(0, steps)
+    progress(before, steps)
     for one in results(
         lambda at: training.held_out(parts[at], everything), len(parts), jobs, next_step=step, error=HarnessError
     ):
         held_out.append(one)
-        progress(len(held_out), steps)
+        progress(before + len(held_out), steps)
     ways = {operator: best_way(held_out, operator) for operator in operators}
     chosen = {operator: (way,) for operator, way in ways.items()}
     residuals = [part.residuals(ways) for part in held_out]

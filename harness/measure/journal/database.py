@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sqlite3
 import threading
 import time
@@ -51,10 +52,7 @@ class Schema:
             return 0
         if path.stat().st_size < _LEAST_BYTES:
             raise no_database(file, f"It has {path.stat().st_size} bytes only")
-        with contextlib.closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=LOCK_WAIT_S)
-        ) as db:
-            db.isolation_level = None
+        with contextlib.closing(_to_read(path)) as db:
             db.execute("BEGIN")  # both values from one state: another process may be creating the file
             names = _names(db)
             (version,) = db.execute("PRAGMA user_version").fetchone()
@@ -96,9 +94,11 @@ class DurableFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             check_path(self._named, path)
             found = self.SCHEMA.version_at(path, self._named)
-            self._db = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
+            is_fixed = _is_fixed(path)
+            self._db = _to_read(path) if is_fixed else sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
             try:
-                _log_ahead(self._db)
+                if not is_fixed:
+                    _log_ahead(self._db)
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute("PRAGMA foreign_keys=ON")
                 if found != self.SCHEMA.version:
@@ -168,6 +168,22 @@ class DurableFile:
 
 def _names(db: sqlite3.Connection) -> frozenset[str]:
     return frozenset(name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"))
+
+
+def _is_fixed(path: Path) -> bool:
+    """Return whether nobody can change a file from here, as on a file system that is read-only, and its log is empty.
+
+    SQLite would write beside it even to read it.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    return path.exists() and not os.access(path.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
+
+
+def _to_read(path: Path) -> sqlite3.Connection:
+    """Open a file that exists for reading only."""
+    mode = "mode=ro&immutable=1" if _is_fixed(path) else "mode=ro"
+    address = f"{path.absolute().as_uri()}?{mode}"
+    return sqlite3.connect(address, uri=True, timeout=LOCK_WAIT_S, isolation_level=None)
 
 
 def _log_ahead(db: sqlite3.Connection) -> None:

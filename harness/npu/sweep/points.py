@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -174,6 +175,12 @@ class _Work:
             timing_s=time.perf_counter() - start - compile_s,
         )
 
+    def sizes(self, numbers: Iterable[int]) -> list[float]:
+        """Return about how long machines take relative to each other: less of an array means more tiles to plan."""
+        machines = (self.candidates[number].machine for number in numbers)
+        nodes = len(self.model.operators)
+        return [0.0 if one is None else nodes / math.sqrt(one.mfu.multipliers) for one in machines]
+
     def of_smaller(self, smaller: int, larger: int) -> tuple[float, float] | None:
         """Return cycles and seconds of the program for one machine on another one, None if it cannot run there."""
         small, large = self.candidates[smaller].machine, self.candidates[larger].machine
@@ -191,8 +198,8 @@ class _Work:
 def _measure(work: _Work, jobs: int, observe: Observer) -> tuple[SweepPoint, ...]:
     """Compile and time the network for all machines; raises InputError if none of them can run it."""
     points: list[SweepPoint] = []
-    nodes, count = len(work.model.operators), len(work.candidates)
-    step = steps_of(observe, "trying machines", [nodes] * count)
+    count = len(work.candidates)
+    step = steps_of(observe, "trying machines", work.sizes(range(count)))
     for point in results(work.point, count, jobs, next_step=_NEXT):
         points.append(point)
         step(len(points), count)
@@ -205,7 +212,7 @@ def _measure(work: _Work, jobs: int, observe: Observer) -> tuple[SweepPoint, ...
         smaller, larger, _ = pairs[number]
         return work.of_smaller(smaller, larger)
 
-    step = steps_of(observe, "trying programs of smaller machines", [nodes] * len(pairs))
+    step = steps_of(observe, "trying programs of smaller machines", work.sizes(pair[0] for pair in pairs))
     done = enumerate(zip(pairs, results(again, len(pairs), jobs, next_step=_NEXT), strict=True), start=1)
     for number, ((smaller, larger, key), found) in done:
         step(number, len(pairs))
