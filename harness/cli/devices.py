@@ -32,7 +32,7 @@ def list_devices(directory: arguments.WorkspaceFolder = None, json: arguments.Js
     workspace = find_workspace(directory)
     inventory = load_inventory(workspace.devices)
     if workspace.fleet.exists():
-        with FleetStore(workspace.fleet) as store:
+        with FleetStore(workspace.fleet, to_read=True) as store:
             health = [store.health(name) for name in inventory]
     else:
         health = [never_measured(name) for name in inventory]
@@ -152,7 +152,7 @@ def golden(
 
     workspace = find_workspace(directory)
     device = find_device(load_inventory(workspace.devices), name)
-    with FleetStore(workspace.fleet) as store:
+    with FleetStore(workspace.fleet, to_read=not forget) as store:
         if forget and store.forget_band(device.name):
             store.measured(device.name, "unknown", "its golden band was discarded")
         band = configured_band(device) or store.band(device.name)

@@ -39,7 +39,7 @@ def check(
     path = find_workspace(directory).journal
     if not path.exists():
         raise JournalError(f"There is no journal at {path}", next_step="Give --workspace, or measure first")
-    with Journal(path) as journal:
+    with Journal(path, to_read=not exclude) as journal:
         verdicts = journal.check_all()
         found = [number for number, verdict in verdicts.items() if verdict == "altered"]
         if exclude:

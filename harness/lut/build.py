@@ -65,7 +65,7 @@ def build_lut(
     device = device or workspace.default_device
     if not workspace.journal.exists():
         raise _nothing_measured(workspace, device, variant)
-    with Journal(workspace.journal) as journal:
+    with Journal(workspace.journal, to_read=True) as journal:
         held = [one for one in journal.campaigns(device) if one.purpose == "profile"]
         measured_here = [one for one in held if variant.is_of(one.fingerprint)]
         if not measured_here:

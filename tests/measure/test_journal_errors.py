@@ -155,9 +155,9 @@ def test_a_journal_in_a_folder_that_may_not_be_written_is_read(path: Path, monke
     """Reading writes nothing beside the file; a change is an error that names the permission."""
     content = {one.name: one.read_bytes() for one in path.parent.iterdir()}
     monkeypatch.setattr(os, "access", lambda *_: False)  # the user root may write anywhere
-    with Journal(path) as journal:
+    with Journal(path, to_read=True) as journal:
         assert journal.check_all() == {1: "intact"}
-        with pytest.raises(JournalError, match="cannot be written.*may write"):
+        with pytest.raises(JournalError, match=r"cannot be written.*may write"):
             journal.spend(1, 1, 1.0)
         assert {one.name: one.read_bytes() for one in path.parent.iterdir()} == content
 

@@ -87,14 +87,14 @@ class DurableFile:
     TITLE: ClassVar[str]
     SPARE: ClassVar[str] = ""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the file; raises JournalError if it is another file."""
+    def __init__(self, path: Path, *, to_read: bool = False) -> None:
+        """Open or create the file, or open it `to_read` where it may not be written; raises JournalError."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             check_path(self._named, path)
             found = self.SCHEMA.version_at(path, self._named)
-            is_fixed = _is_fixed(path)
+            is_fixed = to_read and _is_fixed(path)
             self._db = _to_read(path) if is_fixed else sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
             try:
                 if not is_fixed:

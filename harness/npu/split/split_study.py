@@ -134,7 +134,8 @@ def study_splits(
     for key, choice in zip(keys, choices, strict=True):
         unlike.setdefault(key, choice)
     known: dict[object, Mapping[str, int]] = {}
-    step = steps_of(observe, "timing layers", [len(choice.candidates) for choice in unlike.values()])
+    work = sum(choice.best.predicted_ps for choice in choices)
+    step = steps_of(observe, "timing layers", [_effort(choice) for choice in unlike.values()], work=work)
     for number, (key, choice) in enumerate(unlike.items() if verify else ()):
         step(number, len(unlike))
         known[key] = {
@@ -144,11 +145,11 @@ def study_splits(
     if layers is not None:
         return SplitStudy(cores, studied, ())
     ways = _ways(choices)
-    networks, step = [], steps_of(observe, "timing networks", [len(choices)] * len(ways))
+    networks, step = [], steps_of(observe, "timing networks", work=work)
     for number, (name, chosen) in enumerate(ways.items()):
         step(number, len(ways))
         networks.append(_network(name, chosen, graph, machine, cores, options, verify))
-    begin(observe, "timing the network in chains", len(choices))
+    begin(observe, "timing the network in chains", work)
     return SplitStudy(cores, studied, tuple(networks), _chained(graph, machines[0], at_best, verify))
 
 
@@ -163,6 +164,11 @@ def _chained(graph: Graph, machine: Machine, options: Options, verify: bool) -> 
     predicted_ps = sum(decision.chosen.predicted_ps for decision in compiled.decisions)
     true_ps = time_program(compiled.program, machine).timing.makespan_ps if verify else None
     return StudiedNetwork(CHAINED, predicted_ps, true_ps, 0)
+
+
+def _effort(choice: LayerChoice) -> float:
+    """Return about how long the candidates of a layer take to time: a layer of long instructions has few of them."""
+    return sum(math.sqrt(one.predicted_ps) for one in choice.candidates)
 
 
 def _ways(choices: Sequence[LayerChoice]) -> Mapping[str, Sequence[SplitCandidate]]:
