@@ -17,12 +17,13 @@ from harness.device.overrides import Variant
 from harness.errors import CampaignIncomplete, LutNotFound
 from harness.latency.joint import Place
 from harness.latency.layer_latency import CampaignData
-from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
+from harness.latency.method_names import COMPARISON_METHODS, DEFAULT_METHOD, LatencyMethod
 from harness.lut.campaign_source import CampaignSource, check_count
 from harness.lut.chain_rows import rows_of
 from harness.lut.error_correlations import pack
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
+from harness.lut.table_choice import latest_lut
 from harness.lut.table_files import publish
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
@@ -87,6 +88,9 @@ def build_lut(
     )
     published = publish(draft, workspace.lut)
     observe(DONE)
+    if method not in COMPARISON_METHODS and (used := latest_lut(workspace.lut, device, variant)) != published.path:
+        step = f"Give --lut {published.name}, or remove the other table if the clock of this machine was set back"
+        note(f"Commands use {device}/{used.name}, whose date is later. {step}")
     return published
 
 
