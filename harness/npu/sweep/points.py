@@ -176,10 +176,10 @@ class _Work:
         )
 
     def sizes(self, numbers: Iterable[int]) -> list[float]:
-        """Return about how long machines take relative to each other: less of an array means more tiles to plan."""
+        """Return about how long machines take: more weights, or less of an array, mean more tiles to plan."""
         machines = (self.candidates[number].machine for number in numbers)
-        nodes = len(self.model.operators)
-        return [0.0 if one is None else nodes / math.sqrt(one.mfu.multipliers) for one in machines]
+        weights = 1 + sum(math.prod(one.shape) for one in self.model.weights)
+        return [0.0 if one is None else weights / math.sqrt(one.mfu.multipliers) for one in machines]
 
     def of_smaller(self, smaller: int, larger: int) -> tuple[float, float] | None:
         """Return cycles and seconds of the program for one machine on another one, None if it cannot run there."""
