@@ -105,7 +105,7 @@ def steps_of(
         share = sum(own[:done]) / whole if done and whole > 0 else None
         observe(Progress(stage, min(done, count - 1), count, unit="step", work=work or whole, share=share))
 
-    begin(observe, stage, work)
+    begin(observe, stage, work or sum(sizes) or None)
     return show
 
 

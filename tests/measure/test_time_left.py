@@ -10,7 +10,7 @@ import pytest
 from recorded_runs import RECORDED, read_runs
 
 from harness import cache
-from harness.measure.progress import Progress
+from harness.measure.progress import Progress, steps_of
 from harness.measure.time_left import PhaseTime, TimeLeft, earlier_runs, keep_run
 
 
@@ -65,6 +65,14 @@ def test_a_phase_to_come_counts_by_its_work(command: Command) -> None:
     for work, expected_s in ((400.0, 400.0), (0.0, 0.0)):
         command.left.see(Progress("cutting", 0, 0, work=10.0, ahead={"measuring": work}))
         assert command.left.remaining_s == pytest.approx(1.0 + expected_s + 5.0)
+
+
+def test_the_work_of_steps_is_known_before_the_first_one_is_done() -> None:
+    """A stage reports the sum of its steps, or the work that it is given, when it begins."""
+    seen: list[Progress] = []
+    for work in (None, 9.0):
+        steps_of(seen.append, "trying", [2.0, 3.0], work=work)(1, 2)
+    assert [(one.work, one.share) for one in seen] == [(5.0, None), (5.0, 0.4), (9.0, None), (9.0, 0.4)]
 
 
 @pytest.mark.parametrize("slowness", [0.2, 1.0, 4.0])
