@@ -1,4 +1,4 @@
-"""Journals that something other than harness has written to: a bad disk, an editor, another version."""
+"""Journals that something other than harness has written to: a bad disk, an editor, a host that forges digests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import random
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+
+from harness.measure.journal import digest
 
 TABLES = ("campaigns", "probes", "layers", "chains", "rounds", "series", "samples", "digests", "blocks")
 _SECTOR = 512
@@ -20,10 +22,14 @@ def editing(path: Path) -> Iterator[sqlite3.Connection]:
         yield db
 
 
-def uncover(db: sqlite3.Connection) -> None:
-    """Make all campaigns those of an earlier version, which no digest covers."""
-    db.execute("UPDATE digests SET plan='', state='', series=''")
-    db.execute("DELETE FROM blocks")
+def cover(db: sqlite3.Connection) -> None:
+    """Give all campaigns the digests of what they hold now."""
+    for (number,) in db.execute("SELECT id FROM campaigns").fetchall():
+        digest.forget(db, number)
+        digest.begin(db, number)
+        series = db.execute("SELECT id FROM series WHERE campaign=? ORDER BY id", (number,)).fetchall()
+        db.executemany("INSERT INTO blocks VALUES (?,?,?)", [(number, one, one) for (one,) in series])
+        db.execute("UPDATE digests SET series=? WHERE campaign=?", (digest._series(db, number), number))
 
 
 def contents(path: Path) -> dict[str, list[object]]:

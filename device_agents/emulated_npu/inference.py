@@ -15,7 +15,7 @@ from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel, costs_of
 from device_agents.emulated_npu.timing.formula import Formula, formula
 from device_agents.emulated_npu.timing.simulation import Timing, marginal_ps, simulate
 from device_agents.emulated_npu.unit_commands import Command
@@ -64,7 +64,7 @@ def time_program(
     """
     memories_for(machine, program.footprint)
     steps = tuple(_steps(program, machine, cycle_budget, most_items))
-    costs = CostModel(machine)
+    costs = costs_of(machine)
     try:
         timing = simulate(steps, machine, costs=costs, cycle_budget=cycle_budget)
     except BudgetExceeded as error:  # which names picoseconds

@@ -29,7 +29,7 @@ def check(
 ) -> None:
     """Compare every campaign of the workspace with the digest of what was measured.
 
-    A campaign is intact, altered, or not covered: it was measured with a version that wrote no digests.
+    A campaign is intact or altered.
 
     Example: harness journal check
     """

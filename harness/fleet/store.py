@@ -15,14 +15,9 @@ HealthName = Literal["good", "unknown", "bad", "maintenance", "retired"]
 OUT_OF_SERVICE: tuple[HealthName, ...] = ("maintenance", "retired")
 """Only a person sets and ends these."""
 
-_ACCEPTED = """
-CREATE TABLE acceptances (
-    device TEXT NOT NULL, "set" TEXT NOT NULL, subject TEXT NOT NULL, night TEXT NOT NULL, change REAL NOT NULL,
-    reason TEXT NOT NULL, accepted TEXT NOT NULL, PRIMARY KEY (device, "set", subject)) WITHOUT ROWID;
-"""
 _SCHEMA = Schema(
     2,
-    f"""
+    """
 CREATE TABLE health (
     id INTEGER PRIMARY KEY, device TEXT NOT NULL, health TEXT NOT NULL, reason TEXT NOT NULL, since TEXT NOT NULL,
     told TEXT NOT NULL);
@@ -35,9 +30,10 @@ CREATE TABLE jobs (
     changed TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX jobs_by_night ON jobs (night);
 CREATE TABLE reports (night TEXT PRIMARY KEY, finished TEXT NOT NULL, report TEXT NOT NULL) WITHOUT ROWID;
-{_ACCEPTED}
+CREATE TABLE acceptances (
+    device TEXT NOT NULL, "set" TEXT NOT NULL, subject TEXT NOT NULL, night TEXT NOT NULL, change REAL NOT NULL,
+    reason TEXT NOT NULL, accepted TEXT NOT NULL, PRIMARY KEY (device, "set", subject)) WITHOUT ROWID;
 """,
-    changes={1: _ACCEPTED},
 )
 
 JobStatus = Literal["running", "done", "failed"]

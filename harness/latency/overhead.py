@@ -162,19 +162,14 @@ def fit_overhead(
     weight = 1 / np.hypot(stderr, MODEL_NOISE * total)
     used, condition = _separable(design, total, weight, used)
     fitted = robust_fits(design[:, used], total[None], weight)[0]
-    random = np.random.default_rng(seed)
-    draws = _refits(design[:, used], total, weight, fitted, random)
+    draws = _refits(design[:, used], total, weight, fitted, np.random.default_rng(seed))
     residual = total - design[:, used] @ fitted
     misfit, misfit_p = _misfit(residual, total, stderr, len(used))
     covariance = np.zeros((len(COLUMNS), len(COLUMNS)))
     covariance[np.ix_(used, used)] = np.cov(draws, rowvar=False).reshape(len(used), len(used))
-    drifted = draws * np.exp(drift * random.standard_normal((_REFITS, 1)))
-    bounds = np.percentile(drifted, [50 - _CONFIDENCE / 2, 50 + _CONFIDENCE / 2], axis=0)
-    coefficients = {name: Coefficient(0.0, 0.0, 0.0, 0.0) for name in COLUMNS}
-    for at, column in enumerate(used):
-        low, high = min(bounds[0][at], fitted[at]), max(bounds[1][at], fitted[at])
-        spread = float(np.std(drifted[:, at], ddof=1))
-        coefficients[COLUMNS[column]] = Coefficient(float(fitted[at]), spread, float(low), float(high))
+    coefficients = {name: Coefficient(0.0, 0.0, 0.0, 0.0) for name in COLUMNS} | {
+        COLUMNS[column]: _coefficient(float(fitted[at]), draws[:, at], drift) for at, column in enumerate(used)
+    }
     plain, plain_r2 = _least_squares(design[:, used], total, weight)
     return Overhead(
         coefficients=coefficients,
@@ -189,6 +184,14 @@ def fit_overhead(
         misfit_p=misfit_p,
         drift=drift,
     )
+
+
+def _coefficient(value: float, draws: Floats, drift: float) -> Coefficient:
+    """Return a coefficient with percentiles of its refits as its interval, which an independent drift makes longer."""
+    low, high = np.percentile(draws, [50 - _CONFIDENCE / 2, 50 + _CONFIDENCE / 2])
+    below, above = (math.hypot(max(0.0, float(side)), Z_95 * drift * value) for side in (value - low, high - value))
+    stderr = math.hypot(float(np.std(draws, ddof=1)), drift * value)
+    return Coefficient(value, stderr, max(0.0, value - below), value + above)
 
 
 def _separable(

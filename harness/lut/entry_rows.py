@@ -22,8 +22,6 @@ MAX_ENTRIES = 500_000
 _COLUMNS = tuple(field.name for field in fields(Entry))
 _TIMES = ("latency_s", "stderr_s", "remainder_s", "remainder_stderr_s")
 _NUMBERS = (*_TIMES, "samples", "campaign")
-_COLUMNS_2 = tuple(name for name in _COLUMNS if not name.startswith("remainder"))
-"""Tables of schema version 2 have no remainders: their latencies stand for them."""
 
 
 def write_entries(entries: Sequence[Entry]) -> bytes:
@@ -44,8 +42,7 @@ def read_entries(content: bytes) -> tuple[Entry, ...]:
         table = list(itertools.islice(rows, MAX_ENTRIES + 2))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"is not a CSV file: {error}") from error
-    columns = tuple(table[0]) if table else ()
-    if columns not in (_COLUMNS, _COLUMNS_2):
+    if not table or tuple(table[0]) != _COLUMNS:
         raise ValueError(f"does not have the columns {', '.join(_COLUMNS)}")
     if len(table) > MAX_ENTRIES + 1:
         raise ValueError(f"has more than {MAX_ENTRIES:,} entries")
@@ -53,11 +50,10 @@ def read_entries(content: bytes) -> tuple[Entry, ...]:
     entries: dict[tuple[str, str], Entry] = {}
     for number, values in enumerate(table[1:], start=2):
         try:
-            cells = dict(zip(columns, values, strict=True))
-            if any("_" in cells.get(name, "") for name in _NUMBERS):
+            cells = dict(zip(_COLUMNS, values, strict=True))
+            if any("_" in cells[name] for name in _NUMBERS):
                 raise ValueError("a number has an underscore")
-            earlier = {"remainder_s": cells.get("latency_s"), "remainder_stderr_s": cells.get("stderr_s")}
-            entry = row.validate_python({**earlier, **cells})
+            entry = row.validate_python(cells)
         except ValueError as error:
             problem = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise ValueError(f"line {number}: {problem}"[:280]) from error

@@ -32,9 +32,8 @@ from harness.strict_model import StrictModel
 from harness.version import VERSION
 
 SCHEMA_VERSION = 5
-ENTRIES, MANIFEST, CORRELATION, PREDICTOR = "entries.csv", "manifest.json", "correlation.bin", "predictor.onnx"
-CHAINS = "chains.csv"
-"""Since schema version 4."""
+ENTRIES, MANIFEST, CHAINS = "entries.csv", "manifest.json", "chains.csv"
+CORRELATION, PREDICTOR = "correlation.bin", "predictor.onnx"
 MAX_FILE_BYTES = 1 << 28
 MAX_PATTERN = 1 << 18
 """Characters of a fusion rule."""
@@ -47,7 +46,7 @@ _Amount = Annotated[float, Field(ge=0, le=MOST_S)]
 class _Manifest(StrictModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
-    schema_version: Literal[2, 3, 4, 5]
+    schema_version: Literal[5]
     tool_version: str
     device: str
     created: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT[0-9A-Za-z:.+ -]{8,40}$")]

@@ -21,7 +21,7 @@ ITEM_BYTES = {
 FLOATS = ("float32", "float64", "float16")
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "BatchNormalization"})
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
-_ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu"})
+_ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu"})
 _WRITING_MAPS = _CONVOLUTIONS | _POOLS
 _KEEPING_MAPS = _ACTIVATIONS | {"Add", "Sum", "Mul", "Dropout", "Resize", "QuantizeLinear", "DequantizeLinear"}
 _MAP_AXES = 4
@@ -171,15 +171,17 @@ class Network:
     def feature_maps(self) -> frozenset[str]:
         """The tensors that convolutions and pools write, directly or through operators that keep their layout.
 
-        Runtimes store these in blocks of channels. Any other operator that reads one waits for its conversion. Nothing
-        here depends on the device: what a layer that reads feature maps takes is measured.
+        Runtimes store these in blocks of channels. Any other operator that reads one waits for its conversion: also
+        one that combines a map with a value for each channel. Nothing here depends on the device: what a layer that
+        reads feature maps takes is measured.
         """
         found: set[str] = set()
         for node in self.nodes:
             read = self.activations(node)
             if read and len(self.types[read[0]].shape) >= _MAP_AXES:
                 joins = node.op == "Concat" and any(one.name == "axis" and one.i == 1 for one in node.proto.attribute)
-                keeps = (joins or node.op in _KEEPING_MAPS) and not found.isdisjoint(read)
+                alike = len({self.types[name].shape for name in read}) == 1
+                keeps = (joins or (alike and node.op in _KEEPING_MAPS)) and not found.isdisjoint(read)
                 found.update(node.results if keeps or node.op in _WRITING_MAPS else ())
         return frozenset(found)
 

@@ -62,7 +62,8 @@ def fit_predictor(
 
     # On small systems threads wait for each other by spinning, which takes many times as long as one thread.
     with threadpool_limits(1):
-        training = Training(arrays, latency_s, noise, sources, find_tiling(arrays, latency_s, seed, noise), seed)
+        tiling = find_tiling(arrays, latency_s, seed, noise)
+        training = Training(tiling.described(arrays), latency_s, noise, sources, tiling, seed)
         return _stored(training, *_judge(training, progress))
 
 

@@ -88,7 +88,8 @@ class Predictor:
         return found
 
     def _predictions(self, layers: Sequence[LayerFeatures]) -> tuple[LayerPrediction, ...]:
-        arrays, known = layer_arrays(layers), self._parameters
+        known = self._parameters
+        arrays = known.roofline.tiling.described(layer_arrays(layers))
         columns, roofline = feature_matrix(arrays, known.roofline)
         fix = self.corrections(arrays, columns)
         classes, beyond = known.hull.locate(arrays)

@@ -36,6 +36,7 @@ class _Steps(StrictModel):
     channels: _Size
     tiles: Annotated[tuple[tuple[_Size, _Size, _Size], ...], Field(min_length=1)]
     skips_padding: bool
+    product_share: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
 class _Roofline(StrictModel):

@@ -30,9 +30,10 @@ BUSY_EDGE = 256
 BUSY_CHANNELS = (1, 32, 32, CHANNELS)
 """Channels between the 1x1 convolutions of a busy stack. At this edge they take 8 MB, more than a core keeps, so that a
 device stores one part while it computes the next. The input has one channel because it only adds noise to b."""
-BUSY_ROWS = (64, BUSY_EDGE)
+BUSY_ROWS = (64, 128, BUSY_EDGE)
 """Nothing hides the store of the last part, which is the same for few rows and for many: only b grows with the rows."""
-BUSY_STRIDES = (1, 2, 4, 8, 16)
+BUSY_STRIDES = ((1, 2), (16, 8))
+"""Of the window whose result is returned or not, and of the one behind it. A device may leave out a window of one."""
 _OPSET = 13
 
 
@@ -56,7 +57,7 @@ def calibration_probes(auxiliary: AuxiliaryKind, largest_bytes: int) -> tuple[Pr
     ]
     if auxiliary.layer.device_memory:
         probes += [_side_by_side(count, auxiliary) for count in STACKS]
-        probes += [_busy(rows, stride, auxiliary) for rows in BUSY_ROWS for stride in BUSY_STRIDES]
+        probes += [_busy(rows, returned, auxiliary) for rows in BUSY_ROWS for returned in (False, True)]
     return tuple(probes)
 
 
@@ -123,15 +124,19 @@ def _viewed(edge: int, auxiliary: AuxiliaryKind) -> Probe:
     return _finish(label, builder, _picture(edge), result, terms + OverheadTerms(views=1), auxiliary)
 
 
-def _busy(rows: int, stride: int, auxiliary: AuxiliaryKind) -> Probe:
-    """Return a probe of consecutive convolutions and windows that read all of their result.
+def _busy(rows: int, returned: bool, auxiliary: AuxiliaryKind) -> Probe:
+    """Return a probe of consecutive convolutions and windows that read all of their result and return little of it.
 
-    Its loads and stores are hidden behind the computation.
+    Its loads and stores are hidden behind the computation, which is the same if it also returns the result.
     """
     builder = ModelBuilder(_OPSET)
     tensor = builder.input(TensorType("float32", (1, BUSY_CHANNELS[0], rows, BUSY_EDGE)))
     for channels in BUSY_CHANNELS[1:]:
         tensor = builder.convolution(tensor, channels, [1, 1])
-    result, terms = attach_strided(builder, tensor, auxiliary, (stride, stride))
-    terms += OverheadTerms(stacks=1, stacked_rows=rows, last_bytes=builder.type_of(result).bytes // rows)
-    return finish("calibration", f"busy {rows}x{BUSY_EDGE} /{stride}", builder.build([result]), terms, auxiliary)
+    result, terms = attach_strided(builder, tensor, auxiliary, BUSY_STRIDES[0])
+    few, added = attach_strided(builder, result, auxiliary, BUSY_STRIDES[1])
+    results = [result, few] if returned else [few]
+    written = sum(builder.type_of(one).bytes for one in results)
+    terms += added + OverheadTerms(stacks=1, stacked_rows=rows, last_bytes=written // rows)
+    label = f"busy {rows}x{BUSY_EDGE}{' returned' if returned else ''}"
+    return finish("calibration", label, builder.build(results), terms, auxiliary)

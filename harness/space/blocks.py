@@ -5,17 +5,20 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from harness.space.axes import DEPTHWISE, Axis, Choices, Groups, Sizes, choices_of
 from harness.space.configuration import (
+    DYNAMIC,
     NO_ACTIVATION,
     Configuration,
     Convolution,
+    FloatLayer,
     Pooling,
     Product,
+    Quantised,
     Transposed,
     padding_of,
 )
@@ -45,9 +48,13 @@ Layouts = Annotated[Choices, choices_of(MAP, ROWS)]
 
 
 class Block(StrictModel):
-    """The base of all blocks; `share` is the weight of the block among the others of the space."""
+    """The base of all blocks; `share` is the weight of the block among the others of the space.
+
+    `precision` is float32, or one of `Quantised`.
+    """
 
     share: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
+    precision: Literal["float32", "int8", "dynamic"] = "float32"
 
     @functools.cached_property
     def axes(self) -> Mapping[str, Axis]:
@@ -60,20 +67,30 @@ class Block(StrictModel):
         """Return the number of combinations of values; some of them may be invalid."""
         return math.prod(axis.count for axis in self.axes.values())
 
+    @model_validator(mode="after")
+    def _only_products_are_dynamic(self) -> Self:
+        if self.precision == DYNAMIC and not isinstance(self, ConvolutionBlock | ProductBlock):
+            raise ValueError("precision may be dynamic for Conv, MatMul and Gemm alone")
+        return self
+
     def at(self, point: Sequence[float]) -> Configuration | None:
         """Return the layer at a point of the unit cube over `axes`; None if its sizes do not fit together."""
         pairs = zip(self.axes.items(), point, strict=True)
         values = {name: axis.at(position) for (name, axis), position in pairs}
         if "size" in values:  # height and width; a plane without a width is square
             values["size"] = (values["size"], values.pop("width", values["size"]))
-        return self._layer(values)
+        layer = self._layer(values)
+        return layer if layer is None or self.precision == "float32" else Quantised(layer, self.precision)
 
-    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+    def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         raise NotImplementedError
 
 
 class ConvolutionBlock(Block):
-    """Convolutions; a depthwise one ignores `channels_out` and has as many output as input channels."""
+    """Convolutions; a depthwise one ignores `channels_out` and has as many output as input channels.
+
+    `context` is where inputs come from: another convolution, an operator that keeps no layout of maps, or outside.
+    """
 
     op: Literal["Conv"]
     channels_in: Sizes
@@ -88,13 +105,15 @@ class ConvolutionBlock(Block):
     activation: Activations = _PLAIN
     batch_norm: Flags = _NEVER
     residual: Flags = _NEVER
+    context: Literal["map", "chip", "outside"] = "map"
+    dimensions: Literal[1, 2] = 2
 
-    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+    def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         if values["groups"] == DEPTHWISE:
             values["groups"] = values["channels_out"] = values["channels_in"]
         groups = values["groups"]
         fits = values["channels_in"] % groups == values["channels_out"] % groups == 0 and _window_fits(values)
-        return Convolution(**values) if fits else None
+        return Convolution(**values, context=self.context, dimensions=self.dimensions) if fits else None
 
 
 class TransposedBlock(Block):
@@ -109,7 +128,7 @@ class TransposedBlock(Block):
     kernel: Sizes
     stride: Sizes
 
-    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+    def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         return Transposed(**values) if values["kernel"] >= values["stride"] else None
 
 
@@ -127,9 +146,11 @@ class ProductBlock(Block):
     def _heads_are_for_matmul(self) -> ProductBlock:
         if self.op == "Gemm" and self.heads is not None:
             raise ValueError("Gemm has no heads; use MatMul")
+        if self.precision == DYNAMIC and self.heads is not None:
+            raise ValueError("a product with heads has no weights, so it is not dynamic")
         return self
 
-    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+    def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         return Product(**{"op": self.op, "heads": 0, **values})
 
 
@@ -149,7 +170,7 @@ class PoolingBlock(_PlaneBlock):
     kernel: Sizes
     stride: Sizes = _ONE
 
-    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+    def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         windows = {name: (values[name], values[name]) for name in ("kernel", "stride")}
         return Pooling(op=self.op, **{**values, **windows}) if _window_fits(values) else None
 
@@ -159,7 +180,7 @@ class GlobalPoolingBlock(_PlaneBlock):
 
     op: Literal["GlobalAveragePool", "GlobalMaxPool"]
 
-    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+    def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         return Pooling(op=self.op, kernel=values["size"], stride=(1, 1), **values)
 
 
@@ -193,7 +214,7 @@ class ElementwiseBlock(_PlaneBlock):
             raise ValueError(f"{self.op} reads maps, not rows")
         return self
 
-    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+    def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         broadcast = values.pop("operand") == BROADCAST
         return Elementwise(self.op, 2 if self.op in PAIRED else 1, **values, broadcast=broadcast)
 
@@ -205,7 +226,7 @@ class ResizingBlock(_PlaneBlock):
     scale: Sizes
     mode: Annotated[Choices, choices_of("nearest", "linear")] = Choices(("nearest", "linear"))
 
-    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+    def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         return Resizing(**values)
 
 
@@ -216,7 +237,7 @@ class JoiningBlock(_PlaneBlock):
     parts: Sizes = Choices((2,))
     layout: Layouts = _MAPS
 
-    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+    def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         return Joining(op=self.op, **values)
 
 
@@ -233,7 +254,7 @@ class PermutationBlock(Block):
     order: Annotated[Choices, choices_of(*ORDERS)] = Choices(tuple(ORDERS))
     layout: Layouts = _MAPS
 
-    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+    def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         rows, columns, parts = (values[name] for name in ("rows", "columns", "parts"))
         order = values["order"] if self.op == "Transpose" else ""
         edge = max(1, math.isqrt(columns))
@@ -269,7 +290,7 @@ class RowwiseBlock(Block):
             raise ValueError(f"axis of {self.op} must be {' or '.join(map(str, allowed))}")
         return self
 
-    def _layer(self, values: dict[str, Any]) -> Configuration | None:
+    def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         return Rowwise(self.op, **values)
 
 

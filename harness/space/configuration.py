@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
+from harness.network.layers import FEATURE_MAP
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise, convolution, matrix_product
 from harness.predictor.features.mover_classes import class_of_mover
 from harness.space.movers import Mover
@@ -13,7 +15,10 @@ NO_ACTIVATION = "none"
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution with operators that a device may fuse into it; `size` is the input size, padded by `padding_of`."""
+    """A convolution with operators that a device may fuse into it; `size` is the input size, padded by `padding_of`.
+
+    `context` is where its input comes from, as in `context_of`. One of one dimension has a height alone.
+    """
 
     batch: int
     channels_in: int
@@ -26,6 +31,8 @@ class Convolution:
     batch_norm: bool
     residual: bool
     dilation: int = 1
+    context: str = FEATURE_MAP
+    dimensions: int = 2
 
     @property
     def padding(self) -> int:
@@ -33,20 +40,32 @@ class Convolution:
         return padding_of(self.kernel, self.stride) * self.dilation
 
     @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """Return the shape of the weights."""
+        return (self.channels_out, self.channels_in // self.groups, *(self.kernel,) * self.dimensions)
+
+    def shape(self, channels: int, size: Pair) -> tuple[int, ...]:
+        """Return the shape of a tensor that the layer reads or writes."""
+        return (self.batch, channels, *size[: self.dimensions])
+
+    @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features; raises UsageError if the groups do not divide the channels."""
-        padding = self.padding
+
+        def pair(value: int, otherwise: int) -> Pair:
+            return (value, value if self.dimensions > 1 else otherwise)
+
         kind = "dense" if self.groups == 1 else "depthwise" if self.groups == self.channels_in else "grouped"
         found = convolution(
             batch=self.batch,
             in_channels=self.channels_in,
             out_channels=self.channels_out,
-            size=self.size,
-            kernel=(self.kernel, self.kernel),
-            stride=(self.stride, self.stride),
-            padding=(padding, padding),
+            size=pair(self.size[0], 1) if self.dimensions == 1 else self.size,
+            kernel=pair(self.kernel, 1),
+            stride=pair(self.stride, 1),
+            padding=pair(self.padding, 0),
             groups=self.groups,
-            dilation=self.dilation,
+            dilation=pair(self.dilation, 1),
         )
         return replace(_named(f"mac/conv/{kind}/{_suffix(self.activation)}", found), extra_operands=int(self.residual))
 
@@ -61,6 +80,11 @@ class Product:
     depth: int
     columns: int
     activation: str
+
+    @property
+    def weight_shape(self) -> tuple[int, int]:
+        """Return the shape of the weights."""
+        return (self.depth, self.columns)
 
     @property
     def features(self) -> LayerFeatures:
@@ -137,10 +161,37 @@ class Transposed:
             in_size=self.size,
             out_size=self.size,
             weight_elements=self.channels_in * self.channels_out * self.kernel**2,
+            result_elements=self.batch * self.channels_out * math.prod(self.out_size),
         )
 
 
-Configuration = Convolution | Transposed | Product | Pooling | Mover
+FloatLayer = Convolution | Transposed | Product | Pooling | Mover
+INT8, DYNAMIC = "int8", "dynamic"
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """A layer on 8-bit integers, in one of two forms that quantisers write.
+
+    `INT8` puts it between DequantizeLinear and QuantizeLinear, also each of its weights. `DYNAMIC` is for products with
+    weights: a DynamicQuantizeLinear in front, and a product of integers whose result is scaled.
+    """
+
+    layer: FloatLayer
+    precision: str
+
+    @property
+    def features(self) -> LayerFeatures:
+        """Return the predictor's features, of a dynamic layer those of its product."""
+        found = self.layer.features
+        root, group, kind, name = found.operator.split("/")
+        more = "integer" if (group, self.precision) == ("conv", DYNAMIC) else "int8"
+        kind = kind if group in ("copy", "view") else f"{kind}-{more}"
+        name = name if root == "mac" or group == "view" else f"{name}-int8"
+        return replace(found, operator=f"{root}/{group}/{kind}/{name}", element_bytes=1)
+
+
+Configuration = FloatLayer | Quantised
 
 
 def padding_of(kernel: int, stride: int) -> int:

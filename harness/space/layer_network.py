@@ -2,46 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from onnx import TensorProto, helper
 
-from harness.network.layers import Layer
+from harness.network.layers import FEATURE_MAP, OUTSIDE, Layer
 from harness.network.network import Network
-from harness.network.zoo.network_parts import NetworkParts
 from harness.space.configuration import (
+    INT8,
     NO_ACTIVATION,
     Configuration,
     Convolution,
+    FloatLayer,
     Pooling,
     Product,
+    Quantised,
     Transposed,
     padding_of,
 )
+from harness.space.layer_parts import IntegerParts, LayerParts
 from harness.space.mover_nodes import mover_nodes
 from harness.space.movers import Elementwise, Joining, Permutation, Rowwise
 
 _NEIGHBOUR_CHANNELS = 4
 _READER_CHANNELS = 8
 _OWN = "layer"
+_Form = Callable[[LayerParts, str, FloatLayer, Sequence[str]], list[str]]
 
 
 def network_of(layers: Sequence[Configuration], name: str) -> Network:
     """Return a network with a separate part for each layer, which also writes its inputs and reads its result.
 
     Weights have types and no values. Devices do not fuse the neighbours with the layer: maps come from a 1x1
-    convolution with an activation and go to another one, matrices come from `Abs` and go to a product. Two neighbours
-    read what only moves elements, because some devices fuse a Concat or a Transpose with its only reader.
+    convolution with an activation and go to another one, matrices come from `Abs` and go to a product. Neighbours of
+    layers on integers compute on integers, too. Two neighbours read what only moves elements, because some devices fuse
+    a Concat or a Transpose with its only reader.
     """
-    parts = NetworkParts()
+    parts = LayerParts()
     for index, layer in enumerate(layers):
-        shapes = enumerate(_input_shapes(layer))
-        sources = [_written(parts, f"{index}.before{number}", shape, layer) for number, shape in shapes]
-        for number, result in enumerate(_layer(parts, f"{index}.{_OWN}", layer, sources)):
-            _read(parts, f"{index}.after{number or ''}", result, layer)
-            if isinstance(layer, Joining | Permutation):
-                _read(parts, f"{index}.after{number or ''}again", result, layer)
+        if not isinstance(layer, Quantised):
+            _add(parts, index, layer, _layer)
+        elif layer.precision == INT8:
+            _add(IntegerParts.within(parts), index, layer.layer, _layer)
+        else:
+            _add(parts, index, layer.layer, _dynamic)
     return parts.network(name)
+
+
+def _add(parts: LayerParts, index: int, layer: FloatLayer, added: _Form) -> None:
+    """Add a layer in one form, and its neighbours."""
+    own = f"{index}.{_OWN}"
+    shapes = enumerate(_input_shapes(layer))
+    sources = [_written(parts, f"{index}.before{number}", shape, layer) for number, shape in shapes]
+    taken = [parts.taken(f"{own}.take{number}", source) for number, source in enumerate(sources)]
+    for number, result in enumerate(added(parts, own, layer, taken)):
+        stored = parts.stored(f"{own}.store{number}", result)
+        _read(parts, f"{index}.after{number or ''}", stored, layer)
+        if isinstance(layer, Joining | Permutation):
+            _read(parts, f"{index}.after{number or ''}again", stored, layer)
 
 
 def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
@@ -61,11 +80,11 @@ def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
     return {index: tuple(parts) for index, parts in sorted(found.items()) if index not in mixed}
 
 
-def _input_shapes(layer: Configuration) -> list[tuple[int, ...]]:
+def _input_shapes(layer: FloatLayer) -> list[tuple[int, ...]]:
     if isinstance(layer, Convolution):
         features = layer.features
-        residual = [(layer.batch, layer.channels_out, *features.out_size)] if layer.residual else []
-        return [(layer.batch, layer.channels_in, *layer.size), *residual]
+        residual = [layer.shape(layer.channels_out, features.out_size)] if layer.residual else []
+        return [layer.shape(layer.channels_in, layer.size), *residual]
     if isinstance(layer, Product):
         if layer.heads:
             return [(layer.heads, layer.rows, layer.depth), (layer.heads, layer.depth, layer.columns)]
@@ -79,7 +98,7 @@ def _input_shapes(layer: Configuration) -> list[tuple[int, ...]]:
     return [(layer.batch, layer.channels, *layer.size)]
 
 
-def _result_shape(layer: Configuration) -> tuple[int, ...]:
+def _result_shape(layer: FloatLayer) -> tuple[int, ...]:
     """Return the shape of a layer's first result."""
     if isinstance(layer, Permutation):
         return layer.result
@@ -94,21 +113,29 @@ def _result_shape(layer: Configuration) -> tuple[int, ...]:
     if isinstance(layer, Transposed):
         return (layer.batch, layer.channels_out, *layer.out_size)
     features = layer.features
+    if isinstance(layer, Convolution):
+        return layer.shape(layer.channels_out, features.out_size)
     return (features.batch, features.out_channels, *features.out_size)
 
 
-def _written(parts: NetworkParts, name: str, shape: Sequence[int], layer: Configuration) -> str:
-    """Add a neighbour that writes a tensor."""
-    if len(shape) != 4 or (isinstance(layer, Permutation) and layer.order not in ("", "channels_last")):
-        return parts.node("Abs", f"{name}.write", [parts.input(f"{name}.input", shape)])
+def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLayer) -> str:
+    """Add a neighbour that writes a tensor, or an input of the network."""
+    context = layer.context if isinstance(layer, Convolution) else FEATURE_MAP
+    if context == OUTSIDE:
+        return parts.stored(f"{name}.store", parts.input(f"{name}.input", shape))
+    is_plain = isinstance(layer, Permutation) and layer.order not in ("", "channels_last")
+    if len(shape) != 4 or is_plain or context != FEATURE_MAP:
+        return parts.stored(f"{name}.store", parts.node("Abs", f"{name}.write", [parts.input(f"{name}.input", shape)]))
     batch, channels, *plane = shape
-    source = parts.input(f"{name}.input", (batch, _NEIGHBOUR_CHANNELS, *plane))
+    source = _passed(parts, f"{name}.pass", parts.input(f"{name}.input", (batch, _NEIGHBOUR_CHANNELS, *plane)))
     weight = parts.weight(f"{name}.weight", (channels, _NEIGHBOUR_CHANNELS, 1, 1))
-    return parts.node("Relu", f"{name}.relu", [parts.node("Conv", f"{name}.write", [source, weight])])
+    result = parts.node("Relu", f"{name}.relu", [parts.node("Conv", f"{name}.write", [source, weight])])
+    return parts.stored(f"{name}.store", result)
 
 
-def _read(parts: NetworkParts, name: str, tensor: str, layer: Configuration) -> None:
+def _read(parts: LayerParts, name: str, tensor: str, layer: FloatLayer) -> None:
     """Add a neighbour that reads a result of the layer."""
+    tensor = parts.taken(f"{name}.take", tensor)
     shape = _result_shape(layer)
     if len(shape) == 4 and not isinstance(layer, Permutation):
         weight = parts.weight(f"{name}.weight", (_READER_CHANNELS, shape[1], 1, 1))
@@ -116,10 +143,16 @@ def _read(parts: NetworkParts, name: str, tensor: str, layer: Configuration) -> 
     else:
         weight = parts.weight(f"{name}.weight", (shape[-1], _READER_CHANNELS))
         result, shape = parts.node("MatMul", f"{name}.read", [tensor, weight]), (*shape[:-1], _READER_CHANNELS)
+    result = _passed(parts, f"{name}.pass", result)
     parts.outputs.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, shape))
 
 
-def _layer(parts: NetworkParts, name: str, layer: Configuration, sources: Sequence[str]) -> list[str]:
+def _passed(parts: LayerParts, name: str, tensor: str) -> str:
+    """Return a tensor as one layer writes it and another reads it."""
+    return parts.taken(f"{name}.take", parts.stored(f"{name}.store", tensor))
+
+
+def _layer(parts: LayerParts, name: str, layer: FloatLayer, sources: Sequence[str]) -> list[str]:
     """Add the operators of a layer in the form in which exporters write them, and return its results."""
     if isinstance(layer, Convolution):
         return [_convolution(parts, name, layer, sources)]
@@ -138,21 +171,11 @@ def _layer(parts: NetworkParts, name: str, layer: Configuration, sources: Sequen
     return mover_nodes(parts, name, layer, sources)
 
 
-def _convolution(parts: NetworkParts, name: str, layer: Convolution, sources: Sequence[str]) -> str:
-    shape = (layer.channels_out, layer.channels_in // layer.groups, layer.kernel, layer.kernel)
-    operands = [sources[0], parts.weight(f"{name}.weight", shape)]
+def _convolution(parts: LayerParts, name: str, layer: Convolution, sources: Sequence[str]) -> str:
+    operands = [sources[0], parts.weight(f"{name}.weight", layer.weight_shape)]
     if not layer.batch_norm:
-        operands.append(parts.weight(f"{name}.bias", shape[:1]))
-    result = parts.node(
-        "Conv",
-        name,
-        operands,
-        dilations=[layer.dilation] * 2,
-        group=layer.groups,
-        kernel_shape=[layer.kernel] * 2,
-        pads=[layer.padding] * 4,
-        strides=[layer.stride] * 2,
-    )
+        operands.append(parts.weight(f"{name}.bias", layer.weight_shape[:1]))
+    result = parts.node("Conv", name, operands, **_window(layer))
     if layer.batch_norm:
         result = parts.batch_normalisation(f"{name}.bn", result, layer.channels_out)
     if layer.residual:
@@ -160,11 +183,31 @@ def _convolution(parts: NetworkParts, name: str, layer: Convolution, sources: Se
     return _activated(parts, name, layer.activation, result)
 
 
-def _product(parts: NetworkParts, name: str, layer: Product, sources: Sequence[str]) -> str:
-    if layer.heads:
+def _window(layer: Convolution) -> dict[str, Any]:
+    return {
+        "dilations": [layer.dilation] * layer.dimensions,
+        "group": layer.groups,
+        "kernel_shape": [layer.kernel] * layer.dimensions,
+        "pads": [layer.padding] * 2 * layer.dimensions,
+        "strides": [layer.stride] * layer.dimensions,
+    }
+
+
+def _dynamic(parts: LayerParts, name: str, layer: FloatLayer, sources: Sequence[str]) -> list[str]:
+    """Add the operators of a product whose input is quantised as it runs, and return its result."""
+    if not isinstance(layer, Convolution | Product):
+        raise TypeError(f"{type(layer).__name__} has no weights")  # blocks of such layers are never dynamic
+    window = _window(layer) if isinstance(layer, Convolution) else {}
+    result = parts.dynamic_product(name, sources[0], layer.weight_shape, **window)
+    return [_activated(parts, name, layer.activation, result)]
+
+
+def _product(parts: LayerParts, name: str, layer: Product, sources: Sequence[str]) -> str:
+    if layer.heads or (layer.op == "MatMul" and isinstance(parts, IntegerParts)):  # its bias is a sum of integers
+        sources = sources if layer.heads else [*sources, parts.weight(f"{name}.weight", layer.weight_shape)]
         result = parts.node("MatMul", name, sources)
     else:
-        shape = (layer.columns, layer.depth) if layer.op == "Gemm" else (layer.depth, layer.columns)
+        shape = layer.weight_shape[::-1] if layer.op == "Gemm" else layer.weight_shape
         weight, bias = parts.weight(f"{name}.weight", shape), parts.weight(f"{name}.bias", (layer.columns,))
         if layer.op == "Gemm":
             result = parts.node("Gemm", name, [sources[0], weight, bias], alpha=1.0, beta=1.0, transB=1)
@@ -173,5 +216,5 @@ def _product(parts: NetworkParts, name: str, layer: Product, sources: Sequence[s
     return _activated(parts, name, layer.activation, result)
 
 
-def _activated(parts: NetworkParts, name: str, activation: str, result: str) -> str:
+def _activated(parts: LayerParts, name: str, activation: str, result: str) -> str:
     return result if activation == NO_ACTIVATION else parts.activation(activation, f"{name}.activation", [result])

@@ -148,8 +148,6 @@ def test_status_of_an_empty_workspace(nightly: Run, place: Workspace) -> None:
         (("run", "--engine", "slurm"), 2, "neither local nor dask"),
         (("run", "--engine", "dask=http://x"), 2, "address of a scheduler"),
         (("run", "--plan", "absent.toml"), 3, "There is no plan"),
-        (("install", "--systemd", "--cron"), 2, "given together"),
-        (("install", "--user", "--output", "x"), 2, "given together"),
         (("install", "--cron", "--enable"), 2, "--enable needs"),
         (("install", "--time", "25:00"), 2, "time of day"),
         (("install", "--randomised-delay", "13h"), 2, "longer than a night"),

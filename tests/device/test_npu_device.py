@@ -128,12 +128,6 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     assert "emulated-npu" in refused.value.why or "edgy" in refused.value.why
 
 
-def test_option_of_agents_before_version_2_is_still_read() -> None:
-    """A devices.toml that names the option `reveals` by its earlier name, `tells`, opens the same device."""
-    with open_session(_device(tells="")) as blind:
-        assert not {"fusion", "chains"} & set(blind.hello.reveals)
-
-
 def test_total_latency_is_the_truth(session: AgentSession, probe: Probe) -> None:
     """Without noise every run takes a, b, c at the probe's own sizes, and the device's own time, once."""
     truth = truth_of(session, probe)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pytest
+
+from device_agents.emulated_npu.emulator_errors import Deadlock
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.many_cores.core_code import FENCE, CoreSteps, Translation
 from device_agents.emulated_npu.timing.many_cores.engine import run_engine
 from device_agents.emulated_npu.timing.many_cores.stream import EntryTimes, StreamState
-from device_agents.emulated_npu.timing.many_cores.stream_timing import NO_LIMIT_PS
+from device_agents.emulated_npu.timing.many_cores.stream_timing import NO_LIMIT_PS, simulate_cores
+from device_agents.emulated_npu.timing.simulation import simulate
 
 
 @dataclass(frozen=True)
@@ -53,3 +57,20 @@ def _by_step(source: CoreSteps, kinds: Sequence[int], times: EntryTimes) -> Step
         else:
             served[position] = finished[position] = issued[position]
     return StepTimes(source.core, times.begin_ps, source.steps, issued, served, finished)
+
+
+def check_alone(steps: Sequence[IssuedStep], machine: Machine) -> None:
+    """Assert that one core of many with one input has the step times and the makespan of the single-core engine."""
+    cores, depths = [CoreSteps(0, 0, steps)], {0: 1}
+    try:
+        expected = simulate(steps, machine).schedule
+    except Deadlock:
+        with pytest.raises(Deadlock, match="core 0"):
+            simulate_cores(cores, machine, inputs=1, depths=depths)
+        return
+    assert simulate_cores(cores, machine, inputs=1, depths=depths).makespan_ps == expected.makespan_ps
+    (times,) = step_times(cores, machine, inputs=1, depths=depths, run=0)
+    assert list(times.issued_ps) == list(expected.issued_ps)
+    for entry in (entry for entries in expected.entries for entry in entries):
+        assert times.served_ps[entry] == expected.served_ps[entry]
+        assert times.finished_ps[entry] == expected.finished_ps[entry]

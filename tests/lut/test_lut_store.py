@@ -378,17 +378,6 @@ def test_impossible_manifests_are_corrupt_even_when_signed(tmp_path: Path, chang
         read_lut(sign(folder, rows, manifest))
 
 
-def test_a_table_without_remainders_is_read(tmp_path: Path) -> None:
-    """In a table of an earlier version, latencies and their errors stand for the remainders."""
-    folder = publish(table([entry("a", remainder_s=-1e-6), entry("b")]), tmp_path).path
-    with (folder / ENTRIES).open(newline="") as text:
-        rows = list(csv.DictReader(text))
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-    without = [{name: row[name] for name in row if not name.startswith("remainder")} for row in rows]
-    for one in read_lut(sign(folder, without, manifest)).entries:
-        assert (one.remainder_s, one.remainder_stderr_s) == (one.latency_s, one.stderr_s)
-
-
 def test_a_signed_table_with_a_layer_twice_is_corrupt(tmp_path: Path) -> None:
     """A table with two entries for one layer and context is refused."""
     folder = publish(table([entry("a"), entry("b")]), tmp_path).path

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from altered_journals import editing, uncover
+from altered_journals import cover, editing
 from nullbench import DEVICE, Bench, StopAfter, Truth, build_network
 
 from harness.errors import CampaignIncomplete, HarnessError, Interrupted, JournalError, UnknownDevice
@@ -89,7 +89,7 @@ def test_a_round_that_was_cut_in_the_middle_is_finished(bench: Bench, tmp_path: 
     for statement in (f"DELETE FROM samples WHERE series IN ({lost})", f"DELETE FROM series WHERE id IN ({lost})"):
         database.execute(statement, (*last, kept))
     database.execute("DELETE FROM rounds WHERE batch=?", last[:1])  # it was not marked as finished yet
-    uncover(database)  # in a real cut, the digest would end there
+    cover(database)  # in a real cut, the digest would end there
     database.commit()
     database.close()
     before = bench.visits(1)
@@ -188,7 +188,7 @@ def test_a_campaign_killed_when_its_budget_was_spent_completes(bench: Bench) -> 
     before = bench.visits(1)
     with editing(bench.workspace.journal) as database:
         database.executescript("DELETE FROM rounds; UPDATE campaigns SET complete=0;")
-        uncover(database)
+        cover(database)
     assert bench.profile(policy=RepeatPolicy(target=1e-9, min_rounds=1000, max_rounds=1000, budget_s=0.1)).resumed
     assert campaigns(bench) == [(1, True)]
     assert len(bench.visits(1)) - len(before) <= 60

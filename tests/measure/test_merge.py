@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from altered_journals import uncover
+from altered_journals import cover
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +57,7 @@ def whole() -> bytes:
 
 
 def extract_of(places: Collection[Slot], value: int = 9, **changed: object) -> bytes:
-    """Return an extract with series in these slots, `value` in every sample, and a changed campaign; without digest."""
+    """Return an extract with series in these slots, `value` in every sample, and a changed campaign."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.deserialize(whole())
         db.execute("UPDATE samples SET wall_ns=?", (value,))
@@ -67,7 +67,7 @@ def extract_of(places: Collection[Slot], value: int = 9, **changed: object) -> b
             where = "WHERE batch=? AND round=? AND position=?"
             db.execute(f"DELETE FROM samples WHERE series=(SELECT id FROM series {where})", dataclasses.astuple(place))
             db.execute(f"DELETE FROM series {where}", dataclasses.astuple(place))
-        uncover(db)
+        cover(db)
         return db.serialize()
 
 
@@ -350,7 +350,7 @@ def test_an_invalid_extract_is_refused_as_a_whole(path: Path, change: str, known
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         db.deserialize(whole())
         db.execute(change)
-        uncover(db)
+        cover(db)
         content = db.serialize()
     path.parent.mkdir()
     path.write_bytes(extract_of(PLACES[:2]) if known else b"")

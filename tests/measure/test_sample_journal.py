@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -266,6 +267,20 @@ def test_a_damaged_journal_is_reported(path: Path) -> None:
             journal.probes(known.id)
 
 
+def test_a_writer_killed_while_it_created_the_journal_leaves_it_usable(tmp_path: Path) -> None:
+    """What a process had begun to write, also to the file itself, is undone; the journal is then created anew."""
+    begun, path = tmp_path / "begun.sqlite", tmp_path / "journal.sqlite"
+    with contextlib.closing(sqlite3.connect(begun, isolation_level=None)) as db:
+        db.execute("PRAGMA cache_size=1")  # pages reach the file before the commit
+        db.execute("BEGIN")
+        db.execute("CREATE TABLE series (content)")
+        db.executemany("INSERT INTO series VALUES (?)", [(bytes(5000),)] * 50)
+        for end in ("", "-journal"):
+            shutil.copy(f"{begun}{end}", f"{path}{end}")
+    with Journal(path) as journal:
+        assert journal.numbers() == () and begin(journal).id == 1
+
+
 def test_a_killed_writer_leaves_whole_frames_and_all_acknowledged_ones(tmp_path: Path) -> None:
     """After kill -9 at any moment the file is intact, holds whole frames and campaigns, and all acknowledged ones."""
     draw = random.Random(os.urandom(8))
@@ -356,31 +371,3 @@ def test_a_new_journal_is_created_once_by_all_who_open_it_at_once(tmp_path: Path
         for thread in threads:
             thread.join()
     assert not failed
-
-
-@pytest.mark.parametrize("version", [2, 3, 4])
-def test_a_journal_of_the_version_before_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
-    """A journal of an older version is migrated with all samples and campaigns, none of them excluded or covered."""
-    path = tmp_path / "journal.sqlite"
-    with Journal(path) as journal:
-        campaign = begin(journal)
-        series(journal, campaign.id, Slot(0, 0, 0))
-        before = journal.samples(campaign.id)
-    database = sqlite3.connect(path, isolation_level=None)
-    for statement in ("DROP TABLE digests", "DROP TABLE blocks", "DROP INDEX troubled_probes"):
-        database.execute(statement)
-    if version == 4:
-        database.execute("CREATE TABLE digests (campaign, plan, state, series, covered)")
-        database.execute("INSERT INTO digests VALUES (1, 'a', 'b', 'c', 1)")
-    if version == 2:
-        database.execute("ALTER TABLE campaigns DROP COLUMN excluded")
-    database.execute(f"PRAGMA user_version={version}")
-    database.close()
-    with Journal(path) as journal:
-        assert journal.samples(campaign.id) == before
-        assert [(one.id, one.excluded) for one in journal.campaigns(campaign.device)] == [(campaign.id, None)]
-        assert journal.check_all() == {campaign.id: "not covered"}
-        series(journal, campaign.id, Slot(0, 0, 1))
-        assert journal.check_all() == {campaign.id: "not covered"}
-        journal.exclude(campaign.id, journal.campaign(campaign.id).token, "hot")
-        assert journal.campaign(campaign.id).excluded == "hot"

@@ -34,6 +34,7 @@ def network_of(folder: Path, nodes: list[NodeProto], shapes: dict[str, tuple[int
     [
         (helper.make_node("Relu", ["c"], ["y"]), True),
         (helper.make_node("Mul", ["c", "scale"], ["y"]), True),
+        (helper.make_node("PRelu", ["c", "scale"], ["y"]), False),
         (helper.make_node("Concat", ["c", "c"], ["y"], axis=1), True),
         (helper.make_node("Concat", ["c", "c"], ["y"], axis=2), False),
         (helper.make_node("GlobalAveragePool", ["x"], ["y"]), True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from dataclasses import replace
 
@@ -123,6 +124,15 @@ def test_files_that_are_no_predictor_are_refused(machine: Predictor) -> None:
     del model.metadata_props[:]
     with pytest.raises(LutCorrupt, match="no metadata"):
         Predictor(model.SerializeToString())
+
+
+def test_predictors_of_earlier_tables_are_read(machine: Predictor) -> None:
+    """A predictor without a share of products, as earlier ones are, is one of a device that moves whole products."""
+    model = onnx.load_model_from_string(machine.model)
+    known = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
+    del known[METADATA_KEY]["steps"]["product_share"]
+    onnx.helper.set_model_props(model, {name: json.dumps(value) for name, value in known.items()})
+    assert Predictor(model.SerializeToString()).tiling == replace(machine.tiling, product_share=1.0)
 
 
 @pytest.mark.usefixtures("known_tiling")

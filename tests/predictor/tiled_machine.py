@@ -21,11 +21,11 @@ LAUNCH_S, TURN_S, BYTE_S = 5e-6, 4e-7, 2e-11
 _CHANNELS = (16, 20, 24, 36, 48, 64, 72, 100, 128, 160, 192, 256)
 
 
-def latency_s(layer: LayerFeatures) -> float:
+def latency_s(layer: LayerFeatures, moved_bytes: float | None = None) -> float:
     """Return launch plus the longer of memory and waves of 64 x 64 tiles in depth steps of 16."""
     tiles = layer.groups * math.ceil(layer.rows / TILE) * math.ceil(layer.columns / TILE)
     turns = math.ceil(layer.in_channels // layer.groups * layer.taps / DEPTH)
-    return LAUNCH_S + max(math.ceil(tiles / UNITS) * turns * TURN_S, layer.moved_bytes * BYTE_S)
+    return LAUNCH_S + max(math.ceil(tiles / UNITS) * turns * TURN_S, (moved_bytes or layer.moved_bytes) * BYTE_S)
 
 
 def random_layers(count: int, seed: int) -> list[LayerFeatures]:

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
+from load_requests import request_of
 
-from harness.network.fusion.fusion_rules import DEFAULT_RULES
-from harness.network.layers import context_of, cut
+from harness.network.fusion.fusion_rules import DEFAULT_RULES, learn_rules
+from harness.network.layers import Layer, context_of, cut
 from harness.network.model_references import load_network
+from harness.network.network import Network
+from harness.network.runtime_graph.formats import read_runtime_graph
 from harness.predictor.features.key_features import describe
-from harness.space.configuration import Configuration, Convolution, Pooling, Product, Transposed
+from harness.probe.probe import network_probe
+from harness.space.configuration import (
+    DYNAMIC,
+    INT8,
+    Configuration,
+    Convolution,
+    FloatLayer,
+    Pooling,
+    Product,
+    Quantised,
+    Transposed,
+)
 from harness.space.drawn_layers import SpaceLayers
 from harness.space.layer_network import network_of, own_layers
 from harness.space.movers import Elementwise, Joining, Permutation, Resizing, Rowwise
 from harness.space.space import load_space
 
-EVERY_KIND: tuple[Configuration, ...] = (
+EVERY_KIND: tuple[FloatLayer, ...] = (
     Convolution(2, 16, 32, (14, 12), 3, 2, 1, "Relu", True, True),
     Convolution(1, 16, 16, (14, 14), 5, 1, 16, "Swish", True, False),
     Convolution(1, 16, 32, (14, 14), 1, 1, 4, "Relu6", False, False),
@@ -49,6 +64,23 @@ EVERY_KIND: tuple[Configuration, ...] = (
     Permutation((1, 9, 4, 8), "heads"),
     Permutation((1, 2, 8, 7, 7), "shuffle"),
     Permutation((1, 16, 7, 7), ""),
+    Convolution(1, 16, 32, (64, 64), 3, 1, 1, "Relu", False, False, 4, dimensions=1),
+    Convolution(1, 16, 32, (14, 14), 3, 1, 1, "Relu", False, False, context="chip"),
+)
+ON_INTEGERS: tuple[FloatLayer, ...] = (
+    Convolution(1, 16, 32, (14, 14), 3, 1, 1, "Relu", False, False),
+    Convolution(1, 17, 33, (14, 14), 1, 1, 1, "none", False, False),
+    Convolution(1, 32, 32, (14, 14), 3, 1, 32, "Relu", False, False),
+    Convolution(1, 3, 32, (32, 32), 3, 2, 1, "Relu", False, False, context="outside"),
+    Product("MatMul", 0, 9, 64, 32, "none"),
+    Product("MatMul", 3, 9, 16, 9, "none"),
+    Product("Gemm", 0, 1, 64, 10, "none"),
+    Elementwise("Add", 2, 1, 16, (7, 7)),
+    Elementwise("Sigmoid", 1, 1, 16, (7, 7)),
+    Pooling("MaxPool", 1, 16, (15, 15), (3, 3), (2, 2)),
+    Pooling("GlobalAveragePool", 1, 16, (7, 7), (7, 7), (1, 1)),
+    Joining("Concat", 2, 1, 16, (7, 7)),
+    Permutation((1, 9, 32), "matrix"),
 )
 
 
@@ -111,8 +143,42 @@ def test_configurations_have_the_features_of_their_keys() -> None:
         if len(described) == 1:
             (found,) = described
             assert found is not None
-            names = ("operator", "macs", "moved_bytes", "run", "dilation")
+            names = ("operator", "macs", "moved_bytes", "run", "dilation", "result_elements")
             assert [getattr(found, name) for name in names] == [getattr(layer.features, name) for name in names]
+
+
+@pytest.mark.parametrize(("context", "dilation"), [("map", 1), ("chip", 1), ("outside", 1), ("map", 2)])
+def test_convolutions_read_what_their_context_says(context: str, dilation: int) -> None:
+    """The input of a convolution comes from another one, from an operator that keeps no layout, or from outside."""
+    layer = Convolution(1, 4, 16, (14, 14), 3, 1, 1, "Relu", False, False, dilation, context=context)
+    network = network_of([layer], "one")
+    (parts,) = own_layers(cut(network, DEFAULT_RULES)).values()
+    assert [context_of(network, part) for part in parts] == [context]
+
+
+def test_onnxruntime_runs_layers_on_integers_as_one_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each layer of integers, and a product that is quantised as it runs, is one layer with the features it says."""
+    monkeypatch.chdir(tmp_path)
+    layers = [*(Quantised(layer, INT8) for layer in ON_INTEGERS), Quantised(ON_INTEGERS[4], DYNAMIC)]
+    network = network_of(layers, "integers")
+    own = own_layers(_cut_by_onnxruntime(network))
+    assert sorted(own) == list(range(len(layers)))
+    for index, (part,) in own.items():
+        found = describe(part.key.text)
+        assert found is not None
+        assert found.operator.split("/")[:3] == layers[index].features.operator.split("/")[:3]
+        assert (found.macs, found.moved_bytes) == (layers[index].features.macs, layers[index].features.moved_bytes)
+        assert found.element_bytes == 1
+
+
+def _cut_by_onnxruntime(network: Network) -> tuple[Layer, ...]:
+    from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
+
+    model = network_probe(network).model
+    revealed = OnnxRuntimeBackend({}).load(request_of(model, "probe", reveal=True))
+    assert revealed is not None
+    graph = read_runtime_graph(network, model.names, "onnxruntime", revealed.content)
+    return cut(network, learn_rules([(network, graph.groups)], "onnxruntime"))
 
 
 def test_a_layer_fused_with_a_neighbour_is_not_measured() -> None:

@@ -55,7 +55,7 @@ def test_wrong_option_is_a_usage_error(words: list[str], harness: Harness, small
         ["lut", "frobnicate"],
         ["lut", "build", "--method", "guess"],
         ["lut", "diff", "one"],
-        ["lut", "show", "--limit", "-1"],
+        ["lut", "show", "--top", "-1"],
         ["lut", "export"],
         ["estimate"],
         ["validate"],

@@ -61,9 +61,6 @@ class EmulatedNpuBackend:
     clock = "device"
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        if "tells" in options:  # the name of `reveals` in agents before version 2
-            options = {**options, "reveals": options["tells"]}
-            del options["tells"]
         read = OptionReader(self.name, options, _OPTIONS)
         preset, self._machine = _machine(options)
         seed, noise = read.whole("seed", 0, 0, MOST_SEED), read.whole("noise", 1, 0, 1)

@@ -24,7 +24,7 @@ from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.attribution import WaitTime, layer_of, layer_times, wait_times
-from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel, costs_of
 from device_agents.emulated_npu.timing.cost.transfer_cost import Demand
 from device_agents.emulated_npu.timing.failures import over_budget
 from device_agents.emulated_npu.timing.single_core import NOTHING, Schedule, schedule
@@ -84,7 +84,7 @@ def simulate(
     Raises `Deadlock`, `BudgetExceeded` for more than `cycle_budget` cycles, `ExecutionFault` for an invalid command,
     and the errors of the sequencer that yields the steps.
     """
-    costs = costs or CostModel(machine)
+    costs = costs or costs_of(machine)
     limit_ps = _NO_LIMIT_PS if cycle_budget is None else cycle_budget * costs.cycle_ps
     collected = _collected(steps, machine.issue_cycles * costs.cycle_ps, limit_ps)
     durations = durations_ps(collected, costs)
@@ -128,7 +128,7 @@ def simulate_program(
 
 def marginal_ps(steps: Sequence[IssuedStep], machine: Machine, layer: int, *, costs: CostModel | None = None) -> int:
     """Return how much shorter the makespan is if the commands of a layer take no time; raise as `simulate`."""
-    costs = costs or CostModel(machine)
+    costs = costs or costs_of(machine)
     issue_ps = machine.issue_cycles * costs.cycle_ps
     durations = durations_ps(steps, costs)
     without = [0 if layer_of(step) == layer else ps for step, ps in zip(steps, durations, strict=True)]

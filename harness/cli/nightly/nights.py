@@ -184,20 +184,16 @@ class StartOptions:
 class InstallOptions:
     """The kind of schedule, and the place where it is installed."""
 
-    systemd: Annotated[bool, typer.Option("--systemd", help="Write a systemd service and timer (default).")] = False
-    cron: Annotated[bool, typer.Option("--cron", help="Print a crontab line instead.")] = False
-    user: Annotated[bool, typer.Option("--user", help="Write to the user's unit folder (default).")] = False
-    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Write units for the system manager to DIR.")] = (
-        None
-    )
+    cron: Annotated[bool, typer.Option("--cron", help="Print a crontab line instead of writing units.")] = False
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write units for the system manager to DIR."),
+    ] = None
     only_print: Annotated[bool, typer.Option("--print", help="Print the units; write nothing.")] = False
     enable: Annotated[bool, typer.Option("--enable", help="Also enable the user's timer.")] = False
 
     def check(self) -> None:
         """Raise UsageError for options that exclude each other."""
-        for one, other in (("systemd", "cron"), ("user", "output")):
-            if getattr(self, one) and getattr(self, other):
-                raise UsageError(f"--{one} and --{other} are given together", next_step="Give only one of them")
         if self.enable and (self.cron or self.output or self.only_print):
             step = "Omit it: the commands are printed, not run"
             raise UsageError("--enable needs units in the user's unit folder", next_step=step)

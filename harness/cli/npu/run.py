@@ -15,22 +15,7 @@ from harness.cli.options.invocation import command_line
 from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
-from harness.errors import UsageError
 from harness.npu.npu_options import MachineChoice, Options, RowSort, RunOptions
-
-
-def _use_pipeline(given: str | None) -> None:
-    if given is not None:
-        why = "harness npu run uses one core"
-        raise UsageError("--groups and --cores need core groups", why=why, next_step="Use `harness npu pipeline`")
-
-
-@dataclass(frozen=True)
-class CoreGroupOptions:
-    """Options of `harness npu pipeline`, which this command refuses."""
-
-    groups: Annotated[str | None, typer.Option(hidden=True, callback=_use_pipeline)] = None
-    cores: Annotated[str | None, typer.Option(hidden=True, callback=_use_pipeline)] = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +40,6 @@ def run_command(
     *,
     compiler: Options,
     shown: RowOptions,
-    refused: CoreGroupOptions,  # noqa: ARG001
     dim: arguments.Dims = None,
     activation: arguments.Activations = None,
     json: arguments.Json = False,

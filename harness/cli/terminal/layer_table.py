@@ -33,13 +33,7 @@ class LayerView:
     ] = None
     top: Annotated[
         int | None,
-        typer.Option(
-            "--top",
-            "--limit",
-            metavar="N",
-            min=0,
-            help="Show N layers only, the longest unless --sort is given; 0 shows all.",
-        ),
+        typer.Option(metavar="N", min=0, help="Show N layers only, the longest unless --sort is given; 0 shows all."),
     ] = None
     wide: Annotated[
         bool, typer.Option("--wide", help="Add columns: key, context, source, and which estimators disagree.")

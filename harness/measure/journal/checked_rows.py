@@ -34,29 +34,20 @@ _Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class InvalidRow(ValueError):
-    """A table has a row that no version of harness has written."""
+    """A table has a row that harness has not written."""
 
 
 def _written(kind: Any) -> Any:
-    """Annotate text that holds a value as a journal writes it; earlier versions wrote fewer fields."""
+    """Annotate text that holds a value as a journal writes it."""
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
     def read(text: str) -> Any:
         value = adapter.validate_json(text)
-        if not _agree(json.loads(text), adapter.dump_python(value, mode="json")):
+        if json.loads(text) != adapter.dump_python(value, mode="json"):
             raise ValueError("A value is not in the form of a journal")
         return value
 
     return Annotated[_Text, AfterValidator(read)]
-
-
-def _agree(given: Any, whole: Any) -> bool:
-    """Return whether JSON data is equal to other data but for fields that it lacks."""
-    if isinstance(given, dict) and isinstance(whole, dict):
-        return given.keys() <= whole.keys() and all(_agree(value, whole[name]) for name, value in given.items())
-    if isinstance(given, list) and isinstance(whole, list):
-        return len(given) == len(whole) and all(map(_agree, given, whole))
-    return bool(given == whole)
 
 
 def _moment(text: str) -> str:

@@ -8,10 +8,10 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from harness.errors import JournalError, reason_of
 from harness.measure.journal.database_errors import LOCK_WAIT_S, check_path, damaged, database_error, no_database
@@ -25,11 +25,10 @@ _WRITING = threading.Lock()
 
 @dataclass(frozen=True)
 class Schema:
-    """The tables of a file, and the statements that migrate each older version of them to the next."""
+    """The tables of a file."""
 
     version: int
     tables: str
-    changes: Mapping[int, str] = field(default_factory=dict)
 
     def in_memory(self) -> sqlite3.Connection:
         """Return an empty database in memory that has these tables and can attach files."""
@@ -44,7 +43,7 @@ class Schema:
             return _names(db)
 
     def version_at(self, path: Path, file: str) -> int:
-        """Return the version of the file at `path`, 0 if there is none yet, without changing the file.
+        """Return the version of the file at `path`, 0 if there is none yet, without writing to it.
 
         Raises sqlite3.Error, and JournalError for a file of another program or version; `file` names it there.
         """
@@ -52,27 +51,28 @@ class Schema:
             return 0
         if path.stat().st_size < _LEAST_BYTES:
             raise no_database(file, f"It has {path.stat().st_size} bytes only")
-        with contextlib.closing(_to_read(path)) as db:
-            db.execute("BEGIN")  # both values from one state: another process may be creating the file
-            names = _names(db)
-            (version,) = db.execute("PRAGMA user_version").fetchone()
+        try:
+            version, names = _state(path, "ro")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_READONLY_ROLLBACK:
+                raise
+            version, names = _state(path, "rw")  # what a process that was killed has begun to write is undone
         if names and not names & self.names:
             step = "Use another workspace"
             raise JournalError(f"{file} belongs to another program", why="It has other tables", next_step=step)
-        if version not in (*self.changes, self.version) and (version, names) != (0, frozenset()):
+        if version != self.version and (version, names) != (0, frozenset()):
             why = f"It has schema {version}; this version reads schema {self.version}"
             step = "Use the version of harness that wrote it, or another workspace"
             raise JournalError(f"{file} was written by another version of harness", why=why, next_step=step)
         if version == self.version and not self.names <= names:
             raise damaged(file, f"It lacks {', '.join(sorted(self.names - names))}")
-        return int(version)
+        return version
 
-    def bring_up_to_date(self, db: sqlite3.Connection) -> None:
-        """Create the tables, or migrate those of an older version, unless another process already did."""
+    def create(self, db: sqlite3.Connection) -> None:
+        """Create the tables, unless another process already did."""
         with _transaction(db):
             (version,) = db.execute("PRAGMA user_version").fetchone()
-            steps = [self.changes[older] for older in range(version, self.version)] if version else []
-            for statement in ";".join(steps if version else [self.tables]).split(";"):
+            for statement in self.tables.split(";") if not version else ():
                 db.execute(statement)
             db.execute(f"PRAGMA user_version={self.version}")
 
@@ -95,14 +95,17 @@ class DurableFile:
             check_path(self._named, path)
             found = self.SCHEMA.version_at(path, self._named)
             is_fixed = to_read and _is_fixed(path)
-            self._db = _to_read(path) if is_fixed else sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
+            if is_fixed:
+                self._db = _connected(path, "ro")
+            else:
+                self._db = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
             try:
                 if not is_fixed:
                     _log_ahead(self._db)
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute("PRAGMA foreign_keys=ON")
-                if found != self.SCHEMA.version:
-                    self.SCHEMA.bring_up_to_date(self._db)
+                if not found:
+                    self.SCHEMA.create(self._db)
             except BaseException:
                 self._db.close()
                 raise
@@ -166,6 +169,15 @@ class DurableFile:
             raise damaged(self._named, str(error), self.SPARE) from error
 
 
+def _state(path: Path, mode: Literal["ro", "rw"]) -> tuple[int, frozenset[str]]:
+    """Return the version of a file and the names in it, both from one state: another process may be creating it."""
+    with contextlib.closing(_connected(path, mode)) as db:
+        db.execute("BEGIN")
+        names = _names(db)
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        return int(version), names
+
+
 def _names(db: sqlite3.Connection) -> frozenset[str]:
     return frozenset(name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"))
 
@@ -179,10 +191,10 @@ def _is_fixed(path: Path) -> bool:
     return path.exists() and not os.access(path.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
 
 
-def _to_read(path: Path) -> sqlite3.Connection:
-    """Open a file that exists for reading only."""
-    mode = "mode=ro&immutable=1" if _is_fixed(path) else "mode=ro"
-    address = f"{path.absolute().as_uri()}?{mode}"
+def _connected(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
+    """Open a file that exists."""
+    fixed = "&immutable=1" if _is_fixed(path) else ""
+    address = f"{path.absolute().as_uri()}?mode={mode}{fixed}"
     return sqlite3.connect(address, uri=True, timeout=LOCK_WAIT_S, isolation_level=None)
 
 

@@ -16,13 +16,11 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-Verdict = Literal["intact", "not covered", "altered"]
+Verdict = Literal["intact", "altered"]
 
 MAX_BLOCK = 1024
 """Series of one block: those of a larger transaction are several."""
 _START = hashlib.sha256().hexdigest()
-_UNCOVERED = ("", "", "")
-"""The digest of a campaign that an earlier version has measured."""
 _PLAN = (
     "SELECT device, plan, seed, settings, fingerprint, clock, auxiliary, reference, rules, created"
     " FROM campaigns WHERE id=?",
@@ -53,12 +51,9 @@ FROM blocks WHERE campaign=? AND first>? ORDER BY first
 """
 
 
-def begin(db: sqlite3.Connection, campaign: int, *, covered: bool = True) -> None:
-    """Begin the digest of a campaign that the open transaction has inserted with its plan, without series.
-
-    Without `covered`, nothing that is ever written to the campaign is.
-    """
-    parts = (_of(db, _PLAN, campaign), _of(db, _STATE, campaign), _START) if covered else _UNCOVERED
+def begin(db: sqlite3.Connection, campaign: int) -> None:
+    """Begin the digest of a campaign that the open transaction has inserted with its plan, without series."""
+    parts = (_of(db, _PLAN, campaign), _of(db, _STATE, campaign), _START)
     db.execute("INSERT INTO digests VALUES (?,?,?,?)", (campaign, *parts))
 
 
@@ -69,7 +64,7 @@ def renewed(db: sqlite3.Connection, campaign: int) -> Iterator[None]:
     A state that was altered before stays altered.
     """
     known = _known(db, campaign)
-    if known is None or known == _UNCOVERED:
+    if known is None:
         yield
         return
     _, state, series = known
@@ -86,21 +81,13 @@ def renewed(db: sqlite3.Connection, campaign: int) -> Iterator[None]:
 
 def check(db: sqlite3.Connection, campaign: int) -> Verdict:
     """Compare a campaign with its digest, within a transaction; reads all its samples."""
-    known = _known(db, campaign)
-    if known == _UNCOVERED:
-        return "not covered"
     try:
         found = (_of(db, _PLAN, campaign), _of(db, _STATE_WITHOUT_INDEX, campaign), _series(db, campaign))
     except sqlite3.Error as error:  # of a value: JSON has no bytes; text that is no UTF-8 has no code of SQLite
         if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) != sqlite3.SQLITE_ERROR:
             raise
         return "altered"
-    return "intact" if known == found else "altered"
-
-
-def is_covered(db: sqlite3.Connection, campaign: int) -> bool:
-    """Return whether a campaign has a digest."""
-    return _known(db, campaign) != _UNCOVERED
+    return "intact" if _known(db, campaign) == found else "altered"
 
 
 def lost(db: sqlite3.Connection) -> tuple[int, ...]:

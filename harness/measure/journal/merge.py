@@ -60,13 +60,13 @@ def _merge(ours: sqlite3.Connection, extract: Extract, theirs: int, row: _Row) -
 
 
 def _insert(ours: sqlite3.Connection, extract: Extract, theirs: int, row: _Row) -> int:
-    """Copy a campaign with its plan; it is covered by a digest if it is there."""
+    """Copy a campaign with its plan."""
     number = new_number(ours)
     copy = {**row, "id": number, "excluded": _standing({"complete": 0, "excluded": None}, row)}
     CAMPAIGNS.insert(ours, [tuple(copy.values())])
     for table in (PROBES, LAYERS, CHAINS):
         table.insert(ours, ((number, *rest) for _, *rest in extract.rows(table, "campaign=?", theirs)))
-    digest.begin(ours, number, covered=extract.covers(theirs))
+    digest.begin(ours, number)
     return number
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import itertools
 import json
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from harness.errors import JournalError
 from harness.measure.journal import digest
-from harness.measure.journal.checked_rows import CAMPAIGNS, CHAINS, LAYERS, PROBES, SAMPLES, InvalidRow
+from harness.measure.journal.checked_rows import CAMPAIGNS, CHAINS, LAYERS, PROBES, InvalidRow
 from harness.measure.journal.database import DurableFile
 from harness.measure.journal.database_errors import damaged
 from harness.measure.journal.records import Campaign, ProbeRecord, Slot
@@ -24,7 +23,6 @@ from harness.samples import Sample, TakenSample
 from harness.text import is_time
 
 _LAYER = tuple(one.name for one in fields(LayerProbes))
-_SAMPLES_OF = "series IN (SELECT id FROM series WHERE campaign=?)"
 ALTERED = "altered on disk"
 """The reason that excludes a campaign that is not what was measured."""
 
@@ -61,20 +59,7 @@ class JournalReader(DurableFile):
     def check(self, campaign: int) -> digest.Verdict:
         """Compare a campaign with the digest of what was committed; raises JournalError for an unreadable file."""
         with self._reading(), self._snapshot():
-            verdict = digest.check(self._db, campaign)
-            return "altered" if verdict == "not covered" and not self._has_valid_rows(campaign) else verdict
-
-    def _has_valid_rows(self, campaign: int) -> bool:
-        """Return whether all rows are of types that harness writes, and samples have a time on the campaign's clock."""
-        owned = ((CAMPAIGNS, "id=?"), (PROBES, "campaign=?"), (LAYERS, "campaign=?"), (CHAINS, "campaign=?"))
-        try:
-            for table, where in (*owned, (SAMPLES, _SAMPLES_OF)):
-                collections.deque(table.rows(self._db, where, campaign), maxlen=0)
-        except InvalidRow:
-            return False
-        (clock,) = self._db.execute("SELECT clock FROM campaigns WHERE id=?", (campaign,)).fetchone() or ("wall",)
-        untimed = f"SELECT EXISTS (SELECT 1 FROM samples WHERE {_SAMPLES_OF} AND coalesce({clock}_ns, 0)=0)"  # noqa: S608
-        return not self._db.execute(untimed, (campaign,)).fetchone()[0]
+            return digest.check(self._db, campaign)
 
     def lost(self) -> tuple[int, ...]:
         """Return the numbers of campaigns that are gone but for their digests."""

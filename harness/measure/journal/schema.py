@@ -5,16 +5,6 @@ from __future__ import annotations
 from harness.measure.journal.database import Schema
 
 SCHEMA_VERSION = 5
-_DIGESTS = """
-CREATE TABLE digests (
-    campaign INTEGER PRIMARY KEY, plan TEXT NOT NULL, state TEXT NOT NULL, series TEXT NOT NULL);
-CREATE TABLE blocks (
-    campaign INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
-    PRIMARY KEY (campaign, first)) WITHOUT ROWID;
-CREATE INDEX troubled_probes ON probes (campaign, probe) WHERE deaths OR refused IS NOT NULL;
-"""
-"""What `journal_digest` needs. Campaigns of earlier versions are not covered; version 4 had digests of another form."""
-_COVER_NOTHING = "INSERT INTO digests SELECT id, '', '', '' FROM campaigns"
 SCHEMA = Schema(
     SCHEMA_VERSION,
     """
@@ -45,11 +35,11 @@ CREATE TABLE series (
 CREATE TABLE samples (
     series INTEGER NOT NULL REFERENCES series, ordinal INTEGER NOT NULL, wall_ns INTEGER NOT NULL, cpu_ns INTEGER,
     device_ns INTEGER, preemptions INTEGER NOT NULL, PRIMARY KEY (series, ordinal)) WITHOUT ROWID;
-"""
-    + _DIGESTS,
-    changes={
-        2: "ALTER TABLE campaigns ADD COLUMN excluded TEXT",
-        3: "",
-        4: f"DROP TABLE IF EXISTS digests;{_DIGESTS}{_COVER_NOTHING}",
-    },
+CREATE TABLE digests (
+    campaign INTEGER PRIMARY KEY, plan TEXT NOT NULL, state TEXT NOT NULL, series TEXT NOT NULL);
+CREATE TABLE blocks (
+    campaign INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    PRIMARY KEY (campaign, first)) WITHOUT ROWID;
+CREATE INDEX troubled_probes ON probes (campaign, probe) WHERE deaths OR refused IS NOT NULL;
+""",
 )

@@ -92,10 +92,6 @@ class Extract:
             found[row["id"]] = row
         return found
 
-    def covers(self, campaign: int) -> bool:
-        """Return whether a campaign there has a digest."""
-        return digest.is_covered(self.db, campaign)
-
     def _check_digest(self, campaign: int) -> None:
         try:
             verdict = digest.check(self.db, campaign)

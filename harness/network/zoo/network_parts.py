@@ -49,8 +49,8 @@ class NetworkParts:
         self.weights.append(numpy_helper.from_array(np.array(value, np.float32), name))
         return name
 
-    def numbers(self, name: str, values: Sequence[float], kind: type = np.int64) -> str:
-        """Add a constant of several numbers."""
+    def numbers(self, name: str, values: Sequence[float] | float, kind: type = np.int64) -> str:
+        """Add a constant of several numbers, or of one without axes."""
         self.weights.append(numpy_helper.from_array(np.array(values, kind), name))
         return name
 

@@ -112,22 +112,9 @@ def _front(sweep: Sweep) -> tuple[SweepPoint, ...]:
 
 
 def _fields(sweep: Sweep, point: SweepPoint, is_knee: bool) -> dict[str, Any]:
-    return {
-        "machine": point.machine,
-        "settings": dict(point.settings),
-        "area_mm2": point.area_mm2,
-        "energy_uj": point.energy_uj,
-        "cycles": point.cycles,
-        "seconds": point.seconds,
-        "mfu_utilisation": point.mfu_utilisation,
-        "bound": point.bound,
-        "knee": is_knee,
-        "pareto": any(point is each for each in _front(sweep)),
-        "compile_s": point.compile_s,
-        "timing_s": point.timing_s,
-        "reason": point.reason or None,
-        "slower_than": asdict(point.slower_than) if point.slower_than else None,
-    }
+    own = {name: value for name, value in asdict(point).items() if name not in ("clock_hz", "next_step")}
+    marks = {"knee": is_knee, "pareto": any(point is each for each in _front(sweep))}
+    return {**own, "reason": point.reason or None, **marks}
 
 
 def point_rows(sweep: Sweep) -> list[dict[str, Any]]:

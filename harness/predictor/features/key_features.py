@@ -32,7 +32,15 @@ from harness.predictor.features.key_parser import (
 )
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
 from harness.predictor.features.memory_runs import is_general, run_of
-from harness.predictor.features.mover_classes import COPY, INTERPOLATE, NORM, SCALING, class_of_mover
+from harness.predictor.features.mover_classes import (
+    CONVERSIONS,
+    COPY,
+    INTERPOLATE,
+    NORM,
+    SCALING,
+    class_of_mover,
+    type_suffix,
+)
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
 _FOLDED = frozenset({"BatchNormalization", "Affine"})
@@ -106,12 +114,14 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
     in_size, out_size = _plane(data.shape[2:]), _plane(out[2:])
     kernel, stride = _plane(weight.shape[2:]), _plane(operator.per_axis("strides", spatial, 1, least=1))
     dilation = _plane(operator.per_axis("dilations", spatial, 1, least=1))
+    result_elements = 0
     if transposed:
         # A product of matrices gives all taps of each input pixel, as if they were channels; then taps are added up.
+        result_elements = math.prod(out)
         out_channels, out_size = out_channels * math.prod(kernel), in_size
         kernel = stride = dilation = (1, 1)
     return LayerFeatures(
-        operator="/".join(("mac", "conv", kind + _typed(data), _suffix(layer, place))),
+        operator="/".join(("mac", "conv", kind + _typed(operator), _suffix(layer, place))),
         batch=data.shape[0],
         in_channels=in_channels,
         out_channels=out_channels,
@@ -124,6 +134,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
         extra_operands=_extra_operands(layer, place, math.prod(out)),
         element_bytes=ITEM_BYTES.get(data.dtype, 4),
         dilation=dilation,
+        result_elements=result_elements,
     )
 
 
@@ -141,10 +152,9 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     elements = math.prod(right.shape)
     # A right-hand side from another layer is in the memory of activations, and is read like them.
     operands = 0 if right.constant else -(-elements // (rows * columns))
+    kind = "weights" if right.constant else "activations"
     return LayerFeatures(
-        operator="/".join(
-            ("mac", "product", ("weights" if right.constant else "activations") + _typed(left), _suffix(layer, place))
-        ),
+        operator="/".join(("mac", "product", kind + type_suffix(left.dtype), _suffix(layer, place))),
         batch=1,
         in_channels=batch * depth,
         out_channels=batch * columns,
@@ -157,9 +167,9 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     )
 
 
-def _typed(tensor: Tensor) -> str:
-    """Return what sets the class of code for another element type apart from that for float32."""
-    return "" if tensor.dtype == "float32" else f"-{tensor.dtype}"
+def _typed(convolution: KeyOperator) -> str:
+    """Return what sets the code for another element type apart; sums that stay integers are other code, too."""
+    return "-integer" if convolution.op == "ConvInteger" else type_suffix(convolution.tensors[0].dtype)
 
 
 def _suffix(layer: ParsedKey, place: int) -> str:
@@ -169,7 +179,8 @@ def _suffix(layer: ParsedKey, place: int) -> str:
     ]
     computed = [operator for operator in others if operator.op not in COPIES and not _is_sum(operator)]
     copied = sorted({operator.op for operator in others if operator.op in COPIES})
-    names = [name for name in _names(computed) if name not in _FOLDED]
+    absorbed = _FOLDED if layer.operators[place].tensors[0].dtype == "float32" else _FOLDED | CONVERSIONS
+    names = [name for name in _names(computed) if name not in absorbed]
     return "/".join(["+".join(names) or "plain", *(["+".join(copied)] if copied else [])])
 
 

@@ -26,6 +26,7 @@ _NUMBERS = re.compile(r"-?\d+(,-?\d+)*")
 _BETWEEN_ARGUMENTS = re.compile(r",(?=x\d|t\d|c:|_)")
 CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv", "ConvTranspose"})
 WEIGHT_SLOT = {"QLinearConv": 3, "QLinearMatMul": 3, "QGemm": 3}
+_QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 WINDOWS = frozenset({"MaxPool", "AveragePool", "LpPool"})
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 _RESHAPING = frozenset({"Expand", "Resize", "Upsample", "Tile", "DepthToSpace", "SpaceToDepth"})
@@ -179,18 +180,23 @@ def _operator(text: str, place: int, known: dict[str, Tensor]) -> KeyOperator | 
 
 
 def _result(operator: KeyOperator) -> Tensor:
-    """Return an operator's first result, with its shape where it follows from the inputs."""
+    """Return an operator's first result, with its shape where it follows from the inputs.
+
+    What a DequantizeLinear returns keeps the type of its integers: devices multiply these.
+    """
     first = next(iter(operator.activations), Tensor("float32", None))
+    if operator.op == "DequantizeLinear" and operator.tensors and operator.tensors[0].constant:
+        return operator.tensors[0]  # a weight, which the operator that reads it may read as integers
     shape = _result_shape(operator, first.shape)
     if shape is not None:
         _check_shape(shape)
-    return Tensor(first.dtype, shape)
+    return Tensor("uint8" if operator.op in _QUANTISING else first.dtype, shape)
 
 
 def _result_shape(operator: KeyOperator, read: Shape | None) -> Shape | None:
     if operator.op in CONVOLUTIONS or operator.op in WINDOWS:
         return windowed(operator, read)
-    if operator.op in ("MatMul", "Gemm"):
+    if operator.op in ("MatMul", "MatMulInteger", "Gemm"):
         left, right = operator.tensor(0).shape, operator.tensor(1).shape
         return (*left[:-1], columns_of(operator, right)) if left and right else None
     if read is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from harness.errors import UsageError
 from harness.network.network import PARTIAL_READS
@@ -28,7 +28,7 @@ def work_of(signature: str) -> KeyWork | None:
     """Return the work of the layer with this key (`LayerKey.text`); None if it is not a key of this version."""
     try:
         parsed = parse_key(signature)
-        return None if parsed is None else _work(_with_dequantised_weights(parsed))
+        return None if parsed is None else _work(parsed)
     except (MalformedKey, UsageError):  # as in `describe`
         return None
 
@@ -47,26 +47,6 @@ def _work(layer: ParsedKey) -> KeyWork:
         if name.startswith("c:")
     }
     return KeyWork(macs, sum(constants.values()), sum(read) + written)
-
-
-def _with_dequantised_weights(layer: ParsedKey) -> ParsedKey:
-    """Give what reads dequantised constants their shape, as constants."""
-    dequantised: dict[str, Shape | None] = {
-        one.label: one.tensors[0].shape
-        for one in layer.operators
-        if one.op == "DequantizeLinear" and one.tensors and one.tensors[0].constant
-    }
-    operators = tuple(
-        replace(
-            operator,
-            tensors=tuple(
-                Tensor(tensor.dtype, dequantised[name], constant=True) if name in dequantised else tensor
-                for name, tensor in zip(operator.reads, operator.tensors, strict=True)
-            ),
-        )
-        for operator in layer.operators
-    )
-    return replace(layer, operators=operators)
 
 
 def _read(layer: ParsedKey, name: str, tensor: Tensor, written: int) -> int:

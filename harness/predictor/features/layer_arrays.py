@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +11,10 @@ from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.layer_features import LayerFeatures, code_of
 from harness.predictor.features.offset_names import WIDEST, offset_names
 
-_PLAIN = ("batch", "in_channels", "out_channels", "groups", "extra_operands", "element_bytes", "run", "maps", "warm")
+_PLAIN = (
+    *("batch", "in_channels", "out_channels", "groups", "extra_operands", "element_bytes", "run", "maps", "warm"),
+    "result_elements",
+)
 _PAIRS = {"in": "in_size", "out": "out_size", "kernel": "kernel", "stride": "stride", "dilation": "dilation"}
 _DERIVED = ("rows", "columns", "macs", "in_bytes", "out_bytes", "weight_bytes", "moved_bytes")
 
@@ -67,6 +70,18 @@ class LayerArrays:
     def group_channels(self) -> Floats:
         """Input channels of a group."""
         return self.sizes["in_channels"] / self.sizes["groups"]
+
+    @property
+    def adds_up(self) -> Mask:
+        """Whether a layer adds up its product to a result of another size."""
+        return np.asarray(self.sizes["result_elements"] > 0)
+
+    def with_products(self, share: float) -> LayerArrays:
+        """Return the layers as on a device that writes this share of what a product has beyond the result."""
+        result_bytes = self.sizes["result_elements"] * self.sizes["element_bytes"]
+        less = (1.0 - share) * np.where(self.adds_up, self.out_bytes - result_bytes, 0.0)
+        moved_bytes = self.moved_bytes - less * (1.0 + self.sizes["extra_operands"])
+        return replace(self, out_bytes=self.out_bytes - less, moved_bytes=moved_bytes)
 
     def take(self, index: Ints) -> LayerArrays:
         """Return the layers at these positions."""

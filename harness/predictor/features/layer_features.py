@@ -25,7 +25,9 @@ class LayerFeatures:
     fused residual addition. `run` counts the elements that a layer moves or combines without a jump in memory, 0 where
     nothing interrupts it: a transposition of the last axis has runs of one element. `maps` counts the inputs that are
     feature maps, `Network.feature_maps`: other readers wait for their conversion. `warm` states that the layer finds
-    its weights and code in the caches of a processor, as in a small network.
+    its weights and code in the caches of a processor, as in a small network. `result_elements` counts the elements of
+    the result where they are not those of the loop nest: a transposed convolution adds up a larger product, which not
+    every device writes. It is 0 elsewhere.
     """
 
     operator: str
@@ -44,6 +46,7 @@ class LayerFeatures:
     run: int = 0
     maps: int = 0
     warm: bool = False
+    result_elements: int = 0
 
     def __post_init__(self) -> None:
         sizes = (self.batch, self.in_channels, self.out_channels, self.groups, self.element_bytes)
@@ -51,7 +54,7 @@ class LayerFeatures:
             raise UsageError(
                 f"Layer {self.operator} has a size below 1", why=str(self), next_step="Give every size as 1 or more"
             )
-        if min(self.weight_elements, self.extra_operands, self.run, self.maps) < 0:
+        if min(self.weight_elements, self.extra_operands, self.run, self.maps, self.result_elements) < 0:
             raise UsageError(f"Layer {self.operator} has a negative count", why=str(self), next_step="Give 0 or more")
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise UsageError(
@@ -145,15 +148,15 @@ def convolution(
     stride: Pair = (1, 1),
     padding: Pair = (0, 0),
     groups: int = 1,
-    dilation: int = 1,
+    dilation: Pair = (1, 1),
 ) -> LayerFeatures:
     """Return a float32 convolution of an image of `size`, padded by `padding` on both sides of each axis.
 
     A depthwise one (as many groups as channels) has an operator of its own: it runs other kernels.
     """
     out_size = tuple(
-        (edge + 2 * pad - dilation * (taps - 1) - 1) // step + 1
-        for edge, pad, taps, step in zip(size, padding, kernel, stride, strict=True)
+        (edge + 2 * pad - apart * (taps - 1) - 1) // step + 1
+        for edge, pad, apart, taps, step in zip(size, padding, dilation, kernel, stride, strict=True)
     )
     depthwise = groups > 1 and groups == in_channels
     return LayerFeatures(
@@ -167,7 +170,7 @@ def convolution(
         stride=stride,
         groups=groups,
         weight_elements=out_channels * in_channels // max(groups, 1) * kernel[0] * kernel[1],
-        dilation=(dilation, dilation),
+        dilation=dilation,
     )
 
 

@@ -34,6 +34,8 @@ _COPYING = {
     "scale": SCALING,
     "order": frozenset({"Transpose", "Permute", "DepthToSpace", "SpaceToDepth"}),
 }
+CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+"""What devices compute as part of an operator on integers that is between them."""
 _ORDINARY = ("float32", "int64", "int32", "bool")
 
 
@@ -42,12 +44,19 @@ def class_of_mover(names: Sequence[str], dtype: str = "float32") -> str:
 
     Chains of operators that a device runs as one have one name, such as Gelu; see `describe`.
     """
-    group, kind = _group_and_kind(frozenset(names))
+    own = [name for name in names if name not in CONVERSIONS] or list(names)
+    group, kind = _group_and_kind(frozenset(own))
     if group == "view":
-        return f"move/view/any/{'+'.join(names)}"
-    typed = "" if dtype in _ORDINARY or group == "copy" else f"-{dtype}"
-    suffix = "" if dtype == "float32" or group == "copy" else f"-{dtype}"
-    return f"move/{group}/{kind}{typed}/{'+'.join(name + suffix for name in names)}"
+        return f"move/view/any/{'+'.join(own)}"
+    copies = group == "copy" and len(own) == len(names)
+    typed = "" if dtype in _ORDINARY or group == "copy" else type_suffix(dtype)
+    suffix = "" if copies else type_suffix(dtype)
+    return f"move/{group}/{kind}{typed}/{'+'.join(name + suffix for name in own)}"
+
+
+def type_suffix(dtype: str) -> str:
+    """Return what sets the class of code for another element type apart; signed and unsigned bytes are alike."""
+    return "" if dtype == "float32" else f"-{dtype.removeprefix('u')}"
 
 
 def _group_and_kind(names: frozenset[str]) -> tuple[str, str]:

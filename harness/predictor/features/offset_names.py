@@ -26,6 +26,7 @@ def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
     across = layer.groups if channelwise else together
     vector = f"{code} by {min(across & -across, WIDEST)}" + (" of few" if few else "")
     vectors = [] if layer.operator.startswith(NORM) else [vector]  # rows are normalised whole
-    maps = [f"{name} of maps" for name in coarse[-1:] if layer.maps]
+    # Products read maps of few channels in the plain layout, and all others in blocks.
+    maps = [f"{name} of {'few ' if few else ''}maps" for name in coarse[-1:] if layer.maps]
     warm = [f"{name} warm" for name in coarse if layer.warm]
     return tuple(dict.fromkeys((DEVICE, *classes, variant, *vectors, *maps, *warm)))

@@ -38,6 +38,7 @@ class DeviceTiling:
     channels: input channels are padded to a multiple of this; vector units do not pad fewer ones, as of first layers
     tiles: output tiles of its kernels
     skips_padding: taps outside the map take no time, see `work_on_map`
+    product_share: the part of the product of a transposed convolution that moves beside the result it is added up to
     """
 
     units: int
@@ -45,11 +46,16 @@ class DeviceTiling:
     channels: int
     tiles: tuple[Tile, ...] = ALL_TILES
     skips_padding: bool = False
+    product_share: float = 1.0
 
     @property
     def streams(self) -> bool:
         """Whether the device processes one pixel at a time."""
         return all(rows == 1 for rows, _, _ in self.tiles)
+
+    def described(self, arrays: LayerArrays) -> LayerArrays:
+        """Return layers with the bytes that this device writes."""
+        return arrays.with_products(self.product_share)
 
     def waves(self, arrays: LayerArrays) -> Floats:
         """Return how often all units are filled, (layers, tiles)."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.array_types import Floats, Ints
+from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.roofline.device_tiling import ALL_TILES, DeviceTiling
 from harness.predictor.roofline.roofline import Roofline
@@ -27,6 +27,7 @@ _SEARCHED_TILES = tuple(tile for tile in ALL_TILES if tile[2] == 1)
 _MOST_FOLDS, _FINAL_FOLDS = 2, 4
 _HALF_LOSS = 0.1
 _CLEARLY = 1.02
+_PRODUCT_SHARES, _FEWEST_ADDED_UP = (0.0, 0.125, 0.25, 0.5), 5
 
 
 def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats | None = None) -> DeviceTiling:
@@ -55,7 +56,20 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     best = judge.best([replace(best, channels=channels) for channels in _CHANNELS])
     best = final.best([judge.pruned(replace(best, tiles=ALL_TILES)), *_streamed()])
     best = final.best([replace(best, channels=channels) for channels in _CHANNELS])
-    return final.usual(replace(best, skips_padding=True), best)
+    return with_product_share(final.usual(replace(best, skips_padding=True), best), arrays, latency_s, order, noise)
+
+
+def with_product_share(
+    tiling: DeviceTiling, arrays: LayerArrays, latency_s: Floats, order: Ints, noise: Floats | None = None
+) -> DeviceTiling:
+    """Return the tiling with the share of products that moves, as the layers of `order` that add theirs up show it.
+
+    All of it moves, as in ONNX Runtime, unless another share is clearly nearer to held-out ones of these layers.
+    """
+    if np.count_nonzero(arrays.adds_up[order]) < _FEWEST_ADDED_UP:
+        return tiling
+    judge = _Judge(arrays, latency_s, order, _STRICT_ITERATIONS, noise, _FINAL_FOLDS, arrays.adds_up)
+    return judge.usual(tiling, judge.best([replace(tiling, product_share=share) for share in _PRODUCT_SHARES]))
 
 
 def _streamed() -> list[DeviceTiling]:
@@ -68,7 +82,7 @@ class _Judge:
     """Errors of rooflines on held-out layers; judges each candidate once.
 
     Without a number of `folds`, uses cross-validation over all layers if there are few, one part of them if there are
-    many, at the same cost.
+    many, at the same cost. Only the `judged` layers count, all by default.
     """
 
     def __init__(
@@ -79,10 +93,12 @@ class _Judge:
         iterations: int,
         noise: Floats | None = None,
         folds: int | None = None,
+        judged: Mask | None = None,
     ) -> None:
         count = folds or max(1, min(_MOST_FOLDS, _MOST_SAMPLES // order.size))
         parts = [order[place :: max(count, 2)] for place in range(count)]
-        self._folds = [(np.setdiff1d(order, part), part) for part in parts]
+        asked = [part if judged is None else part[judged[part]] for part in parts]
+        self._folds = [(np.setdiff1d(order, part), own) for part, own in zip(parts, asked, strict=True)]
         self._arrays, self._latency_s, self._iterations = arrays, latency_s, iterations
         self._noise = np.zeros(len(arrays)) if noise is None else noise
         self._errors: dict[DeviceTiling, float] = {}
@@ -113,10 +129,10 @@ class _Judge:
 
     def _losses(self, tiling: DeviceTiling, fitted: Ints, held_out: Ints) -> Floats:
         """Return losses from 0 to 1, half at an error of `_HALF_LOSS`: outliers do not depend on the tiling."""
-        predicted = self._fit(tiling, fitted).terms(self._arrays.take(held_out)).latency
+        predicted = self._fit(tiling, fitted).terms(tiling.described(self._arrays.take(held_out))).latency
         error = np.abs(predicted - np.log(self._latency_s[held_out]))
         return np.asarray(error / (error + np.hypot(_HALF_LOSS, self._noise[held_out])))
 
     def _fit(self, tiling: DeviceTiling, index: Ints) -> Roofline:
         arrays, latency_s, noise = self._arrays.take(index), self._latency_s[index], self._noise[index]
-        return fit_roofline(arrays, latency_s, tiling, noise=noise, iterations=self._iterations)
+        return fit_roofline(tiling.described(arrays), latency_s, tiling, noise=noise, iterations=self._iterations)

@@ -21,8 +21,9 @@ from harness.predictor.uncertainty.intervals import ANY, NORMAL_90
 
 _FEWEST_PAIRS = 100
 _WIDEST = 1.0
-UNKNOWN_SHARE = 0.33
-"""The share where no network was held out: that of all operators in the fifteen built-in networks on a processor."""
+_PRODUCTS = "mac/"
+PRODUCT_SHARE, UNKNOWN_SHARE = 0.2, 0.33
+"""The shares where no network was held out, of products and of all operators: those of networks on a processor."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def _correlation(groups: Sequence[Sequence[float]]) -> float:
 
 def share_of(shares: Mapping[str, float], operator: str) -> float:
     """Return the share of an operator, or else that of all operators."""
-    return shares.get(operator, shares.get(ANY, UNKNOWN_SHARE))
+    unknown = PRODUCT_SHARE if operator.startswith(_PRODUCTS) else UNKNOWN_SHARE
+    return shares.get(operator, shares.get(ANY, unknown))
 
 
 def stderr_of_sum(layers: Sequence[LayerFeatures], predictions: Sequence[LayerPrediction]) -> float:

@@ -280,9 +280,3 @@ def test_unknown_choices_and_options_are_refused(
 ) -> None:
     """The command line lists the choices of an option, and refuses options that only one core has."""
     npu.misuses("pipeline", network, *words, mentions=mentions)
-
-
-@pytest.mark.parametrize("option", ["--groups", "--cores"])
-def test_run_names_the_command_for_core_groups(npu: Npu, network: Path, option: str) -> None:
-    """`harness npu run` keeps one core, and names `harness npu pipeline` if core groups are requested."""
-    npu.refuses(2, "run", network, option, "4", mentions=("harness npu pipeline",))

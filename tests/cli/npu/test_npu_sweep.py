@@ -31,8 +31,8 @@ def test_points_are_what_runs_take(npu: Npu, network: Path, tmp_path: Path) -> N
 def test_knee_is_marked(npu: Npu, network: Path, tmp_path: Path) -> None:
     """The knee is the same in JSON, table, CSV and plot: more bandwidth stops paying once the multipliers are busy."""
     page, table = tmp_path / "p.html", tmp_path / "p.csv"
-    command = ("sweep", network, *DIRECT, "--set", "ddr.bytes_per_s=125M:32G:x4", "--plot", page, "--csv", table)
-    found, text = npu(*command, "--json").data, npu(*command).stdout
+    command = ("sweep", network, *DIRECT, "--set", "ddr.bytes_per_s=125M:32G:x4")
+    found, text = npu(*command, "--plot", page, "--csv", table, "--json").data, npu(*command).stdout
     (knee,) = found["knees"]
     assert knee["key"] == "ddr.bytes_per_s" and 125e6 < knee["value"] < 32e9
     (point,) = [point for point in found["points"] if point["knee"]]
@@ -56,8 +56,8 @@ def test_grid_of_machines_and_values(npu: Npu, network: Path, tmp_path: Path) ->
     """Presets and parameters make a grid, with one line per combination of all but the first parameter."""
     page = tmp_path / "p.html"
     sets = ("--set", "mfu.rows=16,32", "--set", "vfu.lanes=32,64")
-    command = ("sweep", network, *DIRECT, "--preset", "edge", "--preset", "nvdla-256", *sets, "--plot", page)
-    found = npu(*command, "--json").data
+    command = ("sweep", network, *DIRECT, "--preset", "edge", "--preset", "nvdla-256", *sets)
+    found = npu(*command, "--plot", page, "--json").data
     got = [(point["machine"], *point["settings"].values()) for point in found["points"]]
     assert sorted(got) == [(m, r, v) for m in ("edge", "nvdla-256") for r in (16, 32) for v in (32, 64)]
     assert got[:2] == [("edge", 16, 32), ("edge", 32, 32)], "along a line the first parameter varies"
@@ -79,7 +79,7 @@ def test_what_is_left_out_is_named(npu: Npu, tmp_path: Path) -> None:
 def test_presets_alone(npu: Npu, network: Path, tmp_path: Path) -> None:
     """A sweep over presets and machine files keeps their order, and has no knee."""
     own = npu_inputs.save(npu_inputs.machine_text(columns="16"), tmp_path / "narrow.toml")
-    command = ("sweep", network, "--preset", "nvdla-256", "--preset", "edge", "--machine", own)
+    command = ("sweep", network, *DIRECT, "--preset", "nvdla-256", "--preset", "edge", "--machine", own)
     found = npu(*command, "--plot", tmp_path / "p.html", "--json").data
     assert [point["machine"] for point in found["points"]] == found["machines"] == ["nvdla-256", "edge", "narrow"]
     assert found["knees"] == [] and "knee" not in npu(*command).stdout
@@ -89,9 +89,8 @@ def test_presets_alone(npu: Npu, network: Path, tmp_path: Path) -> None:
 def test_machines_that_cannot_stay_in_the_table(npu: Npu, network: Path, tmp_path: Path) -> None:
     """A machine too small for the network, or whose values contradict each other, has a reason instead of a time."""
     own = npu_inputs.save(npu_inputs.machine_text(halo_bytes="1_024"), tmp_path / "own.toml")
-    command = ("sweep", network, "--machine", own, "--set", "nb_bytes=1K,2K,1M", "--plot", tmp_path / "p.html")
-    command += ("--set", "halo_bytes=1K")
-    contradicts, tiny, large = npu(*command, "--json").data["points"]
+    command = ("sweep", network, *DIRECT, "--machine", own, "--set", "nb_bytes=1K,2K,1M", "--set", "halo_bytes=1K")
+    contradicts, tiny, large = npu(*command, "--plot", tmp_path / "p.html", "--json").data["points"]
     assert contradicts["cycles"] is tiny["cycles"] is tiny["bound"] is None and large["cycles"] > 0
     assert "halo_bytes 1024 leaves nothing of nb_bytes 1024" in contradicts["reason"]
     assert "bytes of NB" in tiny["reason"] and large["reason"] is None
@@ -102,7 +101,7 @@ def test_machines_that_cannot_stay_in_the_table(npu: Npu, network: Path, tmp_pat
 
 def test_one_buffer_is_set_as_a_whole(npu: Npu, network: Path) -> None:
     """On a machine with one buffer both sizes are set, and a note says so; with two buffers only the given one."""
-    command = ("sweep", network, "--preset", "nvdla-256", "--set", "nb_bytes=128K,1M")
+    command = ("sweep", network, *DIRECT, "--preset", "nvdla-256", "--set", "nb_bytes=128K,1M")
     found = npu(*command, "--json").data
     assert all(point["cycles"] > 0 for point in found["points"]) and found["one_buffer"] == ["nvdla-256"]
     assert "nb_bytes and sb_bytes are set together on nvdla-256" in npu(*command).stdout
@@ -112,7 +111,7 @@ def test_one_buffer_is_set_as_a_whole(npu: Npu, network: Path) -> None:
 
 def test_clocks_are_compared_by_time(npu: Npu, network: Path) -> None:
     """If the clock varies, milliseconds are compared: a faster clock waits more cycles for edge's memory."""
-    command = ("sweep", network, "--set", "clock_hz=250M:4G:x2")
+    command = ("sweep", network, *DIRECT, "--set", "clock_hz=250M:4G:x4")
     found = npu(*command, "--json").data
     assert found["metric"] == "milliseconds" and npu(*command).stdout.splitlines()[0].endswith("milliseconds")
     first, last = found["points"][0], found["points"][-1]
@@ -121,13 +120,14 @@ def test_clocks_are_compared_by_time(npu: Npu, network: Path) -> None:
 
 def test_values_that_change_nothing(npu: Npu, network: Path) -> None:
     """For a parameter without influence on the NPU's time, the summary says that it changes nothing."""
-    text = npu("sweep", network, "--set", "host.driver_s=0.001,0.002,0.003").stdout
+    text = npu("sweep", network, *DIRECT, "--set", "host.driver_s=0.001,0.002,0.003").stdout
     assert "none, host.driver_s changes nothing" in text
 
 
 def test_choices_and_names_are_parameters_too(npu: Npu, network: Path) -> None:
     """Dataflows, types and a single fixed value can be set like numbers."""
-    command = ("sweep", network, "--set", "mfu.packing=none", "--set", "mfu.dataflow=dot-product,weight-stationary")
+    sets = ("--set", "mfu.packing=none", "--set", "mfu.dataflow=dot-product,weight-stationary")
+    command = ("sweep", network, *DIRECT, *sets)
     found = npu(*command, "--json").data
     assert [point["settings"]["mfu.dataflow"] for point in found["points"]] == ["dot-product", "weight-stationary"]
     assert found["points"][0]["cycles"] != found["points"][1]["cycles"]
@@ -209,7 +209,7 @@ def test_front_and_knees_in_few_sentences(npu: Npu, network: Path) -> None:
 
 def test_halo_buffer_keeps_its_share(npu: Npu, network: Path) -> None:
     """A smaller NB has a smaller halo buffer, and a note says so."""
-    outcome = npu("sweep", network, "--set", "nb_bytes=128K,256K")
+    outcome = npu("sweep", network, *DIRECT, "--set", "nb_bytes=128K,256K")
     assert "cannot run" not in outcome.stdout and "halo_bytes keeps its share of nb_bytes on edge" in outcome.stdout
 
 

@@ -40,7 +40,7 @@ from device_agents.emulated_npu.timing.simulation import simulate_program
 from device_agents.emulated_npu.unit_commands import Command, Queue
 
 ANY_GAIN = patch.object(order, "_WORTH_OWN_QUEUES", math.inf)
-"""The compiler uses the queue of the VFU even where it brings nothing."""
+"""The compiler uses the queues of the VFU and of the cache even where they bring nothing."""
 
 
 def _compiled(network: NetworkCase, machine: Machine, options: Options) -> Compiled:
@@ -83,11 +83,20 @@ def depthwise_and_dense(blocks: int = 2, channels: int = 8, size: int = 24) -> N
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_values_are_the_same_in_every_order(data: st.DataObject) -> None:
-    """Whichever queue runs ahead, random networks have ONNX Runtime's values, and the bits of every other order."""
+    """Whichever queue runs ahead, random networks have ONNX Runtime's values, and the bits of every other order.
+
+    The machine has a queue for the VFU, one for a last-level cache that holds some of the network, or both.
+    """
     network = data.draw(random_networks())
-    machine = replace(data.draw(machines_for(network)), vfu_queue_depth=data.draw(st.sampled_from((16, 1, 3))))
+    machine, depths = data.draw(machines_for(network)), st.sampled_from((16, 1, 3))
+    with_vfu, with_cache = data.draw(st.sampled_from(((True, False), (False, True), (True, True))))
+    if with_vfu:
+        machine = replace(machine, vfu_queue_depth=data.draw(depths))
+    if with_cache:
+        cache = replace(find_machine("edge").llc, bytes=data.draw(st.sampled_from((1 << 10, 16 << 10))))
+        machine = replace(machine, llc=cache, llc_queue_depth=data.draw(depths))
     with ANY_GAIN, patch.object(order, "_WORTH_BY_TIME", data.draw(st.sampled_from((0.0, math.inf)))):
         compiled = _compiled(network, machine, data.draw(all_options()))
     found = [execute(compiled, network, way) for way in ORDERS]

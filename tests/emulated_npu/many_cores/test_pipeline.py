@@ -48,28 +48,27 @@ def _check(network: NetworkCase, compiled: Compiled) -> None:
             assert array.tobytes() == outputs[name].tobytes(), order
 
 
+def _check_drawn(data: st.DataObject, networks: st.SearchStrategy[NetworkCase]) -> None:
+    network = data.draw(networks)
+    compiled = _compiled(network, data.draw(machines_for(network)), data.draw(all_options()))
+    if compiled is None:
+        return
+    event("several passes" if any(plan.passes > 1 for plan in compiled.plans) else "one pass")
+    _check(network, compiled)
+
+
 @given(st.data())
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_random_networks_on_random_machines(data: st.DataObject) -> None:
     """A network has ONNX Runtime's values in any order of the queues, or an error with demand and limit."""
-    network = data.draw(random_networks())
-    machine, options = data.draw(machines_for(network)), data.draw(all_options())
-    compiled = _compiled(network, machine, options)
-    if compiled is not None:
-        event("several passes" if any(plan.passes > 1 for plan in compiled.plans) else "one pass")
-        _check(network, compiled)
+    _check_drawn(data, random_networks())
 
 
 @given(st.data())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_random_chains_of_windows(data: st.DataObject) -> None:
     """Networks of convolutions, pools, residuals and concatenations on larger maps have ONNX Runtime's values."""
-    network = data.draw(random_networks(WINDOWS, 7, 40))
-    machine, options = data.draw(machines_for(network)), data.draw(all_options())
-    compiled = _compiled(network, machine, options)
-    if compiled is not None:
-        event("several passes" if any(plan.passes > 1 for plan in compiled.plans) else "one pass")
-        _check(network, compiled)
+    _check_drawn(data, random_networks(WINDOWS, 7, 40))
 
 
 @pytest.mark.long
@@ -77,12 +76,7 @@ def test_random_chains_of_windows(data: st.DataObject) -> None:
 @settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 def test_many_random_networks(data: st.DataObject) -> None:
     """The same at length."""
-    network = data.draw(random_networks(most_nodes=9, most_pixels=40))
-    machine, options = data.draw(machines_for(network)), data.draw(all_options())
-    compiled = _compiled(network, machine, options)
-    if compiled is not None:
-        event("several passes" if any(plan.passes > 1 for plan in compiled.plans) else "one pass")
-        _check(network, compiled)
+    _check_drawn(data, random_networks(most_nodes=9, most_pixels=40))
 
 
 # --- particular networks ---------------------------------------------------------------------------------------------

@@ -5,26 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from timed_programs import (
-    CYCLE_PS,
     cached_load,
     compute,
     load,
     machine,
-    programs,
-    sound_programs,
     steps_of,
-    tick_by_tick,
 )
 
-from device_agents.emulated_npu.emulator_errors import Deadlock, ExecutionFault
-from device_agents.emulated_npu.isa.sequencer import IssuedStep
+from device_agents.emulated_npu.emulator_errors import ExecutionFault
 from device_agents.emulated_npu.machine import Machine, load_preset, parse_machine, preset_text
-from device_agents.emulated_npu.timing.cost.command_cost import CostModel
-from device_agents.emulated_npu.timing.formula import Formula, formula
-from device_agents.emulated_npu.timing.simulation import durations_ps, simulate
+from device_agents.emulated_npu.timing.formula import formula
+from device_agents.emulated_npu.timing.simulation import simulate
 from device_agents.emulated_npu.unit_commands import Post, Queue, Wait
 
 IO, CP, _, LLC = Queue
@@ -56,46 +49,6 @@ def test_the_queue_moves_data_of_the_cache_alone(run: object) -> None:
     """A transfer of DDR in the LLC queue is refused, with the memory and a way out."""
     with pytest.raises(ExecutionFault, match="a command of the LLC queue uses DDR"):
         run(steps_of(replace(load(3), own_queue=True)), _four_queues())  # type: ignore[operator]
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    programs(min_items=4, queues=4) | programs(shared_semaphores=True, min_items=4, queues=4),
-    st.booleans(),
-    _DEPTHS,
-    st.integers(0, 2),
-)
-def test_the_run_equals_a_machine_that_tries_everything_at_every_tick(
-    steps: list[IssuedStep], one_queue: bool, depths: tuple[int, ...], issue: int
-) -> None:
-    """Makespans and deadlocks agree, with a queue for the cache and without."""
-    described = replace(_four_queues(depths, issue_cycles=issue), llc_queue_depth=0 if one_queue else depths[3])
-    described = replace(described, llc=replace(described.llc, bytes_per_s=1e9))
-    lengths = [ps // CYCLE_PS for ps in durations_ps(steps, CostModel(described))]
-    expected = tick_by_tick(steps, described, lengths, most=sum(lengths) + 5 * len(steps) * issue + 2)
-    try:
-        found = simulate(steps, described).makespan_ps
-    except Deadlock:
-        found = None
-    event("deadlock" if found is None else "ends")
-    assert found == (None if expected is None else expected * CYCLE_PS)
-
-
-@settings(max_examples=200, deadline=None)
-@given(sound_programs(queues=4), _DEPTHS, st.integers(0, 3), st.sampled_from((1, 3)))
-def test_bounds_sums_and_the_formula(
-    steps: list[IssuedStep], depths: tuple[int, ...], issue: int, outstanding: int
-) -> None:
-    """The busiest queue bounds the makespan from below, all queues with control from above; the formula agrees."""
-    described = _four_queues(depths, issue_cycles=issue, io_outstanding=outstanding)
-    timing = simulate(steps, described)
-    queues_ps = timing.io_ps, timing.cp_ps, timing.vfu_queue_ps, timing.llc_queue_ps
-    assert max(queues_ps) <= timing.makespan_ps <= sum(queues_ps) + timing.control_ps
-    assert timing.wait_ps == timing.makespan_ps - max(queues_ps) == sum(wait.ps for wait in timing.waits)
-    assert sum(timing.layers) + timing.no_layer_ps == timing.makespan_ps
-    free = simulate(steps, replace(described, issue_cycles=0))
-    sums_ps = free.io_ps, free.cp_ps, free.wait_ps, free.makespan_ps, free.vfu_queue_ps, free.llc_queue_ps
-    assert formula(steps, replace(described, issue_cycles=0)) == Formula(*sums_ps)
 
 
 def test_the_key_may_be_missing_from_a_machine_file() -> None:

@@ -5,20 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from step_times import step_times
-from timed_programs import compute, convolve, load, machine, mfu, operand, programs, steps_of, store
+from timed_programs import compute, convolve, load, machine, mfu, operand, steps_of, store
 
-from device_agents.emulated_npu.emulator_errors import Deadlock
-from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Dataflow, Machine, Memory, Mfu
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.cost.sram_traffic import SramTraffic, sram_traffic
 from device_agents.emulated_npu.timing.cost.systolic import systolic_cycles
-from device_agents.emulated_npu.timing.formula import formula
-from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
-from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
 from device_agents.emulated_npu.timing.simulation import simulate
 from device_agents.emulated_npu.unit_commands import (
     Command,
@@ -240,44 +234,6 @@ def test_a_wait_holds_the_request_back_and_a_post_does_not() -> None:
     assert simulate(posted, described).makespan_ps == (100 + 200 + 40) * 1000
     waiting = steps_of(compute(300), Post(Queue.CP, 1), load(200), Wait(Queue.IO, 1), load(40))
     assert simulate(waiting, described).makespan_ps == (300 + 100 + 40) * 1000
-
-
-@given(st.one_of(programs(), programs(shared_semaphores=True)), st.integers(2, 4), st.integers(0, 9), st.integers(1, 5))
-@settings(max_examples=200, deadline=None)
-def test_both_engines_hide_the_same_latency(
-    steps: list[IssuedStep], outstanding: int, latency_ns: int, depth: int
-) -> None:
-    """One core of many has the step times of the single-core engine, and never longer than without hiding."""
-    described, cores = _with_latency(outstanding, latency_ns, depth), [CoreSteps(0, 0, steps)]
-    try:
-        timing = simulate(steps, described)
-    except Deadlock:
-        with pytest.raises(Deadlock):
-            simulate_cores(cores, described, inputs=1, depths={0: 1})
-        return
-    (times,) = step_times(cores, described, inputs=1, depths={0: 1}, run=0)
-    assert simulate_cores(cores, described, inputs=1, depths={0: 1}).makespan_ps == timing.makespan_ps
-    assert all(
-        times.finished_ps[entry] == timing.schedule.finished_ps[entry]
-        for entries in timing.schedule.entries
-        for entry in entries
-    )
-    assert max(timing.io_ps, timing.cp_ps) <= timing.makespan_ps
-    assert sum(timing.layers) + timing.no_layer_ps == timing.makespan_ps
-
-
-@given(programs(), st.integers(2, 4), st.integers(0, 9))
-@settings(max_examples=100, deadline=None)
-def test_the_formula_hides_the_same_latency(steps: list[IssuedStep], outstanding: int, latency_ns: int) -> None:
-    """The formula of S2.6 agrees with the engine, and hiding makes no program slower."""
-    described = _with_latency(outstanding, latency_ns)
-    try:
-        timing = simulate(steps, described)
-    except Deadlock:
-        return
-    found = formula(steps, described)
-    assert (found.total_ps, found.io_ps) == (timing.makespan_ps, timing.io_ps)
-    assert timing.makespan_ps <= simulate(steps, replace(described, io_outstanding=1)).makespan_ps
 
 
 def test_stores_are_hidden_alike() -> None:

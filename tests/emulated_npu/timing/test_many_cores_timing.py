@@ -3,64 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from core_streams import FOUR_CORES, ONE_CHIP, ExactMachine, RandomStream, notify, receive, send, streams
-from hypothesis import given, settings
+from core_streams import FOUR_CORES, ONE_CHIP, notify, receive, send
 from hypothesis import strategies as st
 from networks_on_npu import builtin_model, with_varied_weights
-from step_times import step_times
-from timed_programs import compute, load, machine, programs, steps_of, store
+from step_times import check_alone, step_times
+from timed_programs import compute, load, machine, steps_of, store
 
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock, ExecutionFault
 from device_agents.emulated_npu.isa.sequencer import IssuedStep, sequence
-from device_agents.emulated_npu.machine import Cores, Machine, Memory, find_machine
-from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.machine import Cores, find_machine
 from device_agents.emulated_npu.timing.many_cores.core_code import CoreSteps
 from device_agents.emulated_npu.timing.many_cores.stream import InputRun
 from device_agents.emulated_npu.timing.many_cores.stream_timing import StreamTiming, simulate_cores
-from device_agents.emulated_npu.timing.simulation import durations_ps
-from device_agents.emulated_npu.timing.single_core import Schedule, schedule
 from device_agents.emulated_npu.unit_commands import Command, Fence, Item, Post, Queue, Wait
 
 _DEPTHS = st.tuples(st.integers(1, 5), st.integers(1, 5))
 _ALONE = {0: 1}
-
-
-def _scheduled(steps: list[IssuedStep], described: Machine) -> Schedule | None:
-    costs = CostModel(described)
-    issue_ps = described.issue_cycles * costs.cycle_ps
-    try:
-        return schedule(steps, durations_ps(steps, costs), described, 1 << 62, issue_ps)
-    except Deadlock:
-        return None
-
-
-def _check_alone(steps: list[IssuedStep], described: Machine) -> None:
-    """Assert that one core with one input has the step times and makespan of `schedule`."""
-    expected = _scheduled(steps, described)
-    cores = [CoreSteps(0, 0, steps)]
-    if expected is None:
-        with pytest.raises(Deadlock, match="core 0"):
-            simulate_cores(cores, described, inputs=1, depths=_ALONE)
-        return
-    assert simulate_cores(cores, described, inputs=1, depths=_ALONE).makespan_ps == expected.makespan_ps
-    (times,) = step_times(cores, described, inputs=1, depths=_ALONE, run=0)
-    assert list(times.issued_ps) == list(expected.issued_ps)
-    for entries in expected.entries:
-        for entry in entries:
-            assert times.served_ps[entry] == expected.served_ps[entry]
-            assert times.finished_ps[entry] == expected.finished_ps[entry]
-
-
-@given(st.one_of(programs(), programs(shared_semaphores=True)), _DEPTHS, st.integers(0, 2), st.integers(0, 7))
-@settings(max_examples=400, deadline=None)
-def test_one_core_alone_has_the_times_of_the_single_core_engine(
-    steps: list[IssuedStep], depths: tuple[int, int], issue_cycles: int, latency_ns: int
-) -> None:
-    """Random programs agree, including deadlocks and semaphores that both queues use."""
-    ddr = Memory(1 << 30, 1e9, latency_ns, 1)
-    described = machine(io_queue_depth=depths[0], cp_queue_depth=depths[1], issue_cycles=issue_cycles, ddr=ddr)
-    _check_alone(steps, described)
 
 
 @pytest.mark.parametrize("queue", [Queue.IO, Queue.CP])
@@ -69,40 +28,14 @@ def test_what_is_issued_late_is_served_late(queue: Queue) -> None:
     other = Queue(1 - queue)
     items = (Wait(queue, 0), load(5) if other is Queue.IO else compute(5), Post(other, 0), compute(1), load(1))
     steps = [IssuedStep(pc, item, 10 * (pc > 2)) for pc, item in enumerate(items)]
-    _check_alone(steps, machine(issue_cycles=1))
+    check_alone(steps, machine(issue_cycles=1))
 
 
 @pytest.mark.parametrize("name", ["dscnn", "squeezenet"])
 def test_a_network_alone_has_the_times_of_the_single_core_engine(name: str) -> None:
     """The program of a whole network has the same times."""
     compiled = compile_model(with_varied_weights(builtin_model(name))[0], find_machine("edge"))
-    _check_alone(list(sequence(compiled.program.code)), compiled.machine)
-
-
-@given(streams(), _DEPTHS, st.integers(0, 2), st.integers(0, 3))
-@settings(max_examples=250, deadline=None)
-def test_streams_take_as_long_as_on_an_exact_machine(
-    stream: RandomStream, queues: tuple[int, int], issue_cycles: int, latency_ns: int
-) -> None:
-    """For random cores, groups, chips, messages and inputs, every run begins and ends as in exact fractions.
-
-    Ends are rounded up to picoseconds, at most one for each command; the smallest transfer takes 1000.
-    """
-    described = machine(
-        cores=stream.layout,
-        io_queue_depth=queues[0],
-        cp_queue_depth=queues[1],
-        issue_cycles=issue_cycles,
-        ddr=Memory(1 << 30, 1e9, latency_ns, 1),
-    )
-    timing = simulate_cores(stream.cores, described, inputs=stream.inputs, depths=stream.depths)
-    exact = ExactMachine(stream.cores, described, stream.inputs, stream.depths).simulate()
-    assert exact is not None
-    for core in timing.cores:
-        for number, run in enumerate(core.runs):
-            begin_ps, end_ps = exact[core.core, number]
-            assert abs(run.begin_ps - begin_ps) <= stream.commands
-            assert abs(run.end_ps - end_ps) <= stream.commands
+    check_alone(list(sequence(compiled.program.code)), compiled.machine)
 
 
 # --- Messages ---------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from timed_programs import (
     CYCLE_PS,
@@ -18,7 +18,6 @@ from timed_programs import (
     sound_programs,
     steps_of,
     store,
-    tick_by_tick,
 )
 
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, Deadlock, ExecutionFault
@@ -27,9 +26,8 @@ from device_agents.emulated_npu.isa.instructions import Opcode, control
 from device_agents.emulated_npu.isa.program import Footprint, Program
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine, Memory
-from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.formula import Formula, formula
-from device_agents.emulated_npu.timing.simulation import Timing, durations_ps, simulate, simulate_program
+from device_agents.emulated_npu.timing.simulation import Timing, simulate, simulate_program
 from device_agents.emulated_npu.unit_commands import Fence, Post, Queue, Wait
 
 IO, CP = Queue.IO, Queue.CP
@@ -219,48 +217,6 @@ def test_an_invalid_command_is_named() -> None:
 
 
 # --- What holds for every program -------------------------------------------------------------------------------
-
-
-@settings(max_examples=400)
-@given(steps=programs(shared_semaphores=True, min_items=4), depths=_DEPTHS, issue=st.integers(0, 2))
-def test_the_run_equals_a_machine_that_tries_everything_at_every_tick(
-    steps: list[IssuedStep], depths: tuple[int, int], issue: int
-) -> None:
-    """Makespans and deadlocks agree, also for semaphores that both queues post and wait for."""
-    described = machine(io_queue_depth=depths[0], cp_queue_depth=depths[1], issue_cycles=issue)
-    lengths = [ps // CYCLE_PS for ps in durations_ps(steps, CostModel(described))]
-    expected = tick_by_tick(steps, described, lengths, most=sum(lengths) + 5 * len(steps) * issue + 2)
-    timing = _outcome(steps, described)
-    event("deadlock" if timing is None else "ends")
-    assert (timing and timing.makespan_ps) == (None if expected is None else expected * CYCLE_PS)
-
-
-@settings(max_examples=300)
-@given(steps=programs(min_items=4), depths=_DEPTHS)
-def test_formula_and_run_agree_when_control_is_free(steps: list[IssuedStep], depths: tuple[int, int]) -> None:
-    """The formula and the run give the same total, or the same deadlock."""
-    described = machine(io_queue_depth=depths[0], cp_queue_depth=depths[1])
-    timing = _outcome(steps, described)
-    event("deadlock" if timing is None else "ends")
-    if timing is None:
-        with pytest.raises(Deadlock):
-            formula(steps, described)
-        return
-    expected = Formula(timing.io_ps, timing.cp_ps, timing.wait_ps, timing.makespan_ps)
-    assert formula(steps, described) == expected
-
-
-@given(steps=sound_programs(), depths=_DEPTHS, issue=st.integers(0, 3))
-def test_bounds_of_the_makespan(steps: list[IssuedStep], depths: tuple[int, int], issue: int) -> None:
-    """max(IO, CP) <= formula <= makespan <= IO + CP + control, and the parts sum exactly."""
-    described = machine(io_queue_depth=depths[0], cp_queue_depth=depths[1], issue_cycles=issue)
-    timing = simulate(steps, described)
-    static = formula(steps, described)
-    assert max(timing.io_ps, timing.cp_ps) <= static.total_ps <= timing.makespan_ps
-    assert timing.makespan_ps <= timing.io_ps + timing.cp_ps + timing.control_ps
-    assert timing.mfu_ps + timing.vfu_ps == timing.cp_ps
-    assert timing.wait_ps + max(timing.io_ps, timing.cp_ps) == timing.makespan_ps
-    assert static.total_ps == static.wait_ps + max(static.io_ps, static.cp_ps)
 
 
 @given(steps=sound_programs(min_items=6), depths=_DEPTHS, issue=st.integers(0, 2), data=st.data())

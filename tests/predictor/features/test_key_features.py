@@ -14,6 +14,8 @@ from harness.predictor.features.layer_features import LayerFeatures, classes_of,
 _WINDOW = "dilations=1,1;group={group};kernel_shape={k},{k};pads={p},{p},{p},{p};strides={s},{s}"
 _NORM = "BatchNormalization(t0,c:float32[8],c:float32[8],c:float32[8],c:float32[8]){}"
 
+SCALE = "c:float32[],c:uint8[]"
+
 
 def window(k: int, p: int, s: int = 1, group: int = 1) -> str:
     """Return the attributes of a convolution in a key."""
@@ -52,6 +54,7 @@ def test_kinds_of_convolutions() -> None:
     layer = described(text)
     assert code_of(layer.operator) == "mac/conv/transposed"
     assert layer.macs == 6 * 6 * 8 * 4 * 16
+    assert layer.result_elements == 4 * 12 * 12
 
 
 def test_products_by_hand() -> None:
@@ -163,8 +166,20 @@ def test_a_window_larger_than_its_map_is_clipped() -> None:
     [
         (
             "x0:uint8[1,8,6,6]|ConvInteger(x0,c:uint8[8,8,3,3]){" + window(3, 1) + "}|->t0:int32[1,8,6,6]",
-            "mac/conv/dense-uint8/plain",
+            "mac/conv/dense-integer/plain",
         ),
+        (
+            f"x0:uint8[1,8,6,6]|DequantizeLinear(x0,{SCALE}){{axis=1}}|DequantizeLinear(c:int8[16,8,3,3],c:float32[],"
+            f"c:int8[]){{axis=1}}|Conv(t0,t1){{{window(3, 1)}}}|Relu(t2){{}}"
+            f"|QuantizeLinear(t3,{SCALE}){{axis=1}}|->t4:uint8[1,16,6,6]",
+            "mac/conv/dense-int8/Relu",
+        ),
+        (
+            f"x0:uint8[4,8]|x1:uint8[4,8]|DequantizeLinear(x0,{SCALE}){{axis=1}}|DequantizeLinear(x1,{SCALE})"
+            f"{{axis=1}}|Add(t0,t1){{}}|QuantizeLinear(t2,{SCALE}){{axis=1}}|->t3:uint8[4,8]",
+            "move/map/simple-int8/Add-int8",
+        ),
+        (f"x0:float32[4,8]|QuantizeLinear(x0,{SCALE}){{axis=1}}|->t0:uint8[4,8]", "move/map/quantised/QuantizeLinear"),
         ("x0:float16[4,8]|MatMul(x0,c:float16[8,8]){}|->t0:float16[4,8]", "mac/product/weights-float16/plain"),
         ("x0:int64[4,8]|Add(x0,c:int64[8]){}|->t0:int64[4,8]", "move/map/simple/Affine-int64"),
         ("x0:float16[4,8]|Sqrt(x0){}|->t0:float16[4,8]", "move/map/simple-float16/Sqrt-float16"),

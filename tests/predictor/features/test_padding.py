@@ -26,7 +26,7 @@ def test_shares_are_those_of_counting(size: int, taps: int, stride: int, dilatio
         kernel=(taps, 1),
         stride=(stride, 1),
         padding=(padding, 0),
-        dilation=dilation,
+        dilation=(dilation, 1),
     )
     count = layer.out_size[0]
     # A layer does not store its padding: what the sizes need at least is divided over both ends.
@@ -44,7 +44,13 @@ def test_work_on_the_map_by_hand() -> None:
     plain = matrix_product(rows=64, depth=32, columns=32)
     whole, centre = (
         convolution(
-            batch=1, in_channels=16, out_channels=16, size=(8, 8), kernel=(3, 3), padding=(pad, pad), dilation=apart
+            batch=1,
+            in_channels=16,
+            out_channels=16,
+            size=(8, 8),
+            kernel=(3, 3),
+            padding=(pad, pad),
+            dilation=(apart, apart),
         )
         for pad, apart in ((0, 1), (8, 8))
     )

@@ -16,6 +16,7 @@ from harness.predictor.features.layer_features import LayerFeatures, matrix_prod
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline import SIDES, Inputs, Roofline, forward
 from harness.predictor.roofline.roofline_fit import fit_roofline
+from harness.predictor.roofline.tiling_search import with_product_share
 
 EXACT = tiled_machine.TILING
 
@@ -37,6 +38,33 @@ def test_waves_by_hand() -> None:
     assert DeviceTiling(4, 16, 1).turns(arrays).tolist() == [3.0]
     assert DeviceTiling(4, 16, 32).turns(arrays).tolist() == [4.0]  # 33 padded to 64
     assert DeviceTiling(1, 16, 64, ((1, 16, 1),)).turns(arrays).tolist() == [3.0]  # vector units do not pad fewer
+
+
+def test_products_that_are_added_up_by_hand() -> None:
+    """Of a product of 36 pixels by 64 taps of channels, added up to 4 maps of 12 x 12, a device may write any share."""
+    arrays = layer_arrays([replace(matrix_product(rows=36, depth=8, columns=64), result_elements=4 * 144)])
+    less = 4 * (36 * 64 - 4 * 144)
+    for share in (0.0, 0.25, 1.0):
+        written = arrays.with_products(share)
+        assert written.out_bytes[0] == pytest.approx(arrays.out_bytes[0] - (1 - share) * less)
+        assert written.moved_bytes[0] == pytest.approx(arrays.moved_bytes[0] - (1 - share) * less)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_whether_products_move_is_found(share: float) -> None:
+    """Transposed convolutions of a machine show whether it writes their products or only what they add up to."""
+    draw = np.random.default_rng(3)
+    sizes = np.column_stack([draw.integers(8, 40, 40), draw.integers(4, 64, 40), draw.choice([9, 16, 81], 40)]).tolist()
+    added_up = [
+        replace(matrix_product(rows=edge**2, depth=16, columns=maps * taps), result_elements=maps * edge**2)
+        for edge, maps, taps in sizes
+    ]
+    layers = [*tiled_machine.random_layers(60, seed=1), *added_up]
+    arrays = layer_arrays(layers)
+    moved = arrays.with_products(share).moved_bytes
+    latency_s = np.array([tiled_machine.latency_s(layer, bytes_) for layer, bytes_ in zip(layers, moved, strict=True)])
+    found = with_product_share(EXACT, arrays, latency_s, np.arange(len(layers)))
+    assert found == replace(EXACT, product_share=share)
 
 
 def test_padded_work_by_hand() -> None:

@@ -11,6 +11,7 @@ from harness.predictor.features.layer_features import matrix_product
 from harness.predictor.uncertainty.coverage import Coverage
 from harness.predictor.uncertainty.intervals import ANY, NORMAL_90
 from harness.predictor.uncertainty.network_errors import (
+    PRODUCT_SHARE,
     UNKNOWN_SHARE,
     LayerPrediction,
     NetworkResiduals,
@@ -45,6 +46,7 @@ def test_few_pairs_give_no_share() -> None:
     found = shares_of(scores(0.5, networks=3, layers=2))
     assert found == {}
     assert share_of(found, "Conv") == UNKNOWN_SHARE
+    assert share_of(found, "mac/conv/dense") == PRODUCT_SHARE
     assert share_of({ANY: 0.25}, "Conv") == 0.25
 
 

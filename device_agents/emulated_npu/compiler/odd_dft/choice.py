@@ -16,7 +16,7 @@ from device_agents.emulated_npu.compiler.odd_dft.rewritten_graph import DftPlan,
 from device_agents.emulated_npu.compiler.options import FIXES_LAYERS, Options
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import costs_of
 from device_agents.emulated_npu.unit_commands import DataType
 
 
@@ -88,7 +88,7 @@ class _AlgorithmChoice:
     limit: int
 
     def __post_init__(self) -> None:
-        self._estimates = DftEstimates(CostModel(self.machine))
+        self._estimates = DftEstimates(costs_of(self.machine))
         self._known: dict[object, DftPlan | None] = {}
         self._kernel_bytes = 0
 

@@ -23,7 +23,7 @@ from device_agents.emulated_npu.compiler.ordering.synchronise import (
 from device_agents.emulated_npu.compiler.ordering.weight_places import spread_weights
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import CostModel, costs_of
 from device_agents.emulated_npu.timing.formula import formula
 from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
 
@@ -91,7 +91,7 @@ class _Clock:
     """Predicts times of commands and items on a machine; each command is costed once."""
 
     def __init__(self, machine: Machine) -> None:
-        self.machine, self.costs = machine, CostModel(machine)
+        self.machine, self.costs = machine, costs_of(machine)
         self._durations: dict[int, tuple[Command, int]] = {}
 
     def ordered(self, items: list[Item]) -> Ordered:

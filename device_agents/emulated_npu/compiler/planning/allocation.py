@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 from device_agents.emulated_npu.arithmetic import ceil_div
 
@@ -41,10 +43,10 @@ def allocate(items: Iterable[Lifetime]) -> tuple[Mapping[str, int], int]:
             if other.first <= item.last and item.first <= other.last:
                 if address + item.bytes <= start:
                     break
-                address = max(address, end)
+                if end > address:
+                    address = end
         end = address + aligned(item.bytes)
         addresses[item.name] = address
-        placed.append((address, end, item))
-        placed.sort(key=lambda entry: entry[0])
+        insort(placed, (address, end, item), key=itemgetter(0))
         top = max(top, end)
     return addresses, top

@@ -17,6 +17,7 @@ The model is monotone: more bandwidth or a faster clock never makes a command sl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from device_agents.emulated_npu.arithmetic import PS_PER_S, ceil_div
 from device_agents.emulated_npu.machine import Machine
@@ -45,6 +46,10 @@ class CommandCost:
 def macs(command: Command) -> int:
     """Return the multiply-adds of a command, including those on padding; 0 except for CONVOLVE and DEPTHWISE."""
     return matrix_shape(command).macs if command.function in (Function.CONVOLVE, Function.DEPTHWISE) else 0
+
+
+_MOST_COSTS = 1 << 16
+"""The most costs that a model keeps."""
 
 
 class CostModel:
@@ -83,6 +88,8 @@ class CostModel:
         )
         cost = self._costs.get(key)
         if cost is None:
+            if len(self._costs) >= _MOST_COSTS:
+                self._costs.clear()
             cost = self._costs[key] = self._computed(command)
         return cost
 
@@ -105,3 +112,9 @@ class CostModel:
         cycles += startup
         fill_ps = (cycles - streaming) * self.cycle_ps
         return CommandCost(cycles * self.cycle_ps, fill_ps, macs(command), on_mfu=on_mfu)
+
+
+@lru_cache(maxsize=8)
+def costs_of(machine: Machine) -> CostModel:
+    """Return the costs on a machine, which all networks that a process compiles for it share."""
+    return CostModel(machine)

@@ -11,7 +11,6 @@ from heapq import heappop, heappush
 from device_agents.emulated_npu.timing.failures import standstill
 from device_agents.emulated_npu.timing.many_cores.core_code import Translation
 from device_agents.emulated_npu.timing.many_cores.core_process import core_process
-from device_agents.emulated_npu.timing.many_cores.core_queues import core_process_of_queues
 from device_agents.emulated_npu.timing.many_cores.multicast import Multicast
 from device_agents.emulated_npu.timing.many_cores.stream import StreamState, begin_input
 from device_agents.emulated_npu.timing.resources import NEVER, TICKET_BITS, SharedResource
@@ -27,7 +26,7 @@ def run_engine(translation: Translation, stream: StreamState) -> list[SharedReso
     """
     resume = []
     for code in translation.codes:
-        core = (core_process_of_queues if code.machine.vfu_queue_depth else core_process)(code, stream)
+        core = core_process(code, stream)
         next(core)
         resume.append(core.send)
     for group in translation.groups.values():

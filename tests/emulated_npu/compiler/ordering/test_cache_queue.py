@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from unittest.mock import patch
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from networks_on_npu import (
-    ORDERS,
     TOLERANCE,
     NetworkCase,
     execute,
@@ -22,16 +19,12 @@ from small_models import node, values
 
 from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.ordering import order
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.isa.sequencer import sequence
 from device_agents.emulated_npu.machine import Machine, find_machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
 from device_agents.emulated_npu.unit_commands import Command, Queue
-
-ANY_GAIN = patch.object(order, "_WORTH_OWN_QUEUES", math.inf)
-"""The compiler uses the queue of the cache even where it brings nothing."""
 
 
 @st.composite
@@ -47,20 +40,6 @@ def _compiled(network: NetworkCase, machine: Machine, options: Options) -> Compi
     except DoesNotFit:
         assume(False)
         raise
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_values_are_the_same_in_every_order(data: st.DataObject) -> None:
-    """Whichever queue runs ahead, random networks have ONNX Runtime's values, and the bits of every other order."""
-    network = data.draw(random_networks())
-    machine = replace(data.draw(_machines(network)), llc_queue_depth=data.draw(st.sampled_from((16, 1, 3))))
-    with ANY_GAIN, patch.object(order, "_WORTH_BY_TIME", data.draw(st.sampled_from((0.0, math.inf)))):
-        compiled = _compiled(network, machine, data.draw(all_options()))
-    found = [execute(compiled, network, way) for way in ORDERS]
-    assert relative_error(found[0], network.expected) <= TOLERANCE
-    for outputs in found[1:]:
-        assert all(outputs[name].tobytes() == array.tobytes() for name, array in found[0].items())
 
 
 @settings(max_examples=30, deadline=None)

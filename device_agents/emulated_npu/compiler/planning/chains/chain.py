@@ -153,7 +153,7 @@ def draft_chain(
     geometry = cut_chain(chain, cuts)
     extents = {name: _extents(geometry, name) for name in geometry.regions}
     slabs, halo_bytes = _slabs(geometry, values, machine)
-    buffers, constants, nb_bytes = _buffers(geometry, values, extents, machine, turns)
+    buffers, constants, nb_bytes = _buffers(chain.lives, geometry, values, extents, machine, turns)
     overlaps = passes > 1 and machine.vfu_queue_depth > 0
     if overlaps:
         between = (name for name in buffers if _is_between_units(geometry, name, machine))
@@ -211,7 +211,7 @@ def _extents(geometry: Geometry, name: str) -> tuple[int, ...]:
     extents = [size_of(interval) for interval in geometry.regions[name]]
     for track in geometry.tracks[name]:
         if track is not None:
-            extents[track.axis] = max(size[1] for size in track.sizes)
+            extents[track.axis] = track.most[1]
     return tuple(extents)
 
 
@@ -224,14 +224,13 @@ def _slabs(
         if not in_buffer(geometry, name):
             continue
         for place, track in enumerate(tracks):
-            halo = 0 if track is None else max(size[2] for size in track.sizes)
+            halo = 0 if track is None else track.most[2]
             if track is None or halo == 0:
                 continue
             extents = [size_of(interval) for interval in geometry.regions[name]]
             for other, second in enumerate(tracks):
                 if second is not None:
-                    held = max(size[1] for size in second.sizes)
-                    extents[second.axis] = held if other < place else size_of(second.span)
+                    extents[second.axis] = second.most[1] if other < place else size_of(second.span)
             extents[track.axis] = halo
             size = math.prod(extents) * element_type(values[name], machine).bytes
             slabs[name, place] = Slab(top, tuple(extents), size)
@@ -240,6 +239,7 @@ def _slabs(
 
 
 def _buffers(
+    lives: Mapping[str, tuple[int, int]],
     geometry: Geometry,
     values: Mapping[str, Value],
     extents: Mapping[str, tuple[int, ...]],
@@ -249,7 +249,10 @@ def _buffers(
     """Return the addresses in NB of values (one for each turn) and of constants of depthwise layers, and the end."""
     passes = math.prod(geometry.counts)
     end = len(geometry.layers)
-    lives = {name: _life(geometry, name, passes) for name in geometry.regions if in_buffer(geometry, name)}
+    lives = {name: life for name, life in lives.items() if in_buffer(geometry, name)}
+    if passes > 1:
+        lasting = (name for name in lives if name in geometry.loaded or name in geometry.stored)
+        lives.update(dict.fromkeys((*lasting, *filter(geometry.is_resident, lives)), (0, end)))
     homes = _overwritten(geometry, values, extents, lives)
     between: set[str] = set()
     if turns.between > 1:
@@ -314,7 +317,7 @@ def _overwritten(
 
 
 def _has_halo(geometry: Geometry, name: str) -> bool:
-    return any(size[2] for track in geometry.tracks[name] if track is not None for size in track.sizes)
+    return any(track.most[2] for track in geometry.tracks[name] if track is not None)
 
 
 def depthwise_bytes(layer: HardwareLayer, machine: Machine) -> dict[str, int]:
@@ -326,15 +329,3 @@ def depthwise_bytes(layer: HardwareLayer, machine: Machine) -> dict[str, int]:
     if layer.scale_shift is not None:
         sizes[scales] = math.prod(layer.scale_shift.shape) * DataType.FLOAT32.bytes
     return sizes
-
-
-def _life(geometry: Geometry, name: str, passes: int) -> tuple[int, int]:
-    """Return the first and last layer between which a buffer is in use: the whole pass if passes overlap."""
-    end = len(geometry.layers)
-    readers = [place for place, layer in enumerate(geometry.layers) if any(view.value == name for view in layer.reads)]
-    writers = [place for place, layer in enumerate(geometry.layers) if layer.output.value == name]
-    if passes > 1 and (name in geometry.loaded or name in geometry.stored or geometry.is_resident(name)):
-        return 0, end
-    first = writers[0] if writers else 0
-    last = end if name in geometry.stored else max(readers, default=first)
-    return first, max(last, max(writers, default=0))

@@ -77,6 +77,11 @@ class AxisTrack:
         return tuple(sizes)
 
     @functools.cached_property
+    def most(self) -> tuple[int, ...]:
+        """The largest of each of `sizes`."""
+        return tuple(map(max, zip(*self.sizes, strict=True)))
+
+    @functools.cached_property
     def span(self) -> Interval:
         """Everything that is ever held."""
         return functools.reduce(union, self.held, EMPTY)
@@ -133,6 +138,14 @@ class Chain:
                 _extend(regions, view.value, view.value_region_of(read_region(layer, place, output)))
             _extend(regions, layer.output.value, layer.output.value_region_of(output))
         return regions
+
+    @functools.cached_property
+    def lives(self) -> Mapping[str, tuple[int, int]]:
+        """The first and the last layer that need each value where it does not stay from pass to pass."""
+        last = {view.value: place for place, one in enumerate(self.layers) for view in (*one.reads, one.output)}
+        first = {layer.output.value: place for place, layer in reversed(list(enumerate(self.layers)))}
+        last.update(dict.fromkeys(self.stored & self.made.keys(), len(self.layers)))
+        return {name: (first.get(name, 0), last[name]) for name in self.regions}
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ def _factor_counts(geometry: Geometry, layer: HardwareLayer) -> list[int]:
     for place, track in enumerate(geometry.tracks[layer.output.value]):
         axis = geometry.output_axis(layer, place)
         if track is not None and axis in counts:
-            counts[axis] = max(new for new, _, _ in track.sizes) // layer.output.axes[axis].step
+            counts[axis] = track.most[0] // layer.output.axes[axis].step
     return list(counts.values())
 
 

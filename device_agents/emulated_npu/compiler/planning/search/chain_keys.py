@@ -6,19 +6,22 @@ value, the place of the part does not matter, but the distances between parts do
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, View
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
-from device_agents.emulated_npu.unit_commands import UNQUANTISED, Settings
+from device_agents.emulated_npu.unit_commands import UNQUANTISED, Function, Settings
 
 
 class ChainKeys:
-    """Computes keys for the chains of a graph; `externals` has the places of values outside their chain."""
+    """Computes keys for the chains of a graph; `externals` has the places of values outside their chain.
 
-    def __init__(self, graph: Graph, externals: Externals) -> None:
-        self._graph = graph
-        self._numbers: dict[object, int] = {}
+    `number` numbers the parts of keys: equal parts have equal numbers.
+    """
+
+    def __init__(self, graph: Graph, externals: Externals, number: Callable[[object], int]) -> None:
+        self._graph, self._number = graph, number
         self._layers = [self._number(_layer_key(layer)) for layer in graph.layers]
         self._values = {
             name: self._number((value.shape, value.dtype, value.order, value.kind, _places(name, graph, externals)))
@@ -54,8 +57,14 @@ class ChainKeys:
                 parts.extend((seen.setdefault(name, len(seen)), self._values[name], leaves, _distance(view, origin)))
         return tuple(parts)
 
-    def _number(self, key: object) -> int:
-        return self._numbers.setdefault(key, len(self._numbers))
+    def exact(self, start: int, end: int) -> object:
+        """Return a key that also has where parts of values lie, and the order of names, which decides addresses."""
+        layers = self._graph.layers[start:end]
+        views = [view for layer in layers for view in (*layer.reads, layer.output)]
+        names = [f"{name}#" for name in dict.fromkeys(view.value for view in views)]
+        names += [f"{layer.index}/" for layer in layers if layer.function is Function.DEPTHWISE]
+        order = sorted(range(len(names)), key=names.__getitem__)
+        return self.key(start, end), tuple([view.start for view in views]), tuple(order)
 
 
 def _places(name: str, graph: Graph, externals: Externals) -> object:

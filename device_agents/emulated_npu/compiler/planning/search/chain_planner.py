@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +25,7 @@ from device_agents.emulated_npu.compiler.planning.search.choices import (
     Choice,
     Way,
 )
+from device_agents.emulated_npu.compiler.planning.search.known_estimates import known_estimates
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
@@ -77,13 +78,16 @@ class Planner:
     ) -> None:
         self._graph, self._machine, self._options, self._rooms = graph, machine, options, rooms
         self._search = ChainSearch(with_parts(graph.values), machine, options, externals)
-        self._keys = ChainKeys(graph, externals)
+        self._shared = known_estimates(machine, options)
+        self._keys = ChainKeys(graph, externals, self._shared.number)
         self._assumed = 0
         self._known: dict[object, tuple[ChainEstimate, ...]] = {}
         self._wider: dict[object, tuple[ChainEstimate, ...]] = {}
         self._within: dict[int, Planner] = {}
         self._ways: dict[tuple[int, int], list[Way]] = {}
         self._parts: dict[int, HardwareLayer] = {}
+        self._chains: dict[tuple[int, int], Chain] = {}
+        self._allowed: dict[tuple[int, int], bool] = {}
         self._apart = graph.foreign | graph.staged
         self._readers: dict[str, list[int]] = {}
         self._writers: dict[str, list[int]] = {}
@@ -211,11 +215,12 @@ class Planner:
             wider = self._wider[key]
             if all(one.fits(self._rooms[0].reserved_bytes) for one in wider):
                 return wider
-        chain = self._chain(start, end)
+        exact = self._keys.exact(start, end), start == 0, end == len(self._graph.layers)
         found = []
         for room in self._rooms:
-            with contextlib.suppress(DoesNotFit, NotTileable):
-                found.append(self._search.estimates(chain, room, self._assumptions(start, end)))
+            search = functools.partial(self._searched, room, start, end)
+            if known := self._shared.estimates((exact, room), search):
+                found.append(known)
         if not found and end - start == 1:
             chosen = self.decide(start, end).chosen
             nb_bytes = max(plan.nb_bytes for plan in chosen.chains)
@@ -225,6 +230,13 @@ class Planner:
                 ASSUMPTIONS
             )
         return tuple(min(each, key=lambda estimate: estimate.cost_ps) for each in zip(*found, strict=True))
+
+    def _searched(self, room: Room, start: int, end: int) -> tuple[ChainEstimate, ...]:
+        """Return the estimates of layers [start, end) in a room; none if they do not fit."""
+        try:
+            return self._search.estimates(self._chain(start, end), room, self._assumptions(start, end))
+        except (DoesNotFit, NotTileable):
+            return ()
 
     def _assumptions(self, start: int, end: int) -> tuple[Assumption, ...]:
         """Return ASSUMPTIONS for the chain of layers [start, end)."""
@@ -241,6 +253,11 @@ class Planner:
 
         Layers in `graph.alone` are in no chain of several.
         """
+        if (start, end) not in self._allowed:
+            self._allowed[start, end] = self._reads_apart(start, end)
+        return self._allowed[start, end]
+
+    def _reads_apart(self, start: int, end: int) -> bool:
         if end - start > 1 and any(layer.index in self._graph.alone for layer in self._graph.layers[start:end]):
             return False
         for place, layer in enumerate(self._graph.layers[start:end], start):
@@ -257,6 +274,11 @@ class Planner:
 
     def _chain(self, start: int, end: int) -> Chain:
         """Return the layers of a chain and the values that it stores; a part of a value has a name of its own."""
+        if (start, end) not in self._chains:
+            self._chains[start, end] = self._found_chain(start, end)
+        return self._chains[start, end]
+
+    def _found_chain(self, start: int, end: int) -> Chain:
         layers = []
         for layer in self._graph.layers[start:end]:
             name = layer.output.value

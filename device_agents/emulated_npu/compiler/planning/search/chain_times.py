@@ -18,7 +18,7 @@ from device_agents.emulated_npu.compiler.planning.chains.chain_commands import (
 )
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Geometry, Tile
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.cost.command_cost import costs_of
 from device_agents.emulated_npu.unit_commands import Command, Function, Queue
 
 _LEAVING = (Function.STORE, Function.SEND)
@@ -74,7 +74,7 @@ class ChainTimes:
 
     def __init__(self, values: Mapping[str, Value], machine: Machine, externals: Externals) -> None:
         self._values, self._machine, self._externals = values, machine, externals
-        self._costs = CostModel(machine)
+        self._costs = costs_of(machine)
         self._computing: dict[object, tuple[_Times, int]] = {}
         self._moving: dict[object, _Times] = {}
         self._known: dict[int, TimedPlan] = {}

@@ -1,0 +1,58 @@
+"""What a process keeps of the networks that it has compiled."""
+
+from __future__ import annotations
+
+import contextlib
+
+import onnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_networks import machines_for, random_networks
+
+from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.planning.search import known_estimates
+from device_agents.emulated_npu.compiler.planning.search.known_estimates import KnownEstimates
+from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.emulator_errors import EmulatorError
+from device_agents.emulated_npu.machine import Machine
+
+
+def _renamed(model: bytes, order: list[int]) -> bytes:
+    """Return a model with other names of its tensors, in an order of their own."""
+    proto = onnx.load_model_from_string(model)
+    tensors = [name for node in proto.graph.node for name in (*node.input, *node.output) if name]
+    names = {name: f"{order[place % len(order)]}.{place}" for place, name in enumerate(dict.fromkeys(tensors))}
+    for one in proto.graph.node:
+        for part in (one.input, one.output):
+            part[:] = [names.get(name, name) for name in part]
+    for named in (*proto.graph.input, *proto.graph.output, *proto.graph.initializer):
+        named.name = names.get(named.name, named.name)
+    return proto.SerializeToString()
+
+
+def _code(model: bytes, machine: Machine) -> bytes:
+    with contextlib.suppress(EmulatorError):
+        return compile_model(model, machine, Options(conv_algorithm="direct")).program.code
+    return b""
+
+
+@given(st.data(), st.permutations(range(8)))
+@settings(max_examples=10, deadline=None)
+def test_programs_do_not_depend_on_what_was_compiled_before(data: st.DataObject, order: list[int]) -> None:
+    """A network has the same program alone and after the same network with names in another order."""
+    network = data.draw(random_networks())
+    machine = data.draw(machines_for(network))
+    known_estimates.known_estimates.cache_clear()
+    _code(_renamed(network.model, order), machine)
+    after = _code(network.model, machine)
+    known_estimates.known_estimates.cache_clear()
+    assert after == _code(network.model, machine)
+
+
+def test_numbers_do_not_come_again() -> None:
+    """Where all numbers are forgotten, new ones differ from them, and estimates of old ones are not found."""
+    known, most = KnownEstimates(), 2 * known_estimates.MOST_KEYS
+    assert len({known.number(key) for key in range(most)}) == most
+    assert known.number(most - 1) == known.number(most - 1)
+    first = known.estimates("chain", lambda: ())
+    assert known.estimates("chain", lambda: (_ for _ in ()).throw(AssertionError)) == first
