@@ -33,6 +33,8 @@ NIGHT_DELAY = "20m"
 """The longest random delay of that timer."""
 DEFAULT_SPACE = "builtin:common"
 """The space whose layers are measured where no network is named."""
+BUILTIN_SPACES = (DEFAULT_SPACE, "builtin:int8", "builtin:machine")
+"""The spaces of layers in the package."""
 SPACE_COUNT = 500
 """The most layers of a space that one profiling run measures."""
 SPACE_TARGET = 0.05

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.terminal.output import note, print_json
-from harness.text import printable
+from harness.cli.terminal.output import note, print_json, print_line
 from harness.workspace import find_workspace
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Install the agent on a device.")
@@ -40,6 +39,6 @@ def install(
         print_json(**{key: value if isinstance(value, bool) else str(value) for key, value in vars(done).items()})
         return
     for key, value in vars(done).items():
-        print(f"{key}: {printable(str(value))}")
+        print_line(f"{key}: {value}")
     note(f"Next: replace the line of this key in ~/.ssh/authorized_keys on {name} with the one above")
     note(f"Then: harness devices check {name}")

@@ -11,9 +11,8 @@ import typer
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import file_option
-from harness.cli.terminal.output import note, print_json, print_table, write_csv
+from harness.cli.terminal.output import note, print_json, print_line, print_table, write_csv
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt
-from harness.text import printable
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -109,8 +108,8 @@ def _show(found: Benchmark) -> None:
     from harness.benchmarking.benchmark_results import HEADER, cells
 
     print_table(HEADER, [cells(one) for one in found.networks])
-    print(f"device: {found.device}  clock: {', '.join(sorted({one.clock for one in found.networks}))}")
-    print(printable(f"machine: {found.machine}", 500))
+    print_line(f"device: {found.device}  clock: {', '.join(sorted({one.clock for one in found.networks}))}")
+    print_line(f"machine: {found.machine}")
     if any(one.latency.runs < _RUNS_OF_P99 for one in found.networks):
         note(f"With fewer than {_RUNS_OF_P99} runs, p99 is the longest one")
     if all(one.peak_bytes is None for one in found.networks):

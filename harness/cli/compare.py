@@ -11,9 +11,9 @@ import typer
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_line
 from harness.cli.options.option_groups import Only, spread
-from harness.cli.terminal.output import note, print_json, print_table
+from harness.cli.terminal.output import note, print_json, print_line, print_table
 from harness.errors import CoverageError, LutNotFound
-from harness.text import counted, first_names, microseconds, milliseconds, printable
+from harness.text import counted, first_names, microseconds, milliseconds
 from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def compare(
         print_json(a=sides[0], b=sides[1], **asdict(found))
     else:
         names = side_names(*tables)
-        print(f"A: {printable(names[0])}    B: {printable(names[1])}")
+        print_line(f"A: {names[0]}    B: {names[1]}")
         _show(found, top, wide)
     _require_complete(found, tables)
 
@@ -162,7 +162,7 @@ def _show(found: TableComparison, top: int, wide: bool) -> None:
     wins = [sum(one.faster == side for one in found.layers) for side in ("a", "b")]
     common = f"{counted(len(found.layers), 'common layer')}: A is faster on {wins[0]}, B on {wins[1]}"
     alone = f"in A alone: {found.only_a}, in B alone: {found.only_b}"
-    print(f"{common if found.layers else 'no common layers'}; {alone}")
+    print_line(f"{common if found.layers else 'no common layers'}; {alone}")
 
 
 def _show_layers(found: TableComparison, top: int, wide: bool) -> None:
@@ -174,7 +174,7 @@ def _show_layers(found: TableComparison, top: int, wide: bool) -> None:
     places = ("key", "context") if wide else ()
     print_table(("layer", *places, "A µs", "B µs", "B / A", "faster"), rows, left=1 + len(places))
     if len(rows) < len(found.layers):
-        print(f"and {counted(len(found.layers) - len(rows), 'more layer')}, differing less; --top 0 shows all")
+        print_line(f"and {counted(len(found.layers) - len(rows), 'more layer')}, differing less; --top 0 shows all")
 
 
 def _latencies(*seconds: float | None) -> tuple[str, ...]:

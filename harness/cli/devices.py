@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.terminal.output import interval_ms, print_json, print_table
+from harness.cli.terminal.output import interval_ms, print_json, print_line, print_table
 from harness.errors import DeviceUnreachable
-from harness.text import printable
 from harness.workspace import find_workspace
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, check and mark devices.")
@@ -33,7 +32,7 @@ def list_devices(directory: arguments.WorkspaceFolder = None, json: arguments.Js
     workspace = find_workspace(directory)
     inventory = load_inventory(workspace.devices)
     if workspace.fleet.exists():
-        with FleetStore(workspace.fleet) as store:
+        with FleetStore(workspace.fleet, to_read=True) as store:
             health = [store.health(name) for name in inventory]
     else:
         health = [never_measured(name) for name in inventory]
@@ -52,7 +51,7 @@ def list_devices(directory: arguments.WorkspaceFolder = None, json: arguments.Js
         if held.health != "good":
             reasons.setdefault(f"{held.health}: {held.reason}", []).append(one.name)
     for reason, names in reasons.items():
-        print(printable(f"{reason} ({', '.join(names)})", 500))
+        print_line(f"{reason} ({', '.join(names)})")
 
 
 @app.command()
@@ -68,7 +67,7 @@ def show(name: Name, directory: arguments.WorkspaceFolder = None, json: argument
         print_json(**facts)
         return
     for key, value in facts.items():
-        print(f"{key}: {printable(str(value))}")
+        print_line(f"{key}: {value}")
 
 
 @app.command()
@@ -102,7 +101,7 @@ def check(
             print_table((device, "", "found"), [(check.name, words[check.ok], check.found) for check in checks], left=3)
             for one in checks:
                 if one.mend:
-                    print(f"  to correct {one.name}: {printable(one.mend)}")
+                    print_line(one.mend, f"  to correct {one.name}: ")
     failed = [device for device, checks in found.items() if any(check.ok is False for check in checks)]
     if failed:
         raise DeviceUnreachable(f"{', '.join(failed)} cannot be used", next_step="See the lines marked FAILS")
@@ -129,7 +128,7 @@ def mark(
     device = find_device(load_inventory(workspace.devices), name)
     with FleetStore(workspace.fleet) as store:
         marked = store.mark(device.name, health, f"{reason} ({controller_name()})")
-    print(f"{marked.device}  {marked.health}  {printable(marked.reason)}")
+    print_line(f"{marked.device}  {marked.health}  {marked.reason}")
 
 
 @app.command()
@@ -153,7 +152,7 @@ def golden(
 
     workspace = find_workspace(directory)
     device = find_device(load_inventory(workspace.devices), name)
-    with FleetStore(workspace.fleet) as store:
+    with FleetStore(workspace.fleet, to_read=not forget) as store:
         if forget and store.forget_band(device.name):
             store.measured(device.name, "unknown", "its golden band was discarded")
         band = configured_band(device) or store.band(device.name)
@@ -162,10 +161,10 @@ def golden(
         print_json(device=device.name, band=asdict(band) if band else None, history=[asdict(one) for one in history])
         return
     if band is None:
-        print(f"{device.name}  the golden probe has no band yet; the next sessions determine it")
+        print_line(f"{device.name}  the golden probe has no band yet; the next sessions determine it")
     else:
         bounds = interval_ms((band.low_s, band.high_s))
-        print(f"{device.name}  band of the golden probe {bounds} ms  {_origin(band)}")
+        print_line(f"{device.name}  band of the golden probe {bounds} ms  {_origin(band)}")
     print_table(("since", "health", "why"), [(one.since, one.health, one.reason) for one in history], left=3)
 
 

@@ -16,10 +16,10 @@ from harness.cli.options.invocation import command_words
 from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import file_option
 from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers, work_fields
-from harness.cli.terminal.output import interval_ms, note, print_error, print_json, print_table, write_csv
+from harness.cli.terminal.output import interval_ms, note, print_error, print_json, print_line, print_table, write_csv
 from harness.cli.terminal.progress import show_count
 from harness.errors import CoverageError, UsageError
-from harness.text import clock_name, counted, microseconds, milliseconds, printable
+from harness.text import clock_name, counted, microseconds, milliseconds
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def estimate(
         _show(found)
         for network, work in zip(found, works or (), strict=works is not None):
             _show_layers(network, work, view)
-        print(f"table: {printable(table.name)}  method: {table.method}  clock: {clock_name(table.clock)}")
+        print_line(f"table: {table.name}  method: {table.method}  clock: {clock_name(table.clock)}")
     _note_source(table, by_default=choice.lut is None)
     uncovered = None
     if any(network.unknown for network in found):
@@ -231,13 +231,14 @@ def _show_layers(network: NetworkEstimate, works: Sequence[LayerWork | None], vi
         )
         for layer, work in zip(network.layers, works, strict=True)
     ]
-    print(f"\nlayers of {printable(network.name)}")
+    print()
+    print_line(f"layers of {network.name}")
     show_layers(rows, view, sort="order")
     if 0 < len(network.unknown) < len(network.layers):
-        print(f"shares are of the known part of the latency, {microseconds(network.covered_latency_s)} µs")
-    print(f"overhead of a run: {microseconds(network.overhead_s)} µs")
+        print_line(f"shares are of the known part of the latency, {microseconds(network.covered_latency_s)} µs")
+    print_line(f"overhead of a run: {microseconds(network.overhead_s)} µs")
     for reason, count in sorted(Counter(node.reason for node in network.free).items()):
-        print(f"nodes that take no time, {reason}: {count}")
+        print_line(f"nodes that take no time, {reason}: {count}")
 
 
 def _raise_for(found: NetworkEstimates, uncovered: CoverageError | None) -> None:

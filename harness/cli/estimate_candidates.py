@@ -12,10 +12,10 @@ import typer
 
 from harness.cli.options import arguments
 from harness.cli.options.result_files import file_option
-from harness.cli.terminal.output import interval_ms, note, print_json, print_table, write_result
+from harness.cli.terminal.output import interval_ms, note, print_json, print_line, print_table, write_result
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.errors import CoverageError, UsageError
-from harness.text import clock_name, latency_s, milliseconds, printable
+from harness.text import clock_name, latency_s, milliseconds
 
 if TYPE_CHECKING:
     from harness.measure.progress import Observer
@@ -98,7 +98,7 @@ def estimate_candidates(
         )
     else:
         _show(found, estimator)
-        print(f"table: {printable(table.name)}  method: {table.method}  clock: {clock_name(table.clock)}")
+        print_line(f"table: {table.name}  method: {table.method}  clock: {clock_name(table.clock)}")
     if found.unscored:
         note(f"{found.unscored:,} candidates have a score that is not a number; they were left out")
     _raise_unknown(found)
@@ -189,7 +189,7 @@ def _show(found: Ranking, estimator: SpaceEstimator) -> None:
         choices = " ".join(map(str, found.rows[at].tolist()))
         rows.append((f"{number}", choices, milliseconds(float(intervals.latency_s[at])), interval_ms(ends), measured))
     print_table(("candidate", "choices", "latency ms", _INTERVAL, "layers measured"), rows, left=2)
-    print(f"candidates: {found.seen:,}  within the bound: {found.under:,}  with unknown layers: {found.unknown:,}")
+    print_line(f"candidates: {found.seen:,}  within the bound: {found.under:,}  with unknown layers: {found.unknown:,}")
 
 
 def _raise_unknown(found: Ranking) -> None:

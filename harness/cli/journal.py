@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.terminal.output import note, print_json
+from harness.cli.terminal.output import note, print_json, print_line
 from harness.errors import JournalError
 from harness.workspace import find_workspace
 
@@ -39,7 +39,7 @@ def check(
     path = find_workspace(directory).journal
     if not path.exists():
         raise JournalError(f"There is no journal at {path}", next_step="Give --workspace, or measure first")
-    with Journal(path) as journal:
+    with Journal(path, to_read=not exclude) as journal:
         verdicts = journal.check_all()
         found = [number for number, verdict in verdicts.items() if verdict == "altered"]
         if exclude:
@@ -48,7 +48,7 @@ def check(
         print_json(campaigns=[{"campaign": number, "state": verdict} for number, verdict in verdicts.items()])
     else:
         for number, verdict in verdicts.items():
-            print(f"campaign {number}  {verdict}")
+            print_line(f"campaign {number}  {verdict}")
         if not verdicts:
             note(f"{path} holds no campaigns")
     if found and not exclude:

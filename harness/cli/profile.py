@@ -12,7 +12,7 @@ from harness.cli.options import arguments
 from harness.cli.options.option_groups import spread
 from harness.errors import UsageError
 from harness.probe.auxiliary import AUXILIARY_HELP, AuxiliaryChoice, chosen_kind
-from harness.settings import DEFAULT_SPACE, SPACE_COUNT, SPACE_TARGET
+from harness.settings import BUILTIN_SPACES, DEFAULT_SPACE, SPACE_COUNT, SPACE_TARGET
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def profile(
 ) -> None:
     """Measure every layer of networks, or layers of a space, on one or more devices.
 
-    Without networks, at most 500 layers of many kinds are measured, from which a table predicts other networks.
+    Without networks, at most 500 layers of many kinds are measured, from which a table predicts other networks. A space
+    alone in place of the networks is measured as with --space.
 
     If the command is interrupted, the same command resumes it. Several devices are measured side by side, one job per
     board at a time. A golden probe before and after each campaign checks that the device is in its usual state.
@@ -89,6 +90,8 @@ def profile(
     """
     found, wait_s = find_workspace(workspace), arguments.parse_wait(wait)
     policy = _policy(runs, budget, time_limit)
+    if space is None and models and len(models) == 1 and _is_space(models[0]):
+        space, models = models[0], None
     if space is not None or not models:
         _check_space(models or (), reading, dry_run)
     chosen = _space(space if models else space or DEFAULT_SPACE, count, target)
@@ -121,6 +124,10 @@ def profile(
         show_dry_run(request, found, json, wait_s=wait_s)
     else:
         show_profiles([replace(request, device=one.name) for one in devices], found, json, wait_s=wait_s)
+
+
+def _is_space(reference: str) -> bool:
+    return reference in BUILTIN_SPACES or reference.endswith(".toml")
 
 
 def _policy(runs: str, budget: str | None, time_limit: str | None) -> RepeatPolicy:

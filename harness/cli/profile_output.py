@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.terminal.output import note, print_json, print_table
+from harness.cli.terminal.output import note, print_json, print_line, print_table
 from harness.cli.terminal.progress import show_lines, show_progress, stop_on_interrupt
 from harness.errors import HarnessError, gravest
 
@@ -127,7 +127,7 @@ def _show_result(outcome: ProfileOutcome, result: ProfileResult, json: bool) -> 
     if json:
         print_json(**asdict(result), golden_s=outcome.golden_s)
         return
-    print(
+    print_line(
         f"{result.device}  campaign {result.campaign}{' (resumed)' if result.resumed else ''}"
         f"  {result.probes} probes  {result.samples:,} samples, {result.median_runs:g} runs per probe (median)"
         f"  {result.device_seconds:.2f} s on the device  {result.wall_seconds:.1f} s in total"
@@ -137,7 +137,7 @@ def _show_result(outcome: ProfileOutcome, result: ProfileResult, json: bool) -> 
     if result.unsettled:
         note(f"{result.unsettled} probes did not reach the target interval; their entries have a wider one")
     if result.machine is not None:
-        print(f"machine: {result.machine.text}")
+        print_line(f"machine: {result.machine.text}")
     note(f"Next: harness lut build --device {result.device}{outcome.request.variant.options()}")
 
 
@@ -149,7 +149,7 @@ def _show_space(found: SpaceProfile, json: bool) -> None:
     rows = [(str(one.number), str(one.measured), str(one.refused), _error(one.error)) for one in found.result.rounds]
     print_table(header, rows)
     resumed = f" ({found.resumed} rounds resumed)" if found.resumed else ""
-    print(
+    print_line(
         f"{found.device}  {found.result.measured} layers{resumed}  {found.device_seconds:.2f} s on the device"
         f"  {found.wall_seconds:.1f} s in total"
     )
@@ -192,8 +192,8 @@ def show_dry_run(request: ProfileRequest, workspace: Workspace, json: bool, *, w
         )
     else:
         _show_plan(planned, networks)
-        print(f"about {seconds[0]:.2g} to {seconds[1]:.2g} s on the device for {fewest} to {most} rounds")
-        print(_wall(planned.pace, wall_s))
+        print_line(f"about {seconds[0]:.2g} to {seconds[1]:.2g} s on the device for {fewest} to {most} rounds")
+        print_line(_wall(planned.pace, wall_s))
     if planned.refused_networks:
         from harness.network.network_list import refusals_error
 
@@ -213,6 +213,6 @@ def _wall(pace: Pace | None, wall_s: float | None) -> str:
 def _show_plan(planned: DryRun, networks: Sequence[Mapping[str, Any]]) -> None:
     plan = planned.plan
     print_table(("network", "layers", "nodes that take no time"), [list(map(str, one.values())) for one in networks])
-    print(f"{len(plan.layers)} different layers, {len(plan.probes)} probes in {len(plan.batches)} batches")
+    print_line(f"{len(plan.layers)} different layers, {len(plan.probes)} probes in {len(plan.batches)} batches")
     roles = Counter(probe.role for probe in plan.probes.values())
     print_table(("probes", "count"), [(role, str(count)) for role, count in roles.items()])

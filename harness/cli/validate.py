@@ -13,7 +13,7 @@ import typer
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_words
 from harness.cli.options.option_groups import spread
-from harness.cli.terminal.output import interval_ms, note, percent, print_json, print_table
+from harness.cli.terminal.output import interval_ms, note, percent, print_json, print_line, print_table
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt
 from harness.errors import MachineNoisy
 from harness.settings import VALIDATION_PROCESSES
@@ -132,27 +132,27 @@ def show_validation(result: Validation) -> None:
         rows.append(row)
     print_table((*header, "naive sum error") if naive else header, rows)
     inside = sum(network.within_interval for network in result.networks)
-    print(
+    print_line(
         f"mean absolute error {result.mape:.1%}  within 5 %: {result.within_5:.0%}  within 10 %: {result.within_10:.0%}"
         f"  inside the 95 % interval: {inside} of {len(result.networks)}  clock: {clock_name(result.clock)}"
-        f"  table: {printable(str(result.lut))}  method: {result.method}"
+        f"  table: {result.lut}  method: {result.method}"
     )
     if result.floor is not None:
         beyond = (
             f"; mean error beyond each network's floor {result.mape_beyond_floor:.1%}" if result.is_answered else ""
         )
-        print(f"floor {result.floor:.1%} (median): the difference from process to process{beyond}")
+        print_line(f"floor {result.floor:.1%} (median): the difference from process to process{beyond}")
     if result.machine is not None:
-        print(f"machine: {result.machine.text}")
+        print_line(f"machine: {result.machine.text}")
     if any(one.stopped for one in result.networks):
-        print(f"stopped: {', '.join(_stops(result))}")
+        print_line(f"stopped: {', '.join(_stops(result))}")
     for network in result.networks:
         _note_file(network)
     if result.oracle is not None:
         _show_oracle(result.oracle)
     compiled = [f"{one.name} {one.compile_s:.2g} s" for one in result.networks if one.compile_s is not None]
     if compiled:
-        print(f"time to load, not part of any latency: {printable('  '.join(compiled))}")
+        print_line(f"time to load, not part of any latency: {'  '.join(compiled)}")
     for one in result.networks:
         if one.on_cpu:
             shown = first_names(one.on_cpu, NAMED_ON_CPU)
@@ -194,12 +194,12 @@ def _show_oracle(report: OracleReport) -> None:
         print_table(("overhead", "true", "fitted", "error"), rows)
     if report.time_weighted_error is not None:
         long = "" if report.mean_error_long is None else f", mean of those above 50 µs {report.mean_error_long:.1%}"
-        print(f"all layers: time-weighted error {report.time_weighted_error:.1%}{long}")
+        print_line(f"all layers: time-weighted error {report.time_weighted_error:.1%}{long}")
     if report.repeatability is not None:
-        print(f"floor of layers {report.repeatability:.1%}: the difference of the profile from process to process")
+        print_line(f"floor of layers {report.repeatability:.1%}: the difference of the profile from process to process")
     if report.median_error is None or report.p95_error is None:
         return
-    print(
+    print_line(
         f"{report.counted} layers of more than {COUNTED_SHARE:.0%} of their network:"
         f" median error {report.median_error:.1%}, 95 % are within {report.p95_error:.1%}; the largest errors:"
     )

@@ -41,7 +41,7 @@ from harness.measure.journal.records import PENDING
 from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign
 from harness.measure.noise.steadiness import check_steady
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
-from harness.measure.progress import DONE, Observer, begin, ignore, named, notes_of
+from harness.measure.progress import DONE, Observer, begin, each_note_once, ignore, named, notes_of
 from harness.measure.request import ProfileRequest
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
@@ -86,7 +86,7 @@ def run_request(
     Failures of the link or the worker are retried, and a busy device is waited for; each attempt continues the one
     before. Requests with the same `reading` share the networks and the devices that it read.
     """
-    reading = reading or SharedReading()
+    reading, observe = reading or SharedReading(), each_note_once(observe)
     gate, started, waited_from_s = gate or ConnectGate(), now(), time.monotonic()
     bare = ProfileOutcome(request, started, started, 0)
     announce, time_limit = Announcement(observe), TimeLimit(request.policy.wall_s)

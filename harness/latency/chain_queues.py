@@ -53,10 +53,10 @@ class ChainLayers:
 
 
 @dataclass(frozen=True)
-class Parts:
+class ChainFractions:
     """Each layer's fraction of its chain, and its standard error before the fractions are made to add up to one."""
 
-    parts: Floats
+    values: Floats
     doubts: Floats
 
 
@@ -84,7 +84,7 @@ class _QueueTimes:
         return total
 
 
-def parts_of(layers: ChainLayers, chains_s: Floats, stderr_s: Floats) -> Parts:
+def fractions_of(layers: ChainLayers, chains_s: Floats, stderr_s: Floats) -> ChainFractions:
     """Fit the queues to chains of `chains_s` seconds, and divide each chain among its layers.
 
     A layer's standard error has two sources: the chains' residuals beyond their own errors, divided among the layers,
@@ -101,7 +101,7 @@ def parts_of(layers: ChainLayers, chains_s: Floats, stderr_s: Floats) -> Parts:
     beyond = np.maximum(0.0, ((times.log_total - np.log(chains_s)) / _Z_HELD) ** 2 - relative**2)
     seen = np.append(np.sqrt(beyond) / spread, np.full(_UNKNOWNS, USUAL_DOUBT))
     error = float(np.quantile(seen, _HELD))
-    return Parts(parts, np.hypot(error * parts, np.sqrt(decides * (1 - decides)) * (compute - moved)))
+    return ChainFractions(parts, np.hypot(error * parts, np.sqrt(decides * (1 - decides)) * (compute - moved)))
 
 
 def _sizes(layers: ChainLayers) -> Sequence[float]:

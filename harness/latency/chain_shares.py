@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.latency.chain_latencies import ChainLatencies
-from harness.latency.chain_queues import ChainLayers, parts_of
+from harness.latency.chain_queues import ChainLayers, fractions_of
 from harness.latency.layer_latency import Latency
 from harness.probe.chain_plan import ChainProbes
 
@@ -32,8 +32,8 @@ def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency])
     """Divide each chain among its layers by their work in its queues; `layers` are latencies in context by place.
 
     The covariance is that of the chains and of the charging of their meetings, divided likewise, plus the doubts of
-    `parts_of`, which leave each chain's sum unchanged. A layer not in `layers` counts as an average one of its chain,
-    with a standard error of the same size.
+    `fractions_of`, which leave each chain's sum unchanged. A layer not in `layers` counts as an average one of its
+    chain, with a standard error of the same size.
     """
     chains = latencies.chains
     if not chains:
@@ -47,14 +47,15 @@ def shares(latencies: ChainLatencies, layers: Mapping[tuple[str, str], Latency])
         np.array([size for chain in chains for size in chain.weight_bytes or [0] * len(chain.places)], float),
     )
     of_chains = latencies.covariance + latencies.charging
-    split = parts_of(in_queues, latencies.values, np.sqrt(np.diag(of_chains)))
+    fractions = fractions_of(in_queues, latencies.values, np.sqrt(np.diag(of_chains)))
     lacking = np.concatenate([lacks for _, lacks in in_context])
-    doubts = np.where(lacking, np.maximum(split.doubts, split.parts), split.doubts) * latencies.values[owners]
+    doubts = np.where(lacking, np.maximum(fractions.doubts, fractions.values), fractions.doubts)
+    doubts *= latencies.values[owners]
     charged = np.zeros((len(owners), len(chains)))
-    charged[range(len(owners)), owners] = split.parts
+    charged[range(len(owners)), owners] = fractions.values
     # An error of one layer is balanced by all layers of its chain in proportion: the chain's sum does not change.
     within = np.equal.outer(owners, owners)
-    balance = np.eye(len(owners)) - split.parts[:, None] * within
+    balance = np.eye(len(owners)) - fractions.values[:, None] * within
     covariance = charged @ of_chains @ charged.T + (balance * doubts**2) @ balance.T
     places = tuple(place for chain in chains for place in chain.places)
     return LayerShares(tuple(owners), places, charged @ latencies.values, covariance)

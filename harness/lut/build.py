@@ -17,23 +17,25 @@ from harness.device.overrides import Variant
 from harness.errors import CampaignIncomplete, LutNotFound
 from harness.latency.joint import Place
 from harness.latency.layer_latency import CampaignData
-from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
+from harness.latency.method_names import COMPARISON_METHODS, DEFAULT_METHOD, LatencyMethod
 from harness.lut.campaign_source import CampaignSource, check_count
 from harness.lut.chain_rows import rows_of
 from harness.lut.error_correlations import pack
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
+from harness.lut.table_choice import latest_lut
 from harness.lut.table_files import publish
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
-from harness.measure.near_cores import threads_of
 from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign, reference_s, repeatability_of
 from harness.measure.noise.quiet_phases import at_typical_speed
 from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
 from harness.network.fusion.fusion_rules import FusionRule
+from harness.predictor.features.layer_features import LEAST_SAMPLES
 from harness.probe.probe_plan import LayerProbes
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
 
+_LEARNING = "learning the predictor"
 _SEVERAL_THREADS = 0.05
 """Standard deviation of the errors of networks with several threads, whose cause is not known: that of 19 networks with
 two threads (docs/accuracy_limits.md)."""
@@ -64,7 +66,7 @@ def build_lut(
     device = device or workspace.default_device
     if not workspace.journal.exists():
         raise _nothing_measured(workspace, device, variant)
-    with Journal(workspace.journal) as journal:
+    with Journal(workspace.journal, to_read=True) as journal:
         held = [one for one in journal.campaigns(device) if one.purpose == "profile"]
         measured_here = [one for one in held if variant.is_of(one.fingerprint)]
         if not measured_here:
@@ -76,15 +78,19 @@ def build_lut(
         machine = judge_campaign(journal, newest.campaign, newest.measured.slow_share)
         between_processes = repeatability_of(journal, newest.campaign)
         reference = reference_s(journal, newest.campaign)
+    threads_error = _SEVERAL_THREADS if newest.campaign.threads_meet else 0.0
     slowdown = _slowdown([source.measured for source in sources])
     draft = replace(
         _draft(sources, _merged(campaigns), method, observe),
-        repeatability=math.hypot(between_processes, slowdown / _SLOWDOWNS, _of_threads(newest.campaign)),
+        repeatability=math.hypot(between_processes, slowdown / _SLOWDOWNS, threads_error),
         machine=machine.text,
         reference_s=reference,
     )
     published = publish(draft, workspace.lut)
     observe(DONE)
+    if method not in COMPARISON_METHODS and (used := latest_lut(workspace.lut, device, variant)) != published.path:
+        step = f"Give --lut {published.name}, or remove the other table if the clock of this machine was set back"
+        note(f"Commands use {device}/{used.name}, whose date is later. {step}")
     return published
 
 
@@ -93,7 +99,8 @@ def _read(
 ) -> list[CampaignSource]:
     journal.require_unaltered([*(one.id for one in campaigns), *journal.lost()])
     probes = [len(journal.probes(one.id)) for one in campaigns]
-    begin(observe, "reading samples")
+    layers = len({layer.key.digest for one in campaigns for layer in journal.layers(one.id)})
+    begin(observe, "reading samples", ahead={_LEARNING: 0.0 if layers < LEAST_SAMPLES else layers})
     phases = at_typical_speed([phases_of_campaign(journal, one) for one in campaigns])
     sources, step = [], steps_of(observe, "fitting layers", probes)
     for number, campaign in enumerate(campaigns):
@@ -122,7 +129,7 @@ def _draft(
         sum_error=max(source.latencies.sum_error for source in sources),
         network_errors={name: error for source in sources for name, error in source.latencies.network_errors.items()},
         correlations=pack(covariance),
-        predictor=learn_predictor(entries, steps_of(observe, "learning the predictor")),
+        predictor=learn_predictor(entries, steps_of(observe, _LEARNING, work=len({one.key for one in entries}))),
         chains=rows_of([source.measured.chains for source in sources], [entry.place for entry in entries]),
         other_overhead=newest.other_overhead,
     )
@@ -170,11 +177,6 @@ def _not_superseded(journal: Journal, campaigns: Sequence[Campaign]) -> list[Cam
             kept.append(campaign)
         known |= held
     return kept[::-1]
-
-
-def _of_threads(campaign: Campaign) -> float:
-    """Return the standard deviation of sums, as a fraction, that several threads add."""
-    return _SEVERAL_THREADS if campaign.clock == "wall" and threads_of(campaign.fingerprint) > 1 else 0.0
 
 
 def _slowdown(campaigns: Sequence[CampaignData]) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.lut.table import WARM, Entry
 from harness.predictor.features.key_features import describe
-from harness.predictor.features.layer_features import TrainingExample
+from harness.predictor.features.layer_features import LEAST_SAMPLES, TrainingExample
 
 if TYPE_CHECKING:
     from harness.predictor.fit import Steps
@@ -19,11 +19,11 @@ LEAST_S = 1e-8
 
 def learn_predictor(entries: Sequence[Entry], progress: Steps = lambda _done, _count: None) -> bytes:
     """Return an ONNX model, or empty bytes where the entries are too few to learn from."""
-    from harness.predictor.fit import LEAST_SAMPLES, fit_predictor  # loads an optimiser
-
     examples = tuple(training_examples(entries))
     if len({example.layer for example in examples}) < LEAST_SAMPLES:
         return b""
+    from harness.predictor.fit import fit_predictor  # loads an optimiser
+
     return fit_predictor(examples, progress=progress).model
 
 

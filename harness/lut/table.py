@@ -222,9 +222,7 @@ class Lut:
         cache_bytes = core_cache_bytes(self.clock, self.fingerprint)
         if cache_bytes is None:
             return np.ones(weight_bytes.shape)
-        found = cold_shares(weight_bytes, cache_bytes)
-        in_part = (found > 0) & (found < 1)
-        return np.ceil(found) if in_part.any() and not self.has_warm_layers else found
+        return cold_shares(weight_bytes, cache_bytes, in_part=self.has_warm_layers)
 
     @functools.cached_property
     def has_warm_layers(self) -> bool:

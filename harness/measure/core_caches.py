@@ -25,14 +25,16 @@ def core_cache_bytes(clock: str, fingerprint: Mapping[str, str]) -> int | None:
     return whole_number(fingerprint.get("core_cache_bytes", ""), _MOST_DIGITS) or DEFAULT_BYTES
 
 
-def cold_shares(weight_bytes: Ints, cache_bytes: int) -> Floats:
+def cold_shares(weight_bytes: Ints, cache_bytes: int, *, in_part: bool = True) -> Floats:
     """Return the share of the weights of each network that it reads from memory each time it runs.
 
     A network reads its weights in the same order each time. The caches protect as many bytes as they hold from the
-    rest of such a pass, and the next pass finds these.
+    rest of such a pass, and the next pass finds these. If no network is cold `in_part`, one whose weights do not all
+    fit is cold.
     """
     held_bytes = HELD_CACHES * cache_bytes
-    return np.asarray(1.0 - held_bytes / np.maximum(weight_bytes, held_bytes))
+    found = np.asarray(1.0 - held_bytes / np.maximum(weight_bytes, held_bytes))
+    return found if in_part else np.ceil(found)
 
 
 def most_windowed_bytes(fingerprint: Mapping[str, str], cache_bytes: int) -> float:

@@ -11,9 +11,8 @@ A barrier probe, a chain of small layers, shows the distance: it takes two to th
 from __future__ import annotations
 
 import contextlib
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from harness.device.session import Visit
@@ -49,7 +48,7 @@ def near_cores(run: DeviceRun, campaign: Campaign) -> Iterator[Callable[[], None
     For other devices, and for one that refuses the barrier probe or whose worker dies of it, it returns at once. The
     shortest latency of the barrier probe in the journal, for the device in its present state, is that of near cores.
     """
-    if campaign.clock != "wall" or threads_of(run.fingerprint) < 2:
+    if not campaign.threads_meet:
         yield _wait_for_nothing
         return
     probe, known = barrier_probe(), _known(run)
@@ -63,12 +62,6 @@ def near_cores(run: DeviceRun, campaign: Campaign) -> Iterator[Callable[[], None
         cores.report()
     run.session.drop([probe.id])
     _keep(run, cores.shortest)
-
-
-def threads_of(fingerprint: Mapping[str, str]) -> int:
-    """Return the number of threads that a device works with, as its settings name it; 1 if they do not."""
-    found = re.search(r"\bthreads=(\d{1,4})\b", fingerprint.get("settings", ""))
-    return int(found[1]) if found else 1
 
 
 def _wait_for_nothing() -> None:

@@ -205,7 +205,7 @@ def _pace(workspace: Workspace, device: str) -> Pace | None:
     inventory = load_inventory(workspace.devices)
     backend = find_device(inventory, device).backend
     alike = [name for name, one in inventory.items() if one.backend == backend and name != device]
-    with Journal(workspace.journal) as journal:
+    with Journal(workspace.journal, to_read=True) as journal:
         found = (pace_of(journal, name, PURPOSE) for name in (device, *alike))
         return next((pace for pace in found if pace is not None), None)
 

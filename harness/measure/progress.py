@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class Progress:
 
     The stage belongs to a `phase` of the command, by default the stage itself. `work` is how much there is to do in the
     phase, in a unit of its own, None if the phase takes equally long in all runs. `share` is the part of the phase's
-    time that has passed, as far as its own steps show it.
+    time that has passed, as far as its own steps show it. `ahead` is the work of phases to come, 0 for one that does
+    not take place.
     """
 
     stage: str
@@ -32,6 +33,7 @@ class Progress:
     phase: str = ""
     work: float | None = None
     share: float | None = None
+    ahead: Mapping[str, float] = field(default_factory=dict)
 
 
 DONE = Progress("done", 0, 0)
@@ -44,9 +46,23 @@ def notes_of(observe: Observer) -> Callable[[str], None]:
     return lambda text: observe(Progress("reading networks", 0, 0, note=text))
 
 
-def begin(observe: Observer, stage: str, work: float | None = None) -> None:
+def each_note_once(observe: Observer) -> Observer:
+    """Return an observer that receives each note once, however many attempts repeat it."""
+    noted: set[str] = set()
+
+    def show(progress: Progress) -> None:
+        if progress.note not in noted:
+            noted.update(filter(None, [progress.note]))
+            observe(progress)
+
+    return show
+
+
+def begin(
+    observe: Observer, stage: str, work: float | None = None, *, ahead: Mapping[str, float] | None = None
+) -> None:
     """Report that a stage without steps begins."""
-    observe(Progress(stage, 0, 0, work=work))
+    observe(Progress(stage, 0, 0, work=work, ahead=ahead or {}))
 
 
 def in_phase(observe: Observer, phase: str, work: float | None = None) -> Observer:
@@ -71,16 +87,25 @@ def among_several(observe: Observer, phase: str) -> Observer:
     return lambda progress: in_phase(observe, phase)(replace(progress, stage=f"{phase}, {progress.stage}"))
 
 
-def steps_of(observe: Observer, stage: str, sizes: Sequence[float] = ()) -> Callable[[int, int], None]:
-    """Return a function that receives how many of a stage's steps are done; they take as long as `sizes` or equally."""
+def steps_of(
+    observe: Observer,
+    stage: str,
+    sizes: Sequence[float] = (),
+    *,
+    work: float | None = None,
+) -> Callable[[int, int], None]:
+    """Return a function that receives how many of a stage's steps are done; they take as long as `sizes` or equally.
+
+    The work of the stage is the sum of its steps, or what is given.
+    """
 
     def show(done: int, count: int) -> None:
         own = sizes or [1.0] * count
         whole = sum(own)
         share = sum(own[:done]) / whole if done and whole > 0 else None
-        observe(Progress(stage, min(done, count - 1), count, unit="step", work=whole, share=share))
+        observe(Progress(stage, min(done, count - 1), count, unit="step", work=work or whole, share=share))
 
-    begin(observe, stage)
+    begin(observe, stage, work or sum(sizes) or None)
     return show
 
 

@@ -13,7 +13,7 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
@@ -63,6 +63,7 @@ class TimeLeft:
     _share: float | None = None
     _share_s: float = 0.0
     _met: Counter[str] = field(default_factory=Counter)
+    _ahead: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._phase = self._name = _START if self.before_s else _ALREADY
@@ -77,6 +78,7 @@ class TimeLeft:
             number = self._met[phase]
             self._phase, self._name, self._began_s = phase, f"{phase} {number}" if number > 1 else phase, now_s
             self._work = self._share = None
+        self._ahead.update(progress.ahead)
         if progress.work is not None:
             self._work = progress.work
         if progress.share is not None:
@@ -103,7 +105,7 @@ class TimeLeft:
     def _after(self, earlier: Run, now_s: float) -> float | None:
         """Return the seconds that are left after an earlier run; None if that lacks the present phase."""
         present = self.run
-        expected_s = _for_work_of(earlier, present)
+        expected_s = _for_works(earlier, {**self._ahead, **{one.name: one.work for one in present}})
         if self._name not in expected_s:
             return None
         here_s, behind = expected_s[self._name], list(expected_s).index(self._name) + 1
@@ -122,17 +124,17 @@ class TimeLeft:
         return weight * self._by_own_steps(now_s) + (1 - weight) * by_earlier_s
 
 
-def _for_work_of(earlier: Run, present: Run) -> dict[str, float]:
-    """Return the seconds of an earlier run's phases for the work of the present one, or its last work that is known.
+def _for_works(earlier: Run, works: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the seconds of an earlier run's phases for the works of the present one, or its last work that is known.
 
-    A part of each phase does not depend on its work, so the time grows with the root of it.
+    A part of each phase does not depend on its work, so the time grows with the root of it; no work takes no time.
     """
-    works, ratio, seconds = {one.name: one.work for one in present}, 1.0, {}
+    ratio, seconds = 1.0, {}
     for one in earlier:
         work = works.get(one.name)
         if work and one.work:
             ratio = math.sqrt(work / one.work)
-        seconds[one.name] = one.seconds * (1.0 if one.work is None else ratio)
+        seconds[one.name] = 0.0 if work == 0 else one.seconds * (1.0 if one.work is None else ratio)
     return seconds
 
 

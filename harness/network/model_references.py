@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Union
 from harness.errors import InvalidNetwork, NetworkError, UsageError
 from harness.network import zoo
 from harness.network.network import Network
+from harness.settings import BUILTIN_SPACES
 from harness.text import printable
 
 if TYPE_CHECKING:
@@ -168,6 +169,9 @@ def _builtin(reference: str) -> ModelFile:
 
         folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
         return replace(read_model(folder / LIGHT_FILES[name]), name=name)
+    if reference in BUILTIN_SPACES:
+        step = f"Measure its layers with `harness profile --space {reference}`; here, name a network"
+        raise InvalidNetwork(f"{reference} is a space of layers, not a network", next_step=step)
     if name not in zoo.NAMES:
         step = f"Built-in networks: {', '.join(BUILTIN_NAMES)}"
         raise InvalidNetwork(f"There is no built-in network {name[:40]!r}", next_step=step)

@@ -30,7 +30,7 @@ from pathlib import Path
 from harness.fleet.cluster.access import TlsFiles
 from harness.network.model_references import BUILTIN_NAMES, BUILTIN_PREFIX
 from harness.nightly.plan_file import DaskSettings, NightSettings, SetSettings, read_plan_file
-from harness.settings import invalid_key
+from harness.settings import BUILTIN_SPACES, invalid_key
 from harness.text import did_you_mean
 
 PLAN_NAME = "nightly.toml"
@@ -139,9 +139,9 @@ def _reference(path: Path, key: str, text: str, builtin: Sequence[str]) -> str:
 
 
 def _space(path: Path, key: str, text: str) -> str:
-    from harness.space.space import builtin_spaces, load_space
+    from harness.space.space import load_space
 
-    found = _reference(path, key, text, builtin_spaces())
+    found = _reference(path, key, text, BUILTIN_SPACES)
     load_space(found)
     return found
 

@@ -47,7 +47,7 @@ def set_histories(
     """
     if not workspace.fleet.exists() or not workspace.journal.exists():
         raise _no_night()
-    with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:
+    with FleetStore(workspace.fleet, to_read=True) as store, Journal(workspace.journal, to_read=True) as journal:
         rows = [row for _, _, report in store.reports(nights) for row in report["devices"]]
         machines = {
             (row["device"], one["set"]): one.get("machine", "") for row in reversed(rows) for one in row["sets"]

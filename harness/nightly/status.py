@@ -57,7 +57,7 @@ def night_status(workspace: Workspace, devices: Iterable[str] = (), limit: int =
     """Return the state of nights and of these devices and those of the last night; raise JournalError."""
     if not workspace.fleet.exists():
         return NightStatus(running(workspace), (), ())
-    with FleetStore(workspace.fleet) as store:
+    with FleetStore(workspace.fleet, to_read=True) as store:
         reports = store.reports(limit)
         deferred = {
             row["device"]: tuple(one["set"] for one in row["sets"] if one["status"] == "deferred")

@@ -11,7 +11,7 @@ from harness.errors import HarnessError, UsageError
 from harness.parallel import cores, may_fork, results
 from harness.predictor.bounds import bounds_of
 from harness.predictor.features.layer_arrays import index_of, layer_arrays
-from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
+from harness.predictor.features.layer_features import LEAST_SAMPLES, LayerFeatures, TrainingExample
 from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.feature_matrix import FeatureMatrix
 from harness.predictor.roofline.tiling_search import find_tiling
@@ -25,9 +25,10 @@ from harness.predictor.uncertainty.network_errors import NetworkResiduals, share
 
 Steps = Callable[[int, int], None]
 """Receives how many of how many steps are done."""
-LEAST_SAMPLES = 20
 _LEAST_SHARED = 500
 """Layers from which parts of them are held out in several processes."""
+_TILING_STEPS = 5
+"""The search for the tiling takes about so many times as long as all that follows."""
 _STORED_DIFFERENCE = 1e-4
 _STRAY = 10.0
 """Scores are clipped here before they are correlated."""
@@ -76,15 +77,17 @@ def _judge(training: Training, progress: Steps) -> tuple[dict[str, str], Calibra
     everything = dict.fromkeys(operators, tuple(WAYS))
     extremes = [] if networks else training.extremes()
     parts = [*networks, *folds]
-    steps, held_out = len(parts) + len(extremes) + 1, list[HeldOutPredictions]()
+    own, held_out = len(parts) + len(extremes) + 1, list[HeldOutPredictions]()
+    before = _TILING_STEPS * own
+    steps = before + own
     jobs = cores() if len(training.arrays) >= _LEAST_SHARED and may_fork() else 1
     step = "Build the table again with fewer cores, as with taskset"
-    progress(0, steps)
+    progress(before, steps)
     for one in results(
         lambda at: training.held_out(parts[at], everything), len(parts), jobs, next_step=step, error=HarnessError
     ):
         held_out.append(one)
-        progress(len(held_out), steps)
+        progress(before + len(held_out), steps)
     ways = {operator: best_way(held_out, operator) for operator in operators}
     chosen = {operator: (way,) for operator, way in ways.items()}
     residuals = [part.residuals(ways) for part in held_out]

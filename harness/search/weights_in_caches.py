@@ -53,8 +53,7 @@ class WeightTables:
 
     def cold_shares(self, choices: Choices) -> Floats:
         """Return the share of its weights that each candidate does not find in the caches."""
-        found = cold_shares(self._total(choices), self.cache_bytes)
-        return found if self.in_part else np.ceil(found)
+        return cold_shares(self._total(choices), self.cache_bytes, in_part=self.in_part)
 
     def _total(self, choices: Choices) -> NDArray[np.int64]:
         total = np.full(choices.shape[1], self.common_bytes, np.int64)

@@ -8,8 +8,8 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from harness.predictor.features.layer_features import LayerFeatures, TrainingExample
-from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
+from harness.predictor.features.layer_features import LEAST_SAMPLES, LayerFeatures, TrainingExample
+from harness.predictor.fit import fit_predictor
 from harness.predictor.predictor import Predictor
 from harness.settings import SPACE_COUNT, SPACE_TARGET
 from harness.space.space_profile import RoundResult, SpaceResult

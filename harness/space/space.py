@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from harness.errors import ConfigurationError
-from harness.settings import check_settings, read_toml
+from harness.settings import BUILTIN_SPACES, check_settings, read_toml
 from harness.space.blocks import AnyBlock
 from harness.space.configuration import Configuration
 from harness.strict_model import StrictModel
@@ -42,19 +42,13 @@ class LayerSpace(StrictModel):
         return sum(block.count for block in self.layers)
 
 
-def builtin_spaces() -> tuple[str, ...]:
-    """Return the references of the spaces that ship with harness."""
-    return tuple(BUILTIN_PREFIX + path.stem for path in sorted(_FOLDER.glob("*.toml")))
-
-
 def load_space(reference: str) -> LayerSpace:
     """Read the space at a path or `builtin:NAME`; raises ConfigurationError."""
-    known = builtin_spaces()
-    if reference.startswith(BUILTIN_PREFIX) and reference not in known:
-        step = f"Built-in spaces: {', '.join(known)}"
+    if reference.startswith(BUILTIN_PREFIX) and reference not in BUILTIN_SPACES:
+        step = f"Built-in spaces: {', '.join(BUILTIN_SPACES)}"
         raise ConfigurationError(f"There is no built-in space {reference[:60]!r}", next_step=step)
     name = reference.removeprefix(BUILTIN_PREFIX)
-    path = _FOLDER / f"{name}.toml" if reference in known else Path(reference)
+    path = _FOLDER / f"{name}.toml" if reference in BUILTIN_SPACES else Path(reference)
     given = read_toml(path)
     if isinstance(given.get("layers"), list):  # strict validation takes tuples for what stays as it is
         given["layers"] = tuple(given["layers"])

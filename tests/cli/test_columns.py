@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from harness.cli.terminal.columns import lay_out, middle_cut
+from harness.cli.terminal.columns import fold_line, lay_out, middle_cut
 
 _NAMES = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=60).map("n{}".format)
 
@@ -35,6 +37,27 @@ def test_heads_are_stacked_above_narrow_columns() -> None:
     assert [line.split() for line in lines] == [["layers", "layers"], ["network", "measured", "predicted"], [*rows[0]]]
 
 
+def test_a_last_column_of_sentences_folds_and_one_of_bars_stays() -> None:
+    """A flush left last column is text unless it is drawn."""
+    drawn = lay_out(("n", "cycles"), [("1", "█" * 20 + " ◀ Pareto")], 0, bars=True, width=24)
+    assert drawn[-1] == "1  " + "█" * 20 + " ◀ Pareto"
+    told = lay_out(("n", "source"), [("1", "a machine of the edge class")], 0, bars=True, width=18)
+    assert told[1:] == ["1  a machine of", "   the edge class"]
+
+
+def test_columns_that_do_not_fit_stand_below_behind_the_first() -> None:
+    """Numbers too many for the width are shown in a second block, whose rows begin with the name again."""
+    lines = lay_out(
+        ("network", "p50 ms", "p90 ms", "load ms"), [("resnet50", "1,234.5", "1,240.0", "5,000.1")], 1, width=27
+    )
+    assert [line.split() for line in lines] == [
+        ["network", "p50", "ms", "p90", "ms"],
+        ["resnet50", "1,234.5", "1,240.0"],
+        ["network", "load", "ms"],
+        ["resnet50", "5,000.1"],
+    ]
+
+
 @given(text=_NAMES, width=st.integers(1, 40))
 def test_a_cut_text_fits_and_keeps_its_ends(text: str, width: int) -> None:
     """A text is never wider than asked for, is unchanged if it fits, and otherwise begins and ends as before."""
@@ -47,8 +70,32 @@ def test_a_cut_text_fits_and_keeps_its_ends(text: str, width: int) -> None:
         assert text.startswith(head) and text.endswith(tail)
 
 
-@given(rows=st.lists(st.tuples(_NAMES, _NAMES, st.integers(0, 10**6).map(str)), min_size=1, max_size=5))
-def test_every_line_of_names_and_numbers_fits(rows: list[tuple[str, str, str]]) -> None:
-    """Two columns of names and one of numbers fit into 40 columns, whatever the names."""
-    lines = lay_out(("name", "other", "n"), rows, 2, width=40)
+@given(
+    rows=st.lists(st.tuples(_NAMES, _NAMES, *[st.integers(0, 10**6).map(str)] * 6), min_size=1, max_size=5),
+    left=st.integers(0, 2),
+)
+def test_every_line_of_names_and_numbers_fits(rows: list[tuple[str, ...]], left: int) -> None:
+    """Two columns of names and six of numbers fit into 40 columns, whatever the names, and every number is there."""
+    lines = lay_out(("name", "other", *"abcdef"), rows, left, width=40)
     assert all(cell_len(line) <= 40 for line in lines)
+    shown = Counter(word for line in lines for word in line.split())
+    assert all(shown[number] >= count for number, count in Counter(one for row in rows for one in row[2:]).items())
+
+
+def test_a_line_breaks_between_its_parts_and_figures_stay_whole() -> None:
+    """Parts are separated by two spaces; within a long one, a number keeps its unit, and a command its words."""
+    assert fold_line("mean error 1.5 %  within 5 %: 98 %  clock: cpu", 36) == [
+        "mean error 1.5 %  within 5 %: 98 %",
+        "clock: cpu",
+    ]
+    assert fold_line("takes 12 ms on the device, 34.5 µs", 11) == ["takes 12 ms", "on the", "device,", "34.5 µs"]
+    assert fold_line("now run `harness lut build` again", 12) == ["now run", "`harness lut build`", "again"]
+
+
+@given(parts=st.lists(st.lists(_NAMES, min_size=1, max_size=4).map(" ".join), min_size=1, max_size=5))
+def test_a_folded_line_fits_and_keeps_its_words(parts: list[str]) -> None:
+    """No word is lost or moved, only a single longer word exceeds the width, and a part that fits is on one line."""
+    lines = fold_line("  ".join(parts), 30)
+    assert " ".join(lines).split() == " ".join(parts).split()
+    assert all(cell_len(line) <= 30 or len(line.split()) == 1 for line in lines)
+    assert all(any(part in line for line in lines) for part in parts if cell_len(part) <= 30)

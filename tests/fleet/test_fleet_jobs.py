@@ -17,6 +17,7 @@ from nullbench import Bench, StopAfter
 from processes import workers
 
 from harness.device.inventory import load_inventory
+from harness.device.session import open_session
 from harness.errors import CampaignIncomplete, JournalError, UnknownDevice, UsageError
 from harness.fleet.device_selection import select
 from harness.fleet.execution import NO_WAIT, WaitPolicy, run_request
@@ -138,6 +139,28 @@ def test_networks_are_read_once_for_all_devices_and_attempts(bench: Bench, monke
     assert sum(one.result is not None for one in outcomes) == 3
     assert sorted(read, key=str) == [2, None]
     assert all("missing.onnx" in lines[0] for lines in notes.values()) and len(notes) == 4
+
+
+def test_a_refusal_is_noted_once_however_long_the_device_is_busy(bench: Bench) -> None:
+    """Each attempt to reach a busy device passes over the networks again; its lines come once."""
+    write_devices(bench, {"a": "exclusive = true"})
+    holder = open_session(load_inventory(bench.workspace.devices)["a"])
+    holder.acquire()
+    notes: list[str] = []
+    attempts = 0
+
+    def observe(progress: Progress) -> None:
+        nonlocal attempts
+        notes.extend(filter(None, [progress.note]))
+        attempts += progress.stage == "opening the device"
+        if attempts == 4:
+            holder.close()
+
+    wanted = job(bench, "a", models=(str(bench.model), str(bench.workspace.root / "missing.onnx")))
+    outcome = run_request(wanted, bench.workspace, stop=threading.Event(), wait=QUICK, observe=observe)
+    assert outcome.result is not None and attempts >= 4
+    assert sum("refused: " in line for line in notes) == 1
+    assert sum("waiting for up to" in line for line in notes) == 1
 
 
 def test_devices_of_one_board_are_never_measured_at_once(bench: Bench) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from harness.latency.chain_queues import ChainLayers, Parts, parts_of
+from harness.latency.chain_queues import ChainFractions, ChainLayers, fractions_of
 
 SMALL_S, LARGE_S, POWER = 1 / 60e9, 1 / 17e9, 5.0
 LARGE_FROM = 1_000_000
@@ -42,17 +42,17 @@ def campaign(count: int, seed: int, error: float) -> Campaign:
     return Campaign(ChainLayers(chain, context, borders, weights), total, parts)
 
 
-def found_in(known: Campaign) -> Parts:
+def found_in(known: Campaign) -> ChainFractions:
     """Return the fitted parts, with each chain measured to 1 %."""
-    return parts_of(known.layers, known.chains_s, 0.01 * known.chains_s)
+    return fractions_of(known.layers, known.chains_s, 0.01 * known.chains_s)
 
 
 def test_exact_chains_determine_the_parts_of_their_layers() -> None:
     """From exact chains alone, all parts are correct within 2 % and add up to one for each chain."""
     known = campaign(120, 1, 0.0)
     found = found_in(known)
-    assert found.parts == pytest.approx(known.parts, abs=0.02)
-    assert np.bincount(known.layers.chain, found.parts) == pytest.approx(np.ones(120))
+    assert found.values == pytest.approx(known.parts, abs=0.02)
+    assert np.bincount(known.layers.chain, found.values) == pytest.approx(np.ones(120))
 
 
 def test_a_chain_with_long_transfers_is_divided_by_its_transfers() -> None:
@@ -62,10 +62,10 @@ def test_a_chain_with_long_transfers_is_divided_by_its_transfers() -> None:
     context = np.append(known.layers.context_s, [1e-4, 1e-5])
     layers = ChainLayers(owner, context, borders, np.append(known.layers.weight_bytes, [0.0, 0.0]))
     chains_s = np.append(known.chains_s, 1e7 * LARGE_S)
-    found = parts_of(layers, chains_s, 0.01 * chains_s)
-    assert found.parts[-1] > 0.95
-    by_context = parts_of(ChainLayers(owner, context, [()] * len(owner), 0 * context), chains_s, 0.01 * chains_s)
-    assert by_context.parts[-2:] == pytest.approx([10 / 11, 1 / 11])
+    found = fractions_of(layers, chains_s, 0.01 * chains_s)
+    assert found.values[-1] > 0.95
+    by_context = fractions_of(ChainLayers(owner, context, [()] * len(owner), 0 * context), chains_s, 0.01 * chains_s)
+    assert by_context.values[-2:] == pytest.approx([10 / 11, 1 / 11])
 
 
 @pytest.mark.parametrize("error", [0.05, 0.2, 0.5])
@@ -76,7 +76,7 @@ def test_doubts_grow_with_the_errors_of_contexts(error: float) -> None:
         known = campaign(80, seed, error)
         found = found_in(known)
         shared = np.bincount(known.layers.chain)[known.layers.chain] > 1
-        held.append((abs(found.parts - known.parts) <= 1.645 * found.doubts)[shared].mean())
+        held.append((abs(found.values - known.parts) <= 1.645 * found.doubts)[shared].mean())
     assert np.mean(held) >= 0.85
 
 

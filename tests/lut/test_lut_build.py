@@ -13,7 +13,7 @@ from harness.errors import CampaignIncomplete, Interrupted, JournalError, LutErr
 from harness.lut import campaign_source
 from harness.lut.diff import compare
 from harness.lut.table_choice import latest_lut
-from harness.lut.table_files import read_lut
+from harness.lut.table_files import publish, read_lut
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 
@@ -43,6 +43,17 @@ def test_more_layers_than_a_table_holds_are_refused(bench: Bench, monkeypatch: p
     with pytest.raises(LutError, match="a table holds at most 1"):
         bench.build()
     assert not bench.workspace.lut.exists()
+
+
+def test_a_table_of_a_clock_that_was_set_back_is_not_passed_over_in_silence(bench: Bench) -> None:
+    """A build says that commands use another table, whose date is later; a build of the latest table says nothing."""
+    bench.profile(policy=FEW)
+    notes: list[str] = []
+    first = bench.build(note=notes.append)
+    assert notes == []
+    later = publish(dataclasses.replace(first, created="2999-01-01T00:00:00+00:00"), bench.workspace.lut)
+    second = bench.build(note=notes.append)
+    assert len(notes) == 1 and later.name in notes[0] and f"--lut {second.name}" in notes[0]
 
 
 def test_every_entry_leads_back_to_its_samples(bench: Bench) -> None:

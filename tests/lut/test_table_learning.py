@@ -17,7 +17,7 @@ from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.predictor.features.key_features import describe
-from harness.predictor.fit import LEAST_SAMPLES
+from harness.predictor.features.layer_features import LEAST_SAMPLES
 from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.device_tiling import DeviceTiling
 

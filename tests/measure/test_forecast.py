@@ -11,7 +11,7 @@ from harness.measure.progress import Progress, steps_of
 
 
 def test_a_steady_campaign_is_forecast_exactly() -> None:
-    """If all batches take as long to load and to visit by their size, the first one foretells the rest."""
+    """If all batches take as long to load and to visit by their size, the first one predicts the rest."""
     sizes, passes = [10.0, 20.0, 30.0], [[4, 8]] * 3
     forecast = CampaignForecast(sizes, passes, [0, 0, 0])
     assert forecast.remaining_s is None

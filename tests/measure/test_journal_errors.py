@@ -151,6 +151,17 @@ def test_a_journal_that_another_process_has_locked_is_not_a_full_disk(
         assert journal.check_all() == {1: "intact"}
 
 
+def test_a_journal_in_a_folder_that_may_not_be_written_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading writes nothing beside the file; a change is an error that names the permission."""
+    content = {one.name: one.read_bytes() for one in path.parent.iterdir()}
+    monkeypatch.setattr(os, "access", lambda *_: False)  # the user root may write anywhere
+    with Journal(path, to_read=True) as journal:
+        assert journal.check_all() == {1: "intact"}
+        with pytest.raises(JournalError, match=r"cannot be written.*may write"):
+            journal.spend(1, 1, 1.0)
+        assert {one.name: one.read_bytes() for one in path.parent.iterdir()} == content
+
+
 def test_a_log_that_was_cut_loses_whole_commits_only(path: Path) -> None:
     """After damage to the write-ahead log, the journal is that of an earlier commit, and intact."""
     with Journal(path) as journal:

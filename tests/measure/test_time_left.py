@@ -10,7 +10,7 @@ import pytest
 from recorded_runs import RECORDED, read_runs
 
 from harness import cache
-from harness.measure.progress import Progress
+from harness.measure.progress import Progress, steps_of
 from harness.measure.time_left import PhaseTime, TimeLeft, earlier_runs, keep_run
 
 
@@ -40,7 +40,7 @@ def command() -> Command:
     return Command({"cutting": 0.1, "measuring": 2.0, "closing": 5.0})
 
 
-def test_an_earlier_run_foretells_one_with_more_work(command: Command) -> None:
+def test_an_earlier_run_predicts_one_with_more_work(command: Command) -> None:
     """Phases take longer with the root of their work, those without work as long as before."""
     command.start([])
     for phase, work in (("cutting", 10.0), ("measuring", 100.0), ("closing", None)):
@@ -54,6 +54,25 @@ def test_an_earlier_run_foretells_one_with_more_work(command: Command) -> None:
     command.now_s += 600.0
     command.left.see(Progress("closing", 0, 0))
     assert command.left.remaining_s == pytest.approx(5.0)
+
+
+def test_a_phase_to_come_counts_by_its_work(command: Command) -> None:
+    """What a command says of a later phase counts from then on: one without work takes no time."""
+    command.start([])
+    for phase, work in (("cutting", 10.0), ("measuring", 100.0), ("closing", None)):
+        command.go(phase, work)
+    command.start([command.left.run])
+    for work, expected_s in ((400.0, 400.0), (0.0, 0.0)):
+        command.left.see(Progress("cutting", 0, 0, work=10.0, ahead={"measuring": work}))
+        assert command.left.remaining_s == pytest.approx(1.0 + expected_s + 5.0)
+
+
+def test_the_work_of_steps_is_known_before_the_first_one_is_done() -> None:
+    """A stage reports the sum of its steps, or the work that it is given, when it begins."""
+    seen: list[Progress] = []
+    for work in (None, 9.0):
+        steps_of(seen.append, "trying", [2.0, 3.0], work=work)(1, 2)
+    assert [(one.work, one.share) for one in seen] == [(5.0, None), (5.0, 0.4), (9.0, None), (9.0, 0.4)]
 
 
 @pytest.mark.parametrize("slowness", [0.2, 1.0, 4.0])
@@ -88,7 +107,7 @@ def test_own_steps_count_the_more_the_more_are_done(command: Command) -> None:
     assert errors[-1] < 0.05
 
 
-def test_without_an_earlier_run_only_steps_foretell(command: Command) -> None:
+def test_without_an_earlier_run_only_steps_predict(command: Command) -> None:
     """A command of which nothing is known has a time left in phases that report shares, and in no others."""
     command.start([])
     command.go("cutting", 10.0)
@@ -156,7 +175,6 @@ def test_the_time_left_of_recorded_commands(is_first: bool) -> None:
             earlier = [one.run for one in (runs[:1] if is_first else runs[:number])]
             found[path.stem, number] = runs[number].within_a_factor_of_two(earlier)
     assert len(found) > 20
-    unlike = {name for name, share in found.items() if share < 0.7}  # limits in docs/measuring.md
-    assert unlike <= {("lut_build_npu01", 3), ("npu_split", 1), ("npu_split", 2), ("npu_sweep", 2)}, found
+    assert min(found.values()) >= 0.55, found
     assert statistics.median(found.values()) >= 0.9, found
     assert statistics.mean(found.values()) >= 0.8, found

@@ -18,8 +18,8 @@ from scipy.stats import binomtest
 from harness.errors import LutCorrupt, UsageError
 from harness.predictor import fit
 from harness.predictor.features.layer_arrays import layer_arrays
-from harness.predictor.features.layer_features import TrainingExample, matrix_product
-from harness.predictor.fit import LEAST_SAMPLES, fit_predictor
+from harness.predictor.features.layer_features import LEAST_SAMPLES, TrainingExample, matrix_product
+from harness.predictor.fit import fit_predictor
 from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.tiling_search import find_tiling
 from harness.predictor.stored_parameters import METADATA_KEY

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import ConfigurationError
+from harness.settings import BUILTIN_SPACES
+from harness.space import space
 from harness.space.axes import Choices, SizeRange
 from harness.space.configuration import Convolution, Product
-from harness.space.space import builtin_spaces, load_space
+from harness.space.space import load_space
 
 CONVOLUTION = 'op = "Conv"\nchannels_in = 16\nchannels_out = 32\nsize = 14\n'
 
@@ -72,8 +74,9 @@ def test_products_may_have_heads(tmp_path: Path) -> None:
 
 def test_built_in_spaces_are_valid() -> None:
     """Every shipped space loads; the one for common networks holds millions of layers."""
-    assert "builtin:common" in builtin_spaces()
-    assert all(load_space(name).layers for name in builtin_spaces())
+    files = Path(space.__file__).parent.glob("*.toml")
+    assert sorted(BUILTIN_SPACES) == sorted(f"builtin:{path.stem}" for path in files)
+    assert all(load_space(name).layers for name in BUILTIN_SPACES)
     assert load_space("builtin:common").count > 1_000_000
 
 

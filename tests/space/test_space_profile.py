@@ -108,9 +108,12 @@ def test_a_budget_within_the_first_round_is_an_error_and_a_larger_one_continues(
     assert found.campaigns[0] == 1 and found.result.stopped == "count"
 
 
-def test_the_command_measures_a_space(bench: Bench, space: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--space` with a count of one round measures it, and the JSON reports it."""
-    words = ["profile", "--device", DEVICE, "--workspace", str(bench.root), "--space", space]
+@pytest.mark.parametrize("option", [["--space"], []])
+def test_the_command_measures_a_space(
+    bench: Bench, space: str, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A space is measured, with a count of one round, and the JSON reports it; it may stand in place of a network."""
+    words = ["profile", "--device", DEVICE, "--workspace", str(bench.root), *option, space]
     with pytest.raises(SystemExit) as ended:
         main([*words, "--count", "24", "--runs", "3", "--json"])
     assert ended.value.code in (0, None)
@@ -118,6 +121,18 @@ def test_the_command_measures_a_space(bench: Bench, space: str, capsys: pytest.C
     assert printed["result"]["measured"] == 24 and printed["result"]["stopped"] == "count"
     with Journal(bench.workspace.journal) as journal:
         assert len(journal.layers(printed["campaigns"][0])) == 24
+
+
+@pytest.mark.parametrize("command", ["estimate", "validate", "benchmark", "profile"])
+def test_a_space_among_networks_is_named_with_its_option(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands that take networks say that a space is none, and which option takes it."""
+    other = ["builtin:none"] if command == "profile" else []
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--workspace", str(tmp_path), "--device", "npu01", "builtin:common", *other])
+    assert ended.value.code == 3
+    assert "space of layers" in (shown := capsys.readouterr().err) and "--space builtin:common" in shown
 
 
 @pytest.mark.parametrize(
@@ -128,6 +143,7 @@ def test_the_command_measures_a_space(bench: Bench, space: str, capsys: pytest.C
         ["--space", "s.toml", "--dry-run"],
         ["--space", "s.toml", "m.onnx"],
         ["--dry-run"],
+        ["builtin:common", "--dry-run"],
         ["--batch", "2"],
     ],
 )

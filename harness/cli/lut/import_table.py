@@ -11,7 +11,7 @@ import typer
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_words
 from harness.cli.options.option_groups import spread
-from harness.cli.terminal.output import note, print_json, progress_note
+from harness.cli.terminal.output import note, print_json, print_line, progress_note
 from harness.text import printable
 from harness.workspace import find_workspace
 
@@ -104,10 +104,10 @@ def _show(found: TableImport, dry_run: bool) -> None:
 
     table, counts = found.table, found.counts
     where = "nothing written" if dry_run else printable(str(table.path))
-    print(f"{where}  {len(table.entries)} entries from {counts.read} rows  method {table.method}")
+    print_line(f"{where}  {len(table.entries)} entries from {counts.read} rows  method {table.method}")
     left = {"not measured": counts.not_measured, "in no section": counts.unselected, "invalid": counts.invalid_count}
     if any(left.values()):
-        print("rows left out: " + ", ".join(f"{count} {name}" for name, count in left.items() if count))
+        print_line("rows left out: " + ", ".join(f"{count} {name}" for name, count in left.items() if count))
     for line, reason in sorted(counts.invalid):
         note(f"line {line}: {reason}")
     if not table.predictor:
@@ -115,7 +115,7 @@ def _show(found: TableImport, dry_run: bool) -> None:
     if found.held_out is not None:
         one = found.held_out
         unknown = f", {one.unpredicted} of operators without entries" if one.unpredicted else ""
-        print(
+        print_line(
             f"held out: {one.layers} layers predicted{unknown}; median error {one.median_error:.1%},"
             f" mean {one.mean_error:.1%}, within 5 %: {one.within_5:.0%}, within 10 %: {one.within_10:.0%},"
             f" 90 % intervals hold: {one.interval_coverage:.0%}"

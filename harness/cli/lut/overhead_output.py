@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.terminal.output import print_table
+from harness.cli.terminal.output import print_line, print_table
 
 if TYPE_CHECKING:
     from harness.latency.overhead import Coefficient, Overhead
@@ -71,13 +71,13 @@ def show_overhead(table: Lut) -> None:
     """Print a, b and c by least squares, then the coefficients with further terms; what was stated of other tools."""
     if table.is_imported:
         fit = table.overhead
-        print(f"overhead: a {fit.a.value:.3e} s/byte, b {fit.b.value:.3e} s/byte, c {fit.c.value:.3e} s, stated")
+        print_line(f"overhead: a {fit.a.value:.3e} s/byte, b {fit.b.value:.3e} s/byte, c {fit.c.value:.3e} s, stated")
         return
     plain, extended = table.overhead_by("plain"), table.overhead_by("extended")
     if plain is not None:
         rows = [_row(name, plain.coefficients[name]) for name in _A_B_C.values()]
         print_table(("overhead of a run, in seconds", "least squares", "95 % interval"), rows)
-        print(_quality(plain))
+        print_line(_quality(plain))
     if extended is not None:
         found = [
             (*_row(name, extended.coefficients[name]), f"{extended.least_squares[name]:.3e}")
@@ -85,7 +85,7 @@ def show_overhead(table: Lut) -> None:
             if name in extended.least_squares
         ]
         print_table(("with further terms, s", "robust", "95 % interval", "least squares"), found)
-        print(_quality(extended))
+        print_line(_quality(extended))
 
 
 def _row(name: str, one: Coefficient) -> tuple[str, str, str]:

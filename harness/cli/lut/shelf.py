@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.options import arguments
-from harness.cli.terminal.output import note, print_json, print_table
+from harness.cli.terminal.output import note, print_json, print_line, print_table
 from harness.errors import LutNotFound
 from harness.text import byte_size, printable
 from harness.workspace import Workspace, find_workspace
@@ -78,7 +78,7 @@ def prune(
     if plan.removed:
         _show(plan.removed)
     size = byte_size(sum(one.size_bytes for one in plan.removed))
-    print(f"{'would remove' if dry_run else 'removed'} {len(plan.removed)} tables ({size}), {plan.kept} stay")
+    print_line(f"{'would remove' if dry_run else 'removed'} {len(plan.removed)} tables ({size}), {plan.kept} stay")
     for table, files in plan.referred:
         shown = ", ".join(str(path.relative_to(workspace.root)) for path in files[:_SHOWN_FILES])
         more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""

@@ -14,11 +14,11 @@ from harness.cli.options.invocation import command_line
 from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import result_file
 from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers, work_fields
-from harness.cli.terminal.output import note, percent, print_json, print_table
+from harness.cli.terminal.output import note, percent, print_json, print_line, print_table
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.errors import LutNotFound
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
-from harness.text import clock_name, microseconds, printable
+from harness.text import clock_name, microseconds
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def build(
         )
     else:
         what = f"{len(table.entries)} entries  method {table.method}  clock {clock_name(table.clock)}"
-        print(f"{printable(str(table.path))}  {what}")
+        print_line(f"{table.path}  {what}")
         show_overhead(table)
         _warn(table)
 
@@ -119,13 +119,13 @@ def show(
         )
         return
     how = f"method {table.method}  clock {clock_name(table.clock)}  visits {table.visits}"
-    print(f"{printable(str(table.path))}  {printable(f'{table.created}  {how}')}")
-    print(printable("  ".join(f"{name}: {value}" for name, value in sorted(table.fingerprint.items()))))
+    print_line(f"{table.path}  {table.created}  {how}")
+    print_line("  ".join(f"{name}: {value}" for name, value in sorted(table.fingerprint.items())))
     show_overhead(table)
     rows = [_row(entry, work, view) for entry, work in zip(table.entries, works, strict=True)]
     show_layers(rows, view, sort="latency", top=SHOWN_ENTRIES, last="; --top 0 shows all")
     unresolved = sum(not entry.resolved for entry in table.entries)
-    print(f"{len(rows)} entries, {unresolved} below resolution: too short to distinguish from noise")
+    print_line(f"{len(rows)} entries, {unresolved} below resolution: too short to distinguish from noise")
 
 
 def _row(entry: Entry, work: LayerWork | None, view: LayerView) -> ShownLayer:
@@ -169,7 +169,7 @@ def diff(
         rows.append((one.key, one.op, one.context, *times, percent(one.ratio - 1), f"{one.z:+.1f}"))
     if rows:
         print_table(("key", "operators", "context", "before µs", "after µs", "change", "z"), rows, left=3)
-    print(
+    print_line(
         f"{len(changes.changed)} of {changes.common} common layers changed; {len(changes.added)} added,"
         f" {len(changes.removed)} removed; in total {percent(changes.total_ratio - 1)}"
     )
@@ -203,8 +203,8 @@ def check(
         )
         return
     for table in tables:
-        print(f"{printable(str(table.path))}  {len(table.entries)} entries  intact")
-    print(f"{len(tables)} tables intact")
+        print_line(f"{table.path}  {len(table.entries)} entries  intact")
+    print_line(f"{len(tables)} tables intact")
 
 
 def export(
@@ -224,7 +224,7 @@ def export(
 
     table = open_table(device, folder, find_workspace(directory))
     export_entries(table, output)
-    print(f"{printable(str(output))}  {len(table.entries)} entries of {printable(table.name)}")
+    print_line(f"{output}  {len(table.entries)} entries of {table.name}")
 
 
 def _warn(table: Lut) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_line
-from harness.cli.terminal.output import note, percent, print_json, print_table
+from harness.cli.terminal.output import note, percent, print_json, print_line, print_table
 from harness.errors import UsageError
 from harness.text import milliseconds, printable
 from harness.workspace import Workspace, find_workspace
@@ -54,7 +54,7 @@ def history(
         ]
         if rows:
             print_table(("device", "set", "subject", "step on", "change", "likely cause"), rows, left=4)
-        print(f"{len(rows)} steps of {sum(len(one.subjects) for one in found)} subjects")
+        print_line(f"{len(rows)} steps of {sum(len(one.subjects) for one in found)} subjects")
     note(f"Page: {path}")
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import date
 from typing import TYPE_CHECKING
 
-from harness.cli.terminal.output import note, print_json, print_table
-from harness.text import printable
+from harness.cli.terminal.output import note, print_json, print_line, print_table
 from harness.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -28,19 +27,19 @@ def show_night(report: NightReport) -> None:
     for device in report.devices:
         for row in device.sets:
             if row.machine:
-                print(printable(f"{device.device}: {row.set}: machine: {row.machine}", 500))
+                print_line(f"{device.device}: {row.set}: machine: {row.machine}")
     for device in report.devices:
         kept = f"  kept: {device.published.kept_because}" if device.published.kept_because else ""
-        print(printable(f"{device.device}  table {device.published.table or 'none'}{kept}"))
+        print_line(f"{device.device}  table {device.published.table or 'none'}{kept}")
     for change in report.changes:
-        print(printable(f"{change.device}: {change.summary}", 500))
+        print_line(f"{change.device}: {change.summary}")
     for one in report.not_compared:
-        print(printable(f"{one.device}: {one.set} is not compared: {one.not_compared}"))
+        print_line(f"{one.device}: {one.set} is not compared: {one.not_compared}")
     for item in report.attention:
         where = f"{item.device}: " if item.device else ""
-        print(printable(f"needs attention: {where}{item.what}. {item.why}"))
+        print_line(f"needs attention: {where}{item.what}. {item.why}")
         if item.next_step:
-            print(printable(f"  next: {item.next_step}"))
+            print_line(item.next_step, "  next: ")
 
 
 def show_forecast(plan: NightPlan, workspace: Workspace, night: date, json: bool) -> None:
@@ -82,9 +81,9 @@ def show_status(found: NightStatus) -> None:
     """Print the running night, the last nights, and the devices."""
     if found.running is not None:
         where = f"process {found.running.pid} on {found.running.host}"
-        print(printable(f"running: the night of {found.running.night}, {where}, since {found.running.since}"))
+        print_line(f"running: the night of {found.running.night}, {where}, since {found.running.since}")
     else:
-        print("running: none")
+        print_line("running: none")
     rows = []
     for one in found.nights:
         jobs = ", ".join(f"{count} {status}" for status, count in one.jobs.items())

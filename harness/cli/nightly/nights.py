@@ -103,7 +103,7 @@ def _lines_of(job: ProfileRequest) -> Observer:
 
     name, models = JobName.parse(job.name), " ".join(map(str, job.models))
     label = f"{job.device}, {name.set}" if name else job.name
-    return show_lines(label, LINE_EVERY_S, f"profile {job.device} {models}")
+    return show_lines(label, LINE_EVERY_S, f"nightly {job.device} {models}")
 
 
 def _end_with_verdict(report: NightReport, written: Path) -> None:

@@ -9,7 +9,7 @@ from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import Only, spread
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
-from harness.cli.terminal.progress import show_count
+from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.npu.npu_options import MachineChoice, Options, SplitOptions
 
 
@@ -41,8 +41,8 @@ def split_command(
     check_cores(wanted.cores, target)
     start = time.perf_counter()
     network = load_model(model, arguments.parse_dims(dim), note)
-    with show_count("split", "step", f"npu split {model}") as progress:
-        split = compare_splits(network, target, wanted, compiler, progress)
+    with show_progress("split", quiet_s=LINE_EVERY_S, by_thread=False, command=f"npu split {model}") as observe:
+        split = compare_splits(network, target, wanted, compiler, observe)
     took_s = time.perf_counter() - start
     if csv is not None:
         write_csv(csv, candidate_rows(split))

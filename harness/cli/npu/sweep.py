@@ -13,7 +13,7 @@ from harness.cli.options import arguments
 from harness.cli.options.option_groups import Only, spread
 from harness.cli.options.result_files import page_option
 from harness.cli.terminal.output import note, print_json, print_report, write_csv
-from harness.cli.terminal.progress import show_count
+from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.npu.npu_options import Options, RunOptions
 
 
@@ -80,10 +80,8 @@ def sweep_command(
     if plot is not None:
         machines.check_drawable()
     dims, budget = arguments.parse_dims(dim), limits.cycle_budget
-    with show_count("sweep", "machine", f"npu sweep {model}") as progress:
-        sweep = points.run_sweep(
-            lambda: load_model(model, dims, note), machines, compiler, budget, progress, jobs, cost
-        )
+    with show_progress("sweep", quiet_s=LINE_EVERY_S, by_thread=False, command=f"npu sweep {model}") as observe:
+        sweep = points.run_sweep(lambda: load_model(model, dims, note), machines, compiler, budget, observe, jobs, cost)
     if csv is not None:
         write_csv(csv, sweep_tables.point_rows(sweep))
     if plot is not None:

@@ -9,7 +9,7 @@ from harness.cli.npu.limited import limited
 from harness.cli.options import arguments
 from harness.cli.options.option_groups import Only, spread
 from harness.cli.options.result_files import file_option
-from harness.cli.terminal.output import note, print_json, write_result
+from harness.cli.terminal.output import note, print_json, print_line, write_result
 from harness.npu.npu_options import MachineChoice, Options, RunOptions
 
 
@@ -40,5 +40,5 @@ def trace_command(
     if json:
         print_json(trace=str(output), events=events, cycles=timed.cycles, machine=loaded.machine.name)
     else:
-        print(f"{events:,} events of {timed.cycles:,.0f} cycles on {loaded.machine.name} written")
+        print_line(f"{events:,} events of {timed.cycles:,.0f} cycles on {loaded.machine.name} written")
         note(f"Next: open {output} in https://ui.perfetto.dev")

@@ -1,11 +1,13 @@
 """Columns of text: as wide as their cells, or fitted to the width of a terminal.
 
 On a terminal, heads are stacked, names are cut in the middle, where they differ least, and sentences are folded at
-words. Numbers are neither cut nor folded: a number without its end is another number.
+words. Numbers are neither cut nor folded: a number without its end is another number. Columns that do not fit beside
+the others stand below them, behind the first column.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +16,10 @@ _GAP = 2
 _LEAST_TEXT = 8
 _NUMERIC = re.compile(r"(?:[^A-Za-z]|(?<=[0-9])e(?=[-+][0-9]))*(?:[A-Za-z]{1,4})?\Z")
 """Numbers, intervals and numbers with a unit; other cells are text."""
+_BAR = re.compile(r"█*(?: ◀ .*)?\Z")
 _SENTENCE_WORDS = 3
 _LONG_WORD = 16
+_WORDS = re.compile(r"(?:`[^`]*`|[0-9] (?=%|(?:ns|µs|ms|s)\b)|\S)+")
 
 
 def _cell_len(text: str) -> int:
@@ -59,7 +63,7 @@ def lay_out(
             head,
             [row[at] for row in rows],
             at < left or (bars and at == len(header) - 1),
-            not (bars and at == len(header) - 1) and any(not _NUMERIC.match(row[at]) for row in rows),
+            any(not _NUMERIC.match(row[at]) and not _BAR.match(row[at]) for row in rows),
         )
         for at, head in enumerate(header)
     ]
@@ -69,6 +73,21 @@ def lay_out(
     heads = [_head_lines(one.head, one) for one in columns]
     widths = [max(one.width, *(_cell_len(line) for line in head), 1) for one, head in zip(columns, heads, strict=True)]
     _shrink(widths, columns, width - _GAP * (len(widths) - 1))
+    beside = sum(end <= width for end in itertools.accumulate(widths, lambda end, one: end + _GAP + one))
+    if 1 < beside < len(columns):
+        upper, lower = range(beside), (0, *range(beside, len(columns)))
+        parts = ((upper, min(left, beside), False), (lower, min(left, 1 + max(0, left - beside)), bars))
+        return [
+            line
+            for chosen, flush, has_bars in parts
+            for line in lay_out(
+                [header[at] for at in chosen],
+                [[row[at] for at in chosen] for row in rows],
+                flush,
+                bars=has_bars,
+                width=width,
+            )
+        ]
     heads = [[middle_cut(line, size) for line in head] for head, size in zip(heads, widths, strict=True)]
     tall = max(map(len, heads))
     heads = [[""] * (tall - len(head)) + head for head in heads]
@@ -92,6 +111,18 @@ def middle_cut(text: str, width: int) -> str:
         if _cell_len(found) <= width:
             return found
         kept -= 1
+
+
+def fold_line(text: str, width: int) -> list[str]:
+    """Return a line as several of at most `width` columns; a longer word stays whole.
+
+    It breaks where two spaces separate its parts, and a part that is too long at words. A command in backticks is one
+    word, and so is a number with its unit.
+    """
+    pieces: list[str] = []
+    for part in re.split(" {2,}", text):
+        pieces += [part] if _cell_len(part) <= width else _folded(_WORDS.findall(part), width)
+    return _folded(pieces, width, gap="  ")
 
 
 def _head_lines(head: str, column: _Column) -> list[str]:
@@ -120,11 +151,11 @@ def _fitted(cell: str, width: int) -> list[str]:
     return _folded([middle_cut(word, width) for word in words], width)
 
 
-def _folded(words: Sequence[str], width: int) -> list[str]:
+def _folded(words: Sequence[str], width: int, gap: str = " ") -> list[str]:
     lines: list[str] = []
     for word in words:
-        if lines and _cell_len(lines[-1]) + 1 + _cell_len(word) <= width:
-            lines[-1] += f" {word}"
+        if lines and _cell_len(lines[-1] + gap + word) <= width:
+            lines[-1] += gap + word
         else:
             lines.append(word)
     return lines

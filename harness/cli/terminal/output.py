@@ -11,7 +11,7 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from harness.errors import HarnessError, NetworksRefused
 from harness.files import spreadsheet_csv, write_whole
@@ -32,12 +32,32 @@ def print_error(error: HarnessError) -> None:
     lines = (("error", error.what), *(("  why", reason) for reason in reasons), ("  next", error.next_step))
     for label, text in lines:
         if text:
-            print(f"{label}: {printable(shortened(text))}", file=sys.stderr)
+            _print_folded(printable(shortened(text)), sys.stderr, f"{label}: ")
 
 
 def note(text: str) -> None:
     """Print a line beside the result."""
-    print(printable(text), file=sys.stderr)
+    _print_folded(printable(text), sys.stderr)
+
+
+def print_line(text: str, head: str = "") -> None:
+    """Print a line of the result behind a head; two spaces separate its parts."""
+    _print_folded(printable(text), sys.stdout, head)
+
+
+def _print_folded(text: str, stream: TextIO, head: str = "") -> None:
+    """Print a line behind a head; on a terminal one that is too long takes several, and each figure stays whole."""
+    width = _width_of(stream)
+    if width is not None and len(head + text) > width:
+        from harness.cli.terminal.columns import fold_line
+
+        text = f"\n{' ' * len(head)}".join(fold_line(text, width - len(head)))
+    print(head + text, file=stream)
+
+
+def _width_of(stream: TextIO | None) -> int | None:
+    """Return the number of columns if the stream is a terminal."""
+    return shutil.get_terminal_size().columns if stream is not None and stream.isatty() else None
 
 
 def note_from_signal(text: str) -> None:
@@ -63,10 +83,8 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int 
     """Print aligned columns as `Table` describes them, fitted to the terminal if stdout is one."""
     from harness.cli.terminal.columns import lay_out
 
-    watched = sys.stdout is not None and sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if watched else None
     heads, cells = [printable(name) for name in header], [[printable(cell) for cell in row] for row in rows]
-    print("\n".join(lay_out(heads, cells, left, bars=bars, width=width)))
+    print("\n".join(lay_out(heads, cells, left, bars=bars, width=_width_of(sys.stdout))))
 
 
 def print_report(parts: Sequence[Part]) -> None:
@@ -75,12 +93,12 @@ def print_report(parts: Sequence[Part]) -> None:
         if number and not isinstance(parts[number - 1], str):
             print()
         if isinstance(part, str):
-            print(printable(part))
+            print_line(part)
         elif isinstance(part, Table):
             print_table(part.header, part.rows, part.left, bars=part.bars)
         else:
             for label, text in part.lines:
-                print(f"{label:<13}{printable(text)}")
+                print_line(text, f"{label:<13}")
 
 
 def write_result(path: Path, content: str | bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sqlite3
 import threading
 import time
@@ -86,16 +87,21 @@ class DurableFile:
     TITLE: ClassVar[str]
     SPARE: ClassVar[str] = ""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the file; raises JournalError if it is another file."""
+    def __init__(self, path: Path, *, to_read: bool = False) -> None:
+        """Open or create the file, or open it `to_read` where it may not be written; raises JournalError."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             check_path(self._named, path)
             found = self.SCHEMA.version_at(path, self._named)
-            self._db = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
+            is_fixed = to_read and _is_fixed(path)
+            if is_fixed:
+                self._db = _connected(path, "ro")
+            else:
+                self._db = sqlite3.connect(path, timeout=LOCK_WAIT_S, isolation_level=None)
             try:
-                _log_ahead(self._db)
+                if not is_fixed:
+                    _log_ahead(self._db)
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute("PRAGMA foreign_keys=ON")
                 if not found:
@@ -165,9 +171,7 @@ class DurableFile:
 
 def _state(path: Path, mode: Literal["ro", "rw"]) -> tuple[int, frozenset[str]]:
     """Return the version of a file and the names in it, both from one state: another process may be creating it."""
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=LOCK_WAIT_S)
-    with contextlib.closing(connection) as db:
-        db.isolation_level = None
+    with contextlib.closing(_connected(path, mode)) as db:
         db.execute("BEGIN")
         names = _names(db)
         (version,) = db.execute("PRAGMA user_version").fetchone()
@@ -176,6 +180,22 @@ def _state(path: Path, mode: Literal["ro", "rw"]) -> tuple[int, frozenset[str]]:
 
 def _names(db: sqlite3.Connection) -> frozenset[str]:
     return frozenset(name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"))
+
+
+def _is_fixed(path: Path) -> bool:
+    """Return whether nobody can change a file from here, as on a file system that is read-only, and its log is empty.
+
+    SQLite would write beside it even to read it.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    return path.exists() and not os.access(path.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
+
+
+def _connected(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
+    """Open a file that exists."""
+    fixed = "&immutable=1" if _is_fixed(path) else ""
+    address = f"{path.absolute().as_uri()}?mode={mode}{fixed}"
+    return sqlite3.connect(address, uri=True, timeout=LOCK_WAIT_S, isolation_level=None)
 
 
 def _log_ahead(db: sqlite3.Connection) -> None:

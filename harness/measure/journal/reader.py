@@ -43,8 +43,8 @@ class JournalReader(DurableFile):
     SCHEMA = SCHEMA
     TITLE = "The journal"
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, *, to_read: bool = False) -> None:
+        super().__init__(path, to_read=to_read)
         self._checked: set[int] = set()
 
     def numbers(self) -> tuple[int, ...]:

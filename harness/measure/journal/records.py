@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -74,6 +75,12 @@ class Campaign:
     def job(self) -> str:
         """The name of its job, empty for a campaign without a name."""
         return str(self.settings.get("job", ""))
+
+    @property
+    def threads_meet(self) -> bool:
+        """Whether its latencies contain the waits of threads for each other: wall time, of several threads."""
+        named = re.search(r"\bthreads=(\d{1,4})\b", self.fingerprint.get("settings", ""))
+        return self.clock == "wall" and named is not None and int(named[1]) > 1
 
 
 @dataclass(frozen=True)

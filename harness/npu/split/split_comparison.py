@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.machine import Machine
 from harness.errors import UsageError
+from harness.measure.progress import DONE, Observer, ignore
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import Options, SplitOptions
@@ -50,9 +50,9 @@ def compare_splits(
     machine: Machine,
     wanted: SplitOptions,
     options: Options,
-    progress: Callable[[int, int], None] = lambda _done, _count: None,
+    observe: Observer = ignore,
 ) -> SplitComparison:
-    """Compare the splits of a network, or of some of its layers; `progress` receives how many steps are done.
+    """Compare the splits of a network, or of some of its layers; `observe` receives the progress.
 
     Raises UsageError for an unknown layer, InputError if something does not fit, and HarnessError, a bug, if a
     compiled program cannot run.
@@ -69,8 +69,9 @@ def compare_splits(
             options,
             layers=indices or None,
             verify=wanted.verify,
-            progress=progress,
+            observe=observe,
         )
+    observe(DONE)
     operators = tuple(
         "+".join(model.operators[node] for node in each.choice.layer.nodes) or each.choice.layer.function.name.lower()
         for each in found.layers

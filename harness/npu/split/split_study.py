@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces
-from device_agents.emulated_npu.compiler.prediction.split_choice import BEST, ONE, LayerChoice, choose_splits
+from device_agents.emulated_npu.compiler.prediction.split_choice import (
+    BEST,
+    ONE,
+    LayerChoice,
+    SplitCandidate,
+    choose_splits,
+)
 from device_agents.emulated_npu.compiler.prediction.split_times import slice_key
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment, fastest_first
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
@@ -20,12 +26,9 @@ from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.pipeline_timing import core_steps
 from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
+from harness.measure.progress import Observer, begin, ignore, steps_of
 
 CHAINED = "one, chained"
-_WHOLE = 3
-"""Networks that are timed beside those with one kind of split: on one core, by the best splits, and chained."""
-_LAYERS_OF_A_NETWORK = 4
-"""To time a network takes about as long as to study one in so many of its layers."""
 CLOSE = 0.03
 """A split within this of the true best counts as well chosen."""
 
@@ -113,7 +116,7 @@ def study_splits(
     *,
     layers: Sequence[int] | None = None,
     verify: bool = True,
-    progress: Callable[[int, int], None] = lambda _done, _count: None,
+    observe: Observer = ignore,
 ) -> SplitStudy:
     """Predict all splits over the first `cores` cores of a chip, and run them if `verify` is true.
 
@@ -123,27 +126,31 @@ def study_splits(
     """
     at_best, options = options, replace(options, chains="layers")
     machines = [machine.of_core(core) for core in fastest_first(machine, range(cores))]
+    begin(observe, "predicting splits", len(graph.layers if layers is None else layers))
     choices = choose_splits(graph, machines, options, layers=layers)
     spaces = choose_spaces(graph, machine)
+    keys = [slice_key(choice.layer, graph.values, spaces) for choice in choices]
+    unlike: dict[object, LayerChoice] = {}
+    for key, choice in zip(keys, choices, strict=True):
+        unlike.setdefault(key, choice)
     known: dict[object, Mapping[str, int]] = {}
-    studied = []
-    network_steps = max(1, len(choices) // _LAYERS_OF_A_NETWORK)
-    steps = len(choices) + (0 if layers is not None else network_steps * (len(SPLIT_KINDS) + _WHOLE))
-    for number, choice in enumerate(choices):
-        progress(number, steps)
-        key = slice_key(choice.layer, graph.values, spaces)
-        if verify and key not in known:
-            known[key] = {
-                one.name: layer_ps(choice.layer, one.split, graph, machine, cores, options) for one in choice.candidates
-            }
-        studied.append(StudiedLayer(choice, known.get(key, {})))
+    work = sum(choice.best.predicted_ps for choice in choices)
+    step = steps_of(observe, "timing layers", [_effort(choice) for choice in unlike.values()], work=work)
+    for number, (key, choice) in enumerate(unlike.items() if verify else ()):
+        step(number, len(unlike))
+        known[key] = {
+            one.name: layer_ps(choice.layer, one.split, graph, machine, cores, options) for one in choice.candidates
+        }
+    studied = tuple(StudiedLayer(choice, known.get(key, {})) for key, choice in zip(keys, choices, strict=True))
     if layers is not None:
-        return SplitStudy(cores, tuple(studied), ())
-    networks = []
-    for network in _networks(choices, graph, machine, cores, options, verify):
-        networks.append(network)
-        progress(len(choices) + network_steps * len(networks), steps)
-    return SplitStudy(cores, tuple(studied), tuple(networks), _chained(graph, machines[0], at_best, verify))
+        return SplitStudy(cores, studied, ())
+    ways = _ways(choices)
+    networks, step = [], steps_of(observe, "timing networks", work=work)
+    for number, (name, chosen) in enumerate(ways.items()):
+        step(number, len(ways))
+        networks.append(_network(name, chosen, graph, machine, cores, options, verify))
+    begin(observe, "timing the network in chains", work)
+    return SplitStudy(cores, studied, tuple(networks), _chained(graph, machines[0], at_best, verify))
 
 
 def time_ps(network: StudiedNetwork) -> int:
@@ -159,19 +166,34 @@ def _chained(graph: Graph, machine: Machine, options: Options, verify: bool) -> 
     return StudiedNetwork(CHAINED, predicted_ps, true_ps, 0)
 
 
-def _networks(
-    choices: Sequence[LayerChoice], graph: Graph, machine: Machine, cores: int, options: Options, verify: bool
-) -> Iterator[StudiedNetwork]:
-    for name in (ONE, *SPLIT_KINDS, BEST):
-        chosen = [choice.best if name == BEST else (choice.of_kind(name) or choice.fallback) for choice in choices]
-        count = sum(one.split.kind is not None for one in chosen)
-        if count == 0 and name not in (ONE, BEST):  # no layer has this kind of split
-            continue
-        splits: dict[int, LayerSplit] = {
-            choice.layer.index: one.split for choice, one in zip(choices, chosen, strict=True)
-        }
-        true_ps = network_ps(graph, splits, machine, cores, options) if verify else None
-        yield StudiedNetwork(name, sum(one.predicted_ps for one in chosen), true_ps, count)
+def _effort(choice: LayerChoice) -> float:
+    """Return about how long the candidates of a layer take to time: a layer of long instructions has few of them."""
+    return sum(math.sqrt(one.predicted_ps) for one in choice.candidates)
+
+
+def _ways(choices: Sequence[LayerChoice]) -> Mapping[str, Sequence[SplitCandidate]]:
+    """Return the ways to split the network that split any layer, and those of one core and of the best splits."""
+    ways = {kind: [choice.of_kind(kind) or choice.fallback for choice in choices] for kind in (ONE, *SPLIT_KINDS)}
+    ways[BEST] = [choice.best for choice in choices]
+    return {name: chosen for name, chosen in ways.items() if name in (ONE, BEST) or _count(chosen)}
+
+
+def _count(chosen: Sequence[SplitCandidate]) -> int:
+    return sum(one.split.kind is not None for one in chosen)
+
+
+def _network(
+    name: str,
+    chosen: Sequence[SplitCandidate],
+    graph: Graph,
+    machine: Machine,
+    cores: int,
+    options: Options,
+    verify: bool,
+) -> StudiedNetwork:
+    splits = {at: one.split for at, one in enumerate(chosen)}
+    true_ps = network_ps(graph, splits, machine, cores, options) if verify else None
+    return StudiedNetwork(name, sum(one.predicted_ps for one in chosen), true_ps, _count(chosen))
 
 
 def layer_ps(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,6 +15,7 @@ from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import area_mm2
 from device_agents.emulated_npu.reports.energy_report import run_energy
 from harness.errors import InputError
+from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import Options
@@ -101,7 +103,7 @@ def run_sweep(
     grid: MachineGrid,
     options: Options,
     cycle_budget: int | None,
-    progress: Callable[[int, int], None],
+    observe: Observer = ignore,
     jobs: int = 1,
     cost: Cost = "area",
 ) -> Sweep:
@@ -112,9 +114,11 @@ def run_sweep(
     with errors_of_user():
         options.check()
     start = time.perf_counter()
+    begin(observe, "importing")
     model = load()
     import_s = time.perf_counter() - start
-    points = _measure(_Work(model, grid.candidates, options, cycle_budget), jobs, progress)
+    points = _measure(_Work(model, grid.candidates, options, cycle_budget), jobs, observe)
+    observe(DONE)
     return Sweep(
         network=model.name,
         machines=tuple(each.name for each in grid.machines),
@@ -171,6 +175,12 @@ class _Work:
             timing_s=time.perf_counter() - start - compile_s,
         )
 
+    def sizes(self, numbers: Iterable[int]) -> list[float]:
+        """Return about how long machines take: more weights, or less of an array, mean more tiles to plan."""
+        machines = (self.candidates[number].machine for number in numbers)
+        weights = 1 + sum(math.prod(one.shape) for one in self.model.weights)
+        return [0.0 if one is None else weights / math.sqrt(one.mfu.multipliers) for one in machines]
+
     def of_smaller(self, smaller: int, larger: int) -> tuple[float, float] | None:
         """Return cycles and seconds of the program for one machine on another one, None if it cannot run there."""
         small, large = self.candidates[smaller].machine, self.candidates[larger].machine
@@ -185,15 +195,14 @@ class _Work:
         return timed.cycles, timed.timing.makespan_ps / 1e12
 
 
-def _measure(work: _Work, jobs: int, progress: Callable[[int, int], None]) -> tuple[SweepPoint, ...]:
-    """Compile and time the network for all machines, and note the progress.
-
-    Raises InputError if none of them can run it.
-    """
+def _measure(work: _Work, jobs: int, observe: Observer) -> tuple[SweepPoint, ...]:
+    """Compile and time the network for all machines; raises InputError if none of them can run it."""
     points: list[SweepPoint] = []
-    for point in results(work.point, len(work.candidates), jobs, next_step=_NEXT):
+    count = len(work.candidates)
+    step = steps_of(observe, "trying machines", work.sizes(range(count)))
+    for point in results(work.point, count, jobs, next_step=_NEXT):
         points.append(point)
-        progress(len(points), len(work.candidates))
+        step(len(points), count)
     if all(point.cycles is None for point in points):
         what = f"No machine of the sweep can run {work.model.name}"
         raise InputError(what, why=f"The first: {points[0].reason}", next_step=points[0].next_step)
@@ -203,11 +212,10 @@ def _measure(work: _Work, jobs: int, progress: Callable[[int, int], None]) -> tu
         smaller, larger, _ = pairs[number]
         return work.of_smaller(smaller, larger)
 
-    steps = len(points) + len(pairs)
-    progress(len(points), steps)
-    done = enumerate(zip(pairs, results(again, len(pairs), jobs, next_step=_NEXT), strict=True), start=len(points) + 1)
-    for step, ((smaller, larger, key), found) in done:
-        progress(step, steps)
+    step = steps_of(observe, "trying programs of smaller machines", work.sizes(pair[0] for pair in pairs))
+    done = enumerate(zip(pairs, results(again, len(pairs), jobs, next_step=_NEXT), strict=True), start=1)
+    for number, ((smaller, larger, key), found) in done:
+        step(number, len(pairs))
         if found is not None:
             points[larger] = _compared(points[smaller], points[larger], key, found)
     return tuple(points)

@@ -8,6 +8,8 @@ from harness.errors import UsageError
 
 Pair = tuple[int, int]
 """Height and width."""
+LEAST_SAMPLES = 20
+"""The fewest layers that a predictor learns from."""
 CODE_LEVELS = 3
 """The first levels of a class name the code that a device runs; finer ones name only what is fused to it."""
 
