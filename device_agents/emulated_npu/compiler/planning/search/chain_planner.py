@@ -136,7 +136,8 @@ class Planner:
         assumption = self._assumptions(start, end)[self._assumed]
         ways = [way for way in self._ways[start, end] if assumption.trusting or not way.doubtful]
         choices = sorted((way.chosen(assumption) for way in ways), key=lambda choice: choice.cost_ps)
-        chosen = _with_fewest_passes(choices) if self._machine.vfu_queue_depth and choices[0].overlaps else choices[0]
+        few = assumption.few or (self._machine.vfu_queue_depth > 0 and choices[0].overlaps)
+        chosen = _with_fewest_passes(choices) if few else choices[0]
         others = tuple(choice for choice in choices if choice is not chosen)
         return Decision(start, end, chosen, others, self._singly_ps(start, end))
 
@@ -280,7 +281,7 @@ class Planner:
 def _with_fewest_passes(choices: Sequence[Choice]) -> Choice:
     """Return the choice with the fewest passes of those that hardly cost more than the first, the best.
 
-    Where MFU and VFU work on different passes, one waits for the other in every pass: predictions do not know of that.
+    Where queues or units work on different passes, one waits for another in every pass: predictions do not know of it.
     """
     close = [choice for choice in choices if choice.cost_ps <= _CLOSE * choices[0].cost_ps]
     return min(close, key=lambda choice: choice.passes)
