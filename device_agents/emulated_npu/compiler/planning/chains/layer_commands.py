@@ -82,7 +82,8 @@ def convolve(
     # A command covers one picture of a map, or four axes of a matrix.
     for part in _single(tuple(cut), max(0, len(region) - 4) if layer.matrix else 1):
         command = _convolution(layer, part, block, buffers, weights, vectors)
-        yield from [command] if layer.matrix else side_by_side(command, pixels, mfu)
+        alone = layer.matrix or (pixels == 1 and layer.settings.kernel[1] == 1)
+        yield from [command] if alone else side_by_side(command, pixels, mfu)
 
 
 def _convolution(

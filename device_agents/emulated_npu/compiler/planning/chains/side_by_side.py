@@ -37,13 +37,15 @@ def reach_of(layer: HardwareLayer, pixels: int) -> int:
 def pixels_together(layer: HardwareLayer, machine: Machine) -> int:
     """Return for how many pixels a block of weights is, so that a line of the output takes the fewest cycles."""
     weights, settings = layer.weights, layer.settings
-    if weights is None or layer.matrix or layer.groups > 1 or not _holds_windows(machine.mfu):
+    if weights is None or weights.shape[0] * weights.shape[1] >= machine.mfu.rows * machine.mfu.columns:
+        return 1
+    if layer.matrix or layer.groups > 1 or not _holds_windows(machine.mfu):
         return 1
     if settings.quantises or layer.factor_type not in (DataType.FLOAT32, DataType.FLOAT16) or settings.kernel[0] > 1:
         return 1
     *_, size = layer.inputs[0].shape
     channels, outputs = weights.shape[1], weights.shape[0]
-    if settings.dilation[2] > 1 or channels * outputs >= machine.mfu.rows * machine.mfu.columns:
+    if settings.dilation[2] > 1:
         return 1
     scales = 0 if layer.scale_shift is None else layer.scale_shift.shape[0]
     map_size = (layer.output.shape[-2] if len(layer.output.axes) > 3 else 1, layer.output.shape[-1], size)
