@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -27,11 +28,14 @@ from harness.latency.layer_latency import (
 )
 from harness.latency.method_names import LatencyMethod
 from harness.latency.overhead import Overhead
+from harness.measure.summary import MAD_TO_SIGMA
 from harness.probe.probe_plan import LayerProbes
 
 DISAGREEMENT_Z = 3.0
 RELEVANT_SHARE = 0.05
 RELEVANT_NETWORK_SHARE = 0.01
+_FEWEST_USUAL = 20
+"""Layers that show what difference to `joint` is usual for an estimator."""
 LEAST_LATENCY_S = 1e-12
 """Stands for zero in a table, whose latencies are positive."""
 
@@ -109,23 +113,42 @@ def _shares(fit: JointFit, data: CampaignData) -> tuple[dict[Place, Latency], Fl
 def _flags(data: CampaignData, fit: JointFit, overhead: Overhead) -> dict[Place, str]:
     """Return for each place the estimators that would change a network noticeably: `chain +12%`.
 
-    They differ by more than three standard errors, 5 % of the layer, and 1 % of the layers of a network that has it.
+    They differ by more than three standard errors, 5 % of the layer, and 1 % of the layers of a network that has it,
+    and from what is usual for this estimator: it may be above `joint` for most layers of a device.
     """
     layers = {(layer.key.digest, layer.context): layer for layer in data.layers}
-    smallest_s = _smallest_networks(layers, dict(zip(fit.places, fit.latencies, strict=True)))
-    flags = {}
-    for place, joint in zip(fit.places, fit.latencies, strict=True):
-        others = {
-            "chain": fit.repeated.get(place),
-            "difference": subtracted(layers[place], "difference", data, overhead),
-            "regression-terms": subtracted(layers[place], "regression-terms", data, overhead),
-        }
-        least_s = RELEVANT_NETWORK_SHARE * smallest_s[place]
-        changes = {name: _disagreement(joint, other, least_s) for name, other in others.items() if other is not None}
-        words = [f"{name} {change:+.0%}" for name, change in changes.items() if change]
-        if words and joint.resolved:
-            flags[place] = ", ".join(words)
-    return flags
+    joint = dict(zip(fit.places, fit.latencies, strict=True))
+    smallest_s = _smallest_networks(layers, joint)
+    flags: dict[Place, list[str]] = defaultdict(list)
+    for name in ("chain", "difference", "regression-terms"):
+        others = {place: _other(name, layers[place], fit.repeated.get(place), data, overhead) for place in joint}
+        found = {place: other for place, other in others.items() if other is not None and joint[place].resolved}
+        changes = {place: other.remainder_s / joint[place].latency_s - 1 for place, other in found.items()}
+        usual, spread = _usual(list(changes.values()))
+        for place, change in changes.items():
+            least_s = RELEVANT_NETWORK_SHARE * smallest_s[place]
+            if abs(change - usual) > DISAGREEMENT_Z * spread and _disagrees(joint[place], found[place], least_s):
+                flags[place].append(f"{name} {change:+.0%}")
+    return {place: ", ".join(words) for place, words in flags.items()}
+
+
+def _other(
+    name: Literal["chain"] | Subtraction,
+    layer: LayerProbes,
+    repeated: Latency | None,
+    data: CampaignData,
+    overhead: Overhead,
+) -> Latency | None:
+    """Return a layer's latency by another estimator; that of copies is part of the joint fit."""
+    return repeated if name == "chain" else subtracted(layer, name, data, overhead)
+
+
+def _usual(changes: Sequence[float]) -> tuple[float, float]:
+    """Return the median of an estimator's changes and their robust spread, zero for few."""
+    if len(changes) < _FEWEST_USUAL:
+        return 0.0, 0.0
+    usual = statistics.median(changes)
+    return usual, MAD_TO_SIGMA * statistics.median(abs(change - usual) for change in changes)
 
 
 def _smallest_networks(layers: Mapping[Place, LayerProbes], latencies: Mapping[Place, Latency]) -> dict[Place, float]:
@@ -140,9 +163,8 @@ def _smallest_networks(layers: Mapping[Place, LayerProbes], latencies: Mapping[P
     }
 
 
-def _disagreement(joint: Latency, other: Latency, least_s: float) -> float:
-    """Return the relative difference, or 0 where it is small, below `least_s`, or within its error."""
+def _disagrees(joint: Latency, other: Latency, least_s: float) -> bool:
+    """Return whether the difference is large, at least `least_s`, and beyond its error."""
     change_s = abs(other.remainder_s - joint.remainder_s)
-    change = other.remainder_s / joint.latency_s - 1
-    beyond = change_s / math.hypot(joint.stderr_s, other.stderr_s)
-    return change if beyond > DISAGREEMENT_Z and abs(change) > RELEVANT_SHARE and change_s > least_s else 0.0
+    is_large = abs(other.remainder_s / joint.latency_s - 1) > RELEVANT_SHARE and change_s > least_s
+    return is_large and change_s > DISAGREEMENT_Z * math.hypot(joint.stderr_s, other.stderr_s)

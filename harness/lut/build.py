@@ -27,7 +27,8 @@ from harness.lut.table_files import publish
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.near_cores import threads_of
-from harness.measure.noise.campaign_noise import judge_campaign, reference_s, repeatability_of
+from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign, reference_s, repeatability_of
+from harness.measure.noise.quiet_phases import at_typical_speed
 from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.probe.probe_plan import LayerProbes
@@ -36,6 +37,9 @@ from harness.workspace import AnyWorkspace, Workspace, as_workspace
 _SEVERAL_THREADS = 0.05
 """Standard deviation of the errors of networks with several threads, whose cause is not known: that of 19 networks with
 two threads (docs/accuracy_limits.md)."""
+_SLOWDOWNS = 3.0
+"""The mean slowdown by slow phases over the standard deviation of what they add to networks. Chosen on 137 networks of
+seven campaigns (docs/method.md)."""
 
 
 def build_lut(
@@ -75,8 +79,7 @@ def build_lut(
     slowdown = _slowdown([source.measured for source in sources])
     draft = replace(
         _draft(sources, _merged(campaigns), method, observe),
-        # A network meets no slow phases, or twice as many.
-        repeatability=math.hypot(between_processes, slowdown / 2, _of_threads(newest.campaign)),
+        repeatability=math.hypot(between_processes, slowdown / _SLOWDOWNS, _of_threads(newest.campaign)),
         machine=machine.text,
         reference_s=reference,
     )
@@ -90,10 +93,12 @@ def _read(
 ) -> list[CampaignSource]:
     journal.require_unaltered([*(one.id for one in campaigns), *journal.lost()])
     probes = [len(journal.probes(one.id)) for one in campaigns]
+    begin(observe, "reading samples")
+    phases = at_typical_speed([phases_of_campaign(journal, one) for one in campaigns])
     sources, step = [], steps_of(observe, "fitting layers", probes)
     for number, campaign in enumerate(campaigns):
         step(number, len(campaigns))
-        sources.append(CampaignSource.read(journal, campaign, method))
+        sources.append(CampaignSource.read(journal, campaign, phases[number], method))
     return sources
 
 

@@ -18,6 +18,7 @@ from harness.lut.error_correlations import MAX_CORRELATED
 from harness.measure.journal.reader import JournalReader
 from harness.measure.journal.records import Campaign
 from harness.measure.noise.campaign_noise import phases_of_campaign
+from harness.measure.noise.quiet_phases import Phases
 from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Visits
 from harness.probe.probe_plan import LayerProbes
@@ -37,9 +38,12 @@ class CampaignSource:
     other_overhead: Overhead | None
 
     @classmethod
-    def read(cls, journal: JournalReader, campaign: Campaign, method: LatencyMethod) -> CampaignSource:
-        """Read a campaign and fit its layers; raises LutError for too many layers, and IllConditionedDesign."""
-        measured, overhead, plain = _read(journal, campaign)
+    def read(cls, journal: JournalReader, campaign: Campaign, phases: Phases, method: LatencyMethod) -> CampaignSource:
+        """Read a campaign with these quiet runs, and fit its layers.
+
+        Raises LutError for too many layers, and IllConditionedDesign.
+        """
+        measured, overhead, plain = _read(journal, campaign, phases)
         check_count(len(measured.layers))
         other = None if isinstance(plain, IllConditionedDesign) else plain
         if method == "regression":
@@ -57,15 +61,16 @@ def read_campaign(journal: JournalReader, campaign: Campaign) -> tuple[CampaignD
 
     Raises IllConditionedDesign.
     """
-    measured, overhead, _ = _read(journal, campaign)
+    measured, overhead, _ = _read(journal, campaign, phases_of_campaign(journal, campaign))
     return measured, overhead
 
 
-def _read(journal: JournalReader, campaign: Campaign) -> tuple[CampaignData, Overhead, Overhead | IllConditionedDesign]:
+def _read(
+    journal: JournalReader, campaign: Campaign, phases: Phases
+) -> tuple[CampaignData, Overhead, Overhead | IllConditionedDesign]:
     """Return a campaign's measurements, and its overhead with all terms and by the plain fit of S1.4."""
     probes = journal.probes(campaign.id)
     batched: dict[str, dict[int, list[Sample]]] = defaultdict(lambda: defaultdict(list))
-    phases = phases_of_campaign(journal, campaign)
     for one in phases.quiet:
         batched[one.probe][one.batch].append(one.sample)
     samples = {name: list(itertools.chain(*batches.values())) for name, batches in batched.items()}

@@ -30,7 +30,8 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
     """Return a network with a separate part for each layer, which also writes its inputs and reads its result.
 
     Weights have types and no values. Devices do not fuse the neighbours with the layer: maps come from a 1x1
-    convolution with an activation and go to another one, matrices come from `Abs` and go to a product.
+    convolution with an activation and go to another one, matrices come from `Abs` and go to a product. Two neighbours
+    read what only moves elements, because some devices fuse a Concat or a Transpose with its only reader.
     """
     parts = NetworkParts()
     for index, layer in enumerate(layers):
@@ -38,6 +39,8 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
         sources = [_written(parts, f"{index}.before{number}", shape, layer) for number, shape in shapes]
         for number, result in enumerate(_layer(parts, f"{index}.{_OWN}", layer, sources)):
             _read(parts, f"{index}.after{number or ''}", result, layer)
+            if isinstance(layer, Joining | Permutation):
+                _read(parts, f"{index}.after{number or ''}again", result, layer)
     return parts.network(name)
 
 

@@ -22,9 +22,9 @@ from harness.measure.campaign import CampaignRun
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.journal.journal import Journal
-from harness.measure.noise.campaign_noise import ProcessNoise, phases_of_campaign
+from harness.measure.noise.campaign_noise import ProcessNoise
 from harness.measure.noise.machine_noise import between_processes
-from harness.measure.noise.quiet_phases import by_probe
+from harness.measure.noise.quiet_phases import by_probe, phases_of
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, Progress, steps_of
 from harness.measure.reference import measure_reference
@@ -43,7 +43,7 @@ class ProcessSamples:
     """All samples of one process by probe, the device's fingerprint, and the truth by probe if it reports one.
 
     `load_reports` has how each probe was loaded, `noise` what the machine reported beside the samples, with the
-    reference probe alone before the networks. `samples` lacks the runs in slow phases of the machine.
+    reference probe alone before the networks.
     """
 
     samples: Mapping[str, Sequence[Sample]]
@@ -162,9 +162,9 @@ def _measure_process(
     records = journal.probes(campaign.id).values()
     refused = {one.id: one.refused for one in records if one.refused and one.role == "network"}
     reports = dict(session.load_reports)
-    phases = phases_of_campaign(journal, campaign)
-    noise = ProcessNoise.of(journal, campaign, campaign.clock, phases.slow_share, reference)
-    return ProcessSamples(by_probe(phases.quiet), run.fingerprint, load_reports=reports, noise=noise), refused
+    taken = journal.taken_samples(campaign.id)
+    noise = ProcessNoise.of(journal, campaign, campaign.clock, phases_of(taken, campaign.clock).slow_share, reference)
+    return ProcessSamples(by_probe(taken), run.fingerprint, load_reports=reports, noise=noise), refused
 
 
 def _stops(

@@ -33,6 +33,15 @@ TAILS = {
         helper.make_node("HardSigmoid", ["c"], ["s"], alpha=1 / 6, beta=0.5),
         helper.make_node("Mul", ["c", "s"], ["y"]),
     ],
+    "normalisation that others read, too": [
+        helper.make_node("Relu", ["c"], ["d"]),
+        helper.make_node("BatchNormalization", ["d", *["channels"] * 4], ["n"]),
+        helper.make_node("Mul", ["n", "scale"], ["m"]),
+        helper.make_node("Add", ["m", "shift"], ["a"]),
+        helper.make_node("Relu", ["a"], ["e"]),
+        helper.make_node("Conv", ["e", "square"], ["g"]),
+        helper.make_node("Add", ["g", "d"], ["y"]),
+    ],
     "softmax": [helper.make_node("Softmax", ["c"], ["y"], axis=1)],
 }
 
@@ -42,6 +51,7 @@ def network_of(folder: Path, nodes: list[NodeProto], name: str) -> Network:
     arrays = {"w": np.ones((CHANNELS, CHANNELS, 3, 3)), "first": np.ones((CHANNELS, 4, 1, 1))}
     arrays |= {"last": np.ones((4, CHANNELS, 1, 1))}
     arrays |= {one: np.ones((CHANNELS, 1, 1)) for one in ("scale", "shift")}
+    arrays |= {"channels": np.ones(CHANNELS), "square": np.ones((CHANNELS, CHANNELS, 1, 1))}
     weights = [numpy_helper.from_array(array.astype(np.float32), one) for one, array in arrays.items()]
     weights.append(numpy_helper.from_array(np.array([0, 0, 1, 1, 0, 0, 1, 1]), "pads"))
     front = [
@@ -62,7 +72,15 @@ def network_of(folder: Path, nodes: list[NodeProto], name: str) -> Network:
     return load_network(str(path))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["cpu01", "npu01"])
+def any_session(request: pytest.FixtureRequest) -> Iterator[AgentSession]:
+    """Lease the processor, or the emulated accelerator."""
+    with open_session(BUILT_IN[request.param]) as opened:
+        opened.acquire("the test")
+        yield opened
+
+
+@pytest.fixture
 def session() -> Iterator[AgentSession]:
     """Lease the processor."""
     with open_session(BUILT_IN["cpu01"]) as opened:
@@ -70,14 +88,78 @@ def session() -> Iterator[AgentSession]:
         yield opened
 
 
+def transformer(folder: Path, heads: int, name: str) -> Network:
+    """Return attention and a feed-forward part of 24 rows and 48 columns, as exporters write them."""
+    rows, width = 24, 48
+    arrays = {one: np.ones((width, width), np.float32) for one in ("wq", "wk", "wv", "wo", "wf")}
+    arrays |= {one.replace("w", "b"): np.ones(width, np.float32) for one in arrays}
+    arrays |= {
+        "root": np.array(4, np.float32),
+        "root2": np.array(2**0.5, np.float32),
+        "half": np.array(0.5, np.float32),
+        "one": np.array(1, np.float32),
+    }
+    weights = [numpy_helper.from_array(array, one) for one, array in arrays.items()]
+    weights.append(numpy_helper.from_array(np.array([1, rows, heads, width // heads]), "split"))
+    weights.append(numpy_helper.from_array(np.array([1, rows, width]), "merged"))
+    nodes = [helper.make_node("Abs", ["x"], ["s"])]
+    for one, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        nodes += [
+            helper.make_node("MatMul", ["s", f"w{one}"], [f"{one}0"], f"{one}.product"),
+            helper.make_node("Add", [f"{one}0", f"b{one}"], [f"{one}1"], f"{one}.bias"),
+            helper.make_node("Reshape", [f"{one}1", "split"], [f"{one}2"], f"{one}.reshape"),
+            helper.make_node("Transpose", [f"{one}2"], [one], f"{one}.transpose", perm=perm),
+        ]
+    nodes += [
+        helper.make_node("MatMul", ["q", "k"], ["a0"], "scores"),
+        helper.make_node("Div", ["a0", "root"], ["a1"], "scale"),
+        helper.make_node("Softmax", ["a1"], ["a2"], "softmax", axis=-1),
+        helper.make_node("MatMul", ["a2", "v"], ["a3"], "context"),
+        helper.make_node("Transpose", ["a3"], ["a4"], "merge", perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["a4", "merged"], ["a5"], "flat"),
+        helper.make_node("MatMul", ["a5", "wo"], ["o0"], "output"),
+        helper.make_node("Add", ["o0", "bo"], ["o1"], "output.bias"),
+        helper.make_node("MatMul", ["o1", "wf"], ["f0"], "hidden"),
+        helper.make_node("Add", ["f0", "bf"], ["f1"], "hidden.bias"),
+        helper.make_node("Div", ["f1", "root2"], ["g0"], "gelu.div"),
+        helper.make_node("Erf", ["g0"], ["g1"], "gelu.erf"),
+        helper.make_node("Add", ["g1", "one"], ["g2"], "gelu.add"),
+        helper.make_node("Mul", ["f1", "g2"], ["g3"], "gelu.mul"),
+        helper.make_node("Mul", ["g3", "half"], ["y"], "gelu.half"),
+    ]
+    shape = (1, rows, width)
+    graph = helper.make_graph(
+        nodes,
+        name,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        weights,
+    )
+    path = folder / f"{name}.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return load_network(str(path))
+
+
 @pytest.mark.parametrize("tail", TAILS)
-def test_unknown_networks_are_cut_as_the_runtime_cuts_them(session: AgentSession, tmp_path: Path, tail: str) -> None:
+def test_unknown_networks_are_cut_as_the_device_cuts_them(any_session: AgentSession, tmp_path: Path, tail: str) -> None:
     """With rules from the campaign of another network, a network is cut as the device reports of that network."""
     known = network_of(tmp_path, [helper.make_node("Relu", ["c"], ["y"])], "known")
     unknown = network_of(tmp_path, TAILS[tail], "unknown")
-    _, rules = cut_as_reported(session, [known], lambda _: None, threading.Event())
-    (reported,), _ = cut_as_reported(session, [unknown], lambda _: None, threading.Event())
+    _, rules = cut_as_reported(any_session, [known], lambda _: None, threading.Event())
+    (reported,), _ = cut_as_reported(any_session, [unknown], lambda _: None, threading.Event())
     assert [layer.op for layer in cut(unknown, rules)] == [layer.op for layer in reported.layers]
+
+
+def test_views_of_an_unknown_transformer_are_no_layers_of_the_accelerator(tmp_path: Path) -> None:
+    """By rules from a campaign without attention, each Transpose and Reshape is part of a product, as on the device."""
+    known = network_of(tmp_path, [helper.make_node("Relu", ["c"], ["y"])], "known")
+    unknown = transformer(tmp_path, 4, "unknown")
+    with open_session(BUILT_IN["npu01"]) as opened:
+        opened.acquire("the test")
+        _, rules = cut_as_reported(opened, [known], lambda _: None, threading.Event())
+        (reported,), _ = cut_as_reported(opened, [unknown], lambda _: None, threading.Event())
+    for layers in (cut(unknown, rules), reported.layers):
+        assert not {"Transpose", "Reshape"} & {layer.op for layer in layers}
 
 
 def test_rules_of_examples_are_kept_for_devices_of_one_fingerprint(

@@ -132,6 +132,23 @@ def test_layers_below_resolution_are_not_flagged() -> None:
     assert found.flags == {}
 
 
+def test_what_an_estimator_says_of_most_layers_flags_none_of_them() -> None:
+    """Of 30 layers that are slower by themselves by 28 to 32 %, none is flagged; one slower by 80 % is."""
+    probes, totals, overhead = calibration()
+    layers, own, terms, roles = [], {}, {name: probe.terms for name, probe in probes.items()}, {}
+    for at in range(31):
+        factor = 1.8 if at == 30 else 1.3 + 0.02 * (at % 3 - 1)
+        names = {name: f"{name}{at}" for name in _ROLES}
+        contents = contents_s(by_itself_s=factor * LAYER_S)
+        own |= {names[name]: measured(overhead_s(TERMS[name]) + contents[name]) for name in _ROLES}
+        terms |= {names[name]: TERMS[name] for name in _ROLES}
+        roles |= {names[name]: role for name, role in _ROLES.items()}
+        layers.append(LayerProbes(LayerKey(f"k{at}"), "chip", "Conv", f"l{at}", *names.values()))
+    data = CampaignData(layers, [], dict.fromkeys(probes, "calibration") | roles, terms, {}, {**totals, **own})
+    found = estimate_layers(data, "joint", overhead).flags
+    assert found == {(layers[30].key.digest, "chip"): "difference +80%, regression-terms +80%"}
+
+
 def test_a_refused_probe_takes_part_in_no_flag() -> None:
     """A refused probe removes only its own estimator from the flags."""
     contents = contents_s(1.3 * LAYER_S, 0.8 * LAYER_S)

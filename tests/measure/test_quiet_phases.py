@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.measure.noise.quiet_phases import FEWEST_KEPT, Phases, by_probe, phases_of
+from harness.measure.noise.quiet_phases import FEWEST_KEPT, Phases, at_typical_speed, by_probe, phases_of
 from harness.samples import Sample, TakenSample
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -54,6 +54,31 @@ def test_phases_leave_latencies_as_they_are_in_quiet_ones(seed: int) -> None:
     if sum(slowed) > 0.25 * len(slowed):
         assert statistics.fmean(plain) > statistics.fmean(errors)
     assert abs(phases_of(taken, "cpu").slow_share - statistics.fmean(slowed)) < 0.1
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEEDS)
+def test_all_probes_together_take_as_long_as_by_plain_medians(seed: int) -> None:
+    """At typical speed the medians of all probes add up to those of all runs, and keep their ratios of quiet phases."""
+    taken, _, _ = runs_of(seed)
+    found = phases_of(taken, "cpu")
+    (typical,) = at_typical_speed([found])
+    quiet, lengthened = medians(found.quiet), medians(typical.quiet)
+    assert sum(lengthened.values()) == pytest.approx(sum(medians(taken).values()), rel=1e-4)
+    assert max(lengthened[probe] / quiet[probe] for probe in quiet) == pytest.approx(found.typical, rel=1e-3)
+
+
+def test_campaigns_of_one_table_have_one_typical_speed() -> None:
+    """A campaign without slow phases is lengthened like one with them, because a table has both; alone it is not."""
+    slow, calm = phases_of(runs_of(1)[0], "cpu"), phases_of(runs_of(2, phases=False)[0], "cpu")
+    assert calm.typical == 1.0 < slow.typical
+    assert at_typical_speed([calm]) == [calm]
+    factors = [
+        medians(after.quiet)["p0"] / medians(before.quiet)["p0"]
+        for before, after in zip([slow, calm], at_typical_speed([slow, calm]), strict=True)
+    ]
+    assert factors[0] == pytest.approx(factors[1], rel=1e-3)
+    assert 1 < factors[0] < slow.typical
 
 
 @pytest.mark.parametrize(("scatter", "bias"), [(0.1, 0.03), (0.2, 0.07)])

@@ -72,7 +72,7 @@ def cut_as_reported(
         except UnsupportedNetwork as error:
             refuse(network, error)
     source = session.hello.backend
-    examples = _rules_of_examples(session) if session.hello.clock != "device" else ()
+    examples = _rules_of_examples(session)
     rewrites = [rule for rule in examples if rule.pattern in REWRITES]
     if any(graph.unsigned_pairs for _, graph in reported):
         rewrites.append(FusionRule(UNSIGNED_PAIRS, 1, 1, source))
@@ -87,22 +87,27 @@ def cut_as_reported(
 def _rules_of_examples(session: AgentSession) -> tuple[FusionRule, ...]:
     """Return what the device fuses of the examples; nothing if it refuses them. They are small and never measured.
 
-    Loading them takes a second, so the cache keeps the rules by board and fingerprint.
+    Loading them takes a second, so the cache keeps the rules by board and fingerprint. A device with a clock of its own
+    compiles each operator, which takes longer: it gets the examples of one alignment, and no rewrites, which are those
+    of ONNX Runtime.
     """
     hello, code = session.hello, cache.code_version("harness", "onnx")
     facts = json.dumps([session.board, hello.backend, sorted(hello.fingerprint.items())])
-    key = cache.key_of("rules of examples 1", VERSION, code, facts) if code else ""
+    key = cache.key_of("rules of examples 2", VERSION, code, facts) if code else ""
     kept = _kept_rules(cache.get(key)) if key else None
     if kept is not None:
         return kept
-    from harness.measure.fusion.fusion_examples import example_rules, fusion_examples  # loads onnx
+    from harness.measure.fusion.fusion_examples import ALL_ALIGNMENTS, example_rules, fusion_examples  # loads onnx
 
-    examples = fusion_examples()
+    compiles = hello.clock == "device"
+    examples = fusion_examples(1 if compiles else ALL_ALIGNMENTS)
     try:
         graph = _runtime_graph(session, examples, network_probe(examples))
     except UnsupportedNetwork:
         return ()
-    rules = example_rules(graph.groups, hello.backend)
+    rules = example_rules(examples, graph.groups, hello.backend)
+    if compiles:
+        rules = tuple(rule for rule in rules if rule.pattern not in REWRITES)
     if key:
         cache.put(key, json.dumps([asdict(rule) for rule in rules]).encode())
     return rules

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from onnx import TensorProto, helper
 
+from harness.measure.fusion.product_examples import add_products
 from harness.network.fusion.fusion_rules import MOVED_TRANSPOSES, FusionRule, of_any_kind, parse_pattern, pattern_of
 from harness.network.network import Network
 from harness.network.zoo.network_parts import NetworkParts
@@ -22,13 +23,9 @@ from harness.network.zoo.network_parts import NetworkParts
 _PAD = "Pad(x0);"
 _EDGE = 6
 _SOURCE_CHANNELS = 4
-_ROWS, _DEPTH = 8, 16
-_CONVOLUTIONS = (
-    *((channels, 1) for channels in (32, 24, 21)),
-    *((channels, channels) for channels in (32, 24, 21)),
-    *((channels, 4) for channels in (64, 32, 12)),
-)
+_CONVOLUTIONS = (((32, 1), (32, 32), (64, 4)), ((24, 1), (24, 24), (32, 4)), ((21, 1), (21, 21), (12, 4)))
 """Channels and groups: dense, depthwise and grouped, with channels that fill vectors of 16, of 8, or none."""
+ALL_ALIGNMENTS = len(_CONVOLUTIONS)
 _ACTIVATIONS = ("Relu", "Relu6", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "GatedHardSwish", "Swish")
 _BEHIND_SCALES = ("Relu", "Relu6", "HardSwish", "GatedHardSwish", "Swish")
 _SCALES = (("scale",), ("shift",), ("scale", "shift"), ("BatchNormalization",))
@@ -38,39 +35,32 @@ _BEHIND = (
     *((*scale, one) for scale, one in itertools.product(_SCALES, _BEHIND_SCALES)),
     *((*scale, "residual", *last) for scale, last in itertools.product(((), ("BatchNormalization",)), ((), ("Relu",)))),
     ("Relu", "residual"),
+    ("BatchNormalization", "scale", "shift"),
+    ("BatchNormalization", "scale", "shift", "Relu"),
 )
+_ON_MAPS = (
+    ("BatchNormalization",),
+    ("BatchNormalization", "Relu"),
+    ("BatchNormalization", "scale", "shift"),
+    ("BatchNormalization", "scale", "shift", "Relu"),
+    ("scale", "shift"),
+    ("scale", "shift", "Relu"),
+    ("residual", "Relu"),
+)
+"""Operators that read maps which others read as well, as in networks that normalise in front of convolutions."""
 _PADDED = ((), ("Relu",), ("scale", "shift"), ("scale", "shift", "Relu6"), ("scale", "Relu6"), ("scale",))
-_AROUND_PRODUCTS = (
-    ("MatMul", "bias"),
-    *(("MatMul", "bias", one) for one in ("Relu", "Sigmoid", "Tanh")),
-    ("Transpose", "MatMul"),
-    ("MatMul", "Transpose"),
-    ("scale", "MatMul"),
-    ("MatMul", "Reshape", "Squeeze"),
-    ("MatMul", "Reshape", "Unsqueeze"),
-    ("MatMul", "Unsqueeze", "Squeeze"),
-    ("MatMul", "bias", "Reshape"),
-    *(("Gemm", one) for one in ("Relu", "Tanh")),
-    ("product", "Div"),
-    ("decomposed",),
-    ("residual", "decomposed"),
-    ("residual", "LayerNormalization"),
-)
-"""Operators one behind the other; `product` is one of two activations, `decomposed` a LayerNormalization of older
-exporters."""
 
 
 _CANCELLING = ("transposed.last", "transposed.first")
 """Transposes to channels last and back, with an operator between them that computes the same in any layout."""
 
 
-def example_rules(groups: Sequence[frozenset[int]], source: str) -> tuple[FusionRule, ...]:
-    """Return the rules that the reported groups of the examples show.
+def example_rules(network: Network, groups: Sequence[frozenset[int]], source: str) -> tuple[FusionRule, ...]:
+    """Return the rules that the reported groups of the network of examples show.
 
     What holds for convolutions of all kinds and alignments is one rule, with `Conv` for all of them. If the Transposes
     of an example are no operators of their own any more, the runtime moves Transposes.
     """
-    network = fusion_examples()
     group_of = {index: group for group in groups for index in group}
     seen: dict[str, dict[str, bool]] = defaultdict(dict)
     examples = _examples(network)
@@ -87,7 +77,7 @@ def example_rules(groups: Sequence[frozenset[int]], source: str) -> tuple[Fusion
             rules.append(FusionRule(general, len(fused), len(fused), source))
         else:
             rules += [FusionRule(pattern, 1, 1, source) for pattern, holds in fused.items() if holds]
-    if all(all(fused.values()) for general, fused in seen.items() if general.startswith(_PAD)):
+    if all(all(fused.values()) for general, fused in seen.items() if general.startswith(f"{_PAD}Conv")):
         rules += _behind_a_pad(rules)
     transposes = {node.index for node in network.nodes if node.name in _CANCELLING}
     if not any(group <= transposes for group in groups):
@@ -125,10 +115,10 @@ def _examples(network: Network) -> list[frozenset[int]]:
 
 
 @functools.cache
-def fusion_examples() -> Network:
-    """Return the network of examples; its weights have types and no values."""
+def fusion_examples(alignments: int = ALL_ALIGNMENTS) -> Network:
+    """Return the network of examples, with so many alignments of channels; its weights have types and no values."""
     parts = NetworkParts()
-    for number, (channels, groups) in enumerate(_CONVOLUTIONS):
+    for number, (channels, groups) in enumerate(itertools.chain(*_CONVOLUTIONS[:alignments])):
         source, other = _map(parts, f"{number}", channels), _map(parts, f"{number}.other", channels)
         for at, behind in enumerate(_BEHIND):
             _convolved(parts, f"{number}.{at}", (source, other), (channels, groups), behind)
@@ -141,8 +131,9 @@ def fusion_examples() -> Network:
         padded = parts.node("Pad", f"{number}.pooled:pad", [source, pads])
         pooled = parts.node("MaxPool", f"{number}.pooled:pool", [padded], kernel_shape=[3, 3], strides=[1, 1])
         _read(parts, f"{number}.pooled", pooled, channels)
-    for at, around in enumerate(_AROUND_PRODUCTS):
-        _product(parts, f"product{at}", around)
+        if groups == 1:
+            _on_maps(parts, f"{number}", (source, other), channels)
+    add_products(parts)
     _transposed(parts)
     return parts.network("examples of fusion")
 
@@ -175,13 +166,20 @@ def _convolved(
     _read(parts, name, result, channels)
 
 
+def _on_maps(parts: NetworkParts, name: str, maps: tuple[str, str], channels: int) -> None:
+    """Add operators that read a map of these channels."""
+    for at, operators in enumerate(_ON_MAPS):
+        result = maps[0]
+        for place, one in enumerate(operators):
+            result = _behind(parts, f"{name}.map{at}:{place}", result, one, channels, maps[1])
+        _read(parts, f"{name}.map{at}", result, channels)
+
+
 def _behind(parts: NetworkParts, name: str, tensor: str, kind: str, channels: int, residual: str = "") -> str:
     """Add an operator, or those of which it consists, and return its result."""
     if kind in ("scale", "shift"):
         value = parts.weight(f"{name}.value", (channels, 1, 1))
         return parts.node("Mul" if kind == "scale" else "Add", name, [tensor, value])
-    if kind == "bias":
-        return parts.node("Add", name, [tensor, parts.weight(f"{name}.value", (channels,))])
     if kind == "BatchNormalization":
         return parts.batch_normalisation(name, tensor, channels)
     if kind == "residual":
@@ -198,56 +196,9 @@ def _read(parts: NetworkParts, name: str, tensor: str, channels: int) -> None:
 
 def _transposed(parts: NetworkParts) -> None:
     """Add what exports with channels last have between two convolutions."""
-    channels = _CONVOLUTIONS[0][0]
+    channels = _CONVOLUTIONS[0][0][0]
     tensor = _map(parts, "transposed", channels)
     tensor = parts.node("Transpose", _CANCELLING[0], [tensor], perm=[0, 2, 3, 1])
     tensor = parts.node("Sigmoid", "transposed.between", [tensor])
     tensor = parts.node("Transpose", _CANCELLING[1], [tensor], perm=[0, 3, 1, 2])
     _read(parts, "transposed", tensor, channels)
-
-
-def _product(parts: NetworkParts, name: str, around: Sequence[str]) -> None:
-    """Add operators around a matrix product, between an element-wise operator and another product."""
-    rows, depth = _ROWS, _DEPTH
-    shape: tuple[int, ...] = {"Transpose": (1, depth, rows), "Gemm": (rows, depth)}.get(around[0], (1, rows, depth))
-    tensor = _absolute(parts, f"{name}.source", shape)
-    for at, kind in enumerate(around):
-        label = f"{name}:{at}"
-        if kind == "Transpose":
-            tensor = parts.node(kind, label, [tensor], perm=[0, 2, 1])
-            shape = (shape[0], shape[2], shape[1])
-        elif kind == "Reshape":
-            shape = (1, 1, *shape[1:])
-            tensor = parts.node(kind, label, [tensor, parts.numbers(f"{label}.shape", shape)])
-        elif kind in ("Squeeze", "Unsqueeze"):
-            shape = shape[1:] if kind == "Squeeze" else (1, *shape)
-            tensor = parts.node(kind, label, [tensor, parts.numbers(f"{label}.axes", (0,))])
-        else:
-            tensor = _on_rows(parts, label, tensor, kind)
-    weight = parts.weight(f"{name}.reader.weight", (shape[-1], _SOURCE_CHANNELS))
-    result = parts.node("MatMul", f"{name}.reader", [tensor, weight])
-    parts.outputs.append(helper.make_tensor_value_info(result, TensorProto.FLOAT, (*shape[:-1], _SOURCE_CHANNELS)))
-
-
-def _on_rows(parts: NetworkParts, label: str, tensor: str, kind: str) -> str:
-    """Add an operator on rows of a matrix, which keeps its shape, and return its result."""
-    depth, other = _DEPTH, label.replace(":", ".other")
-    if kind in ("MatMul", "Gemm"):
-        return parts.node(kind, label, [tensor, parts.weight(f"{label}.weight", (depth, depth))])
-    if kind == "product":
-        return parts.node("MatMul", label, [tensor, _absolute(parts, other, (1, depth, depth))])
-    if kind == "residual":
-        return parts.node("Add", label, [tensor, _absolute(parts, other, (1, _ROWS, depth))])
-    if kind == "decomposed":
-        return parts.layer_normalisation(label, tensor, depth)
-    if kind == "LayerNormalization":
-        weights = [parts.weight(f"{label}.{one}", (depth,)) for one in ("weight", "bias")]
-        return parts.node(kind, label, [tensor, *weights], axis=-1)
-    if kind in ("scale", "Div"):
-        return parts.node("Mul" if kind == "scale" else kind, label, [tensor, parts.scalar(f"{label}.value", 0.125)])
-    return _behind(parts, label, tensor, kind, depth)
-
-
-def _absolute(parts: NetworkParts, name: str, shape: Sequence[int]) -> str:
-    """Add an element-wise operator on an input, which nothing is fused with."""
-    return parts.node("Abs", name, [parts.input(f"{name}.input", shape)])

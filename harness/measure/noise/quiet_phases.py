@@ -1,8 +1,9 @@
-"""Leave out the runs of a campaign during which the machine was slower than in its quiet phases.
+"""Tell apart the quiet and the slow phases of a machine during a campaign, and take latencies at its typical speed.
 
 Other guests of a host, or the other thread of a core, slow everything that runs for a while: by 10 to 100 %, for a
 tenth of a second to several seconds. No run counts as preempted then. A median over such phases lies between two
-speeds, and the difference between two probes is wrong if one of them was slowed more often.
+speeds, and the difference between two probes is wrong if one of them was slowed more often. So probes are compared by
+their runs in quiet phases. A whole network meets both: the runs of quiet phases are then lengthened, all alike.
 
 All probes that run at about the same time are slowed alike. So the slowness of a run is the median deviation of the
 runs around it, each from the latency of its own probe in quiet phases.
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,12 +43,14 @@ class Phases:
     """The samples of a campaign in quiet phases of the machine, and what the other ones were like.
 
     `slow_share` is the share of the samples in slow phases; `slowdown` is how much longer than in quiet phases all
-    samples took on average, as a fraction.
+    samples took on average, as a fraction. `typical` is how many times as long as in quiet phases all probes together
+    take, by the medians of all their samples.
     """
 
     quiet: tuple[TakenSample, ...]
     slow_share: float = 0.0
     slowdown: float = 0.0
+    typical: float = 1.0
 
 
 def phases_of(taken: Sequence[TakenSample], clock: str) -> Phases:
@@ -57,13 +61,30 @@ def phases_of(taken: Sequence[TakenSample], clock: str) -> Phases:
     if clock == "device" or not taken:
         return Phases(tuple(taken))
     in_batches = sorted(range(len(taken)), key=lambda at: taken[at].batch)  # a stable sort keeps the order of time
+    log_s, probes = _log_seconds(taken, clock), _numbered(one.probe for one in taken)
     slowness, is_quiet = np.zeros(len(taken)), np.ones(len(taken), dtype=np.bool_)
     for _, group in itertools.groupby(in_batches, key=lambda at: taken[at].batch):
         batch = np.fromiter(group, dtype=np.int64)
-        own = [taken[at] for at in batch]
-        slowness[batch], is_quiet[batch] = _judged(_log_seconds(own, clock), _numbered(one.probe for one in own))
+        slowness[batch], is_quiet[batch] = _judged(log_s[batch], np.unique(probes[batch], return_inverse=True)[1])
     quiet = tuple(itertools.compress(taken, is_quiet.tolist()))
-    return Phases(quiet, 1 - len(quiet) / len(taken), float(np.mean(np.expm1(slowness * ~is_quiet))))
+    return Phases(
+        quiet,
+        slow_share=1 - len(quiet) / len(taken),
+        slowdown=float(np.mean(np.expm1(slowness * ~is_quiet))),
+        typical=_sum_of_medians(log_s, probes) / _sum_of_medians(log_s[is_quiet], probes[is_quiet]),
+    )
+
+
+def at_typical_speed(campaigns: Sequence[Phases]) -> list[Phases]:
+    """Return campaigns of one machine with the quiet runs of all of them lengthened by the same factor.
+
+    The factor is the mean of the campaigns' `typical`: how slow a machine is while one of them is measured is chance.
+    """
+    runs = [len(one.quiet) for one in campaigns]
+    factor = statistics.fmean((one.typical for one in campaigns), weights=runs) if any(runs) else 1.0
+    if factor == 1.0:
+        return list(campaigns)
+    return [replace(one, quiet=tuple(_lengthened(taken, factor) for taken in one.quiet)) for one in campaigns]
 
 
 def by_probe(taken: Iterable[TakenSample]) -> dict[str, list[Sample]]:
@@ -139,6 +160,17 @@ def _ranks(values: Floats, groups: Ints) -> Ints:
     ranks = np.empty(len(values), dtype=np.int64)
     ranks[order] = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
     return ranks
+
+
+def _sum_of_medians(log_s: Floats, groups: Ints) -> float:
+    """Return the sum over all groups of the median of a group, in seconds."""
+    return float(np.sum(_medians(np.exp(log_s), groups) / np.bincount(groups)[groups]))
+
+
+def _lengthened(taken: TakenSample, factor: float) -> TakenSample:
+    run = taken.sample
+    cpu_ns = None if run.cpu_ns is None else round(run.cpu_ns * factor)
+    return replace(taken, sample=replace(run, wall_ns=round(run.wall_ns * factor), cpu_ns=cpu_ns))
 
 
 def _log_seconds(taken: Sequence[TakenSample], clock: str) -> Floats:
