@@ -3,9 +3,9 @@
     python -m benchmarks.emulator.mapper [--jobs N] [NAME ...]
 
 Networks are the built-in ones and those of benchmarks.topologies. For each, the first table compares the automatic
-choice with every forced one, and with two bounds that no program can be below. The loose one is all multiply-adds at the
-peak of the matrix unit, or inputs, outputs and constants moved once at the bandwidth of DDR, whichever is longer. The
-tight one counts the rows and columns that a layer cannot fill, and adds the time of the vector unit, which shares a
+choice with every forced one, and with two bounds that no program can be below. The loose one is all multiply-adds at
+the peak of the matrix unit, or inputs, outputs and constants moved once at the bandwidth of DDR, whichever is longer.
+The tight one counts the rows and columns that a layer cannot fill, and adds the time of the vector unit, which shares a
 queue with the matrix unit. The second table doubles one resource of the machine at a time: a larger machine should not
 be slower.
 """

@@ -93,9 +93,7 @@ def test_values_are_those_of_the_runtime(
     """Whatever the window, its padding and the array, values are right and no more cycles pass than one by one."""
     height, width, bottom, right = pads
     inside = (min(height, kernel[0] - 1), min(width, kernel[1] - 1), min(bottom, kernel[0] - 1))
-    network = _convolution(
-        channels, outputs, (7, 19), kernel, stride, (*inside, min(right, kernel[1] - 1)), dilation
-    )
+    network = _convolution(channels, outputs, (7, 19), kernel, stride, (*inside, min(right, kernel[1] - 1)), dilation)
     machine = small_machine(array=array)
     compiled = compile_model(network.model, machine)
     assert relative_error(execute(compiled, network), network.expected) <= TOLERANCE

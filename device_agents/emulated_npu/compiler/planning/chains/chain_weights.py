@@ -302,7 +302,7 @@ def pack_weights(
 
 
 def _spread(layer: HardwareLayer, pixels: int, weights: Array) -> Array:
-    """Return weights (taps, C, M) as (rows, positions, C, pixels, M): those of each pixel are moved on by the stride."""
+    """Return weights (taps, C, M) as (rows, positions, C, pixels, M): those of a pixel are moved on by the stride."""
     import numpy as np
 
     _, rows, kernel = layer.settings.kernel
