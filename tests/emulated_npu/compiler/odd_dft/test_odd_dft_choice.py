@@ -117,7 +117,7 @@ def test_no_room_for_kernel_dfts() -> None:
 
 def test_what_is_forced_about_chains_is_about_the_networks_own_layers() -> None:
     """With a forced tile, convolutions are direct unless the DFT is forced as well."""
-    network = convolution((1, 8, 56, 56), (8, 8, 11, 11), pads=[5] * 4)
+    network = convolution((1, 64, 28, 28), (64, 64, 11, 11), pads=[5] * 4)
     assert _compiled(network, "auto").graph.dft
     assert not _compiled(network, "auto", tile=(8, 8)).graph.dft
     assert _compiled(network, "odd-dft", tile=(8, 8)).graph.dft
