@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from device_agents.emulated_npu.compiler.graph.hardware_graph import View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Value, View
 from device_agents.emulated_npu.compiler.graph.regions import Region, size_of
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import DataType, Operand, Space, descriptor_of
@@ -45,6 +45,13 @@ def dense_strides(extents: Sequence[int], order: Sequence[int], item_bytes: int)
         strides[axis] = step
         step *= extents[axis]
     return tuple(strides)
+
+
+def order_in_buffer(value: Value) -> tuple[int, ...]:
+    """Return the order of the axes of a value in NB: also maps in the order of the host have the channels innermost."""
+    axes = tuple(range(len(value.shape)))
+    of_host = value.kind == "input" or value.is_output
+    return (0, *axes[2:], 1) if of_host and value.order == axes and len(axes) > 2 else value.order
 
 
 def stored_type(dtype: DataType, machine: Machine) -> DataType:

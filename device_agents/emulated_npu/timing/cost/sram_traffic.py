@@ -2,7 +2,7 @@
 
 The units hold what they use again, as far as the machine says: weights and vectors are read once for a command,
 features of a CONVOLVE once for each group of output channels (`Mfu.held_columns`), and every result is written once. So
-these are the fewest bytes that the buffers must move. An axis of stride zero is read once.
+these are the fewest bytes that the buffers must move. Bytes that a view repeats are read once.
 """
 
 from __future__ import annotations
@@ -62,5 +62,8 @@ def _sweeps(mfu: Mfu, command: Command) -> int:
 
 
 def _distinct_bytes(descriptor: Descriptor) -> int:
+    """Return the bytes of a view, those that it repeats once."""
     sizes = zip(descriptor.dims, descriptor.strides, strict=True)
-    return math.prod(size if stride or not size else 1 for size, stride in sizes) * descriptor.dtype.bytes
+    moved = math.prod(size if stride or not size else 1 for size, stride in sizes) * descriptor.dtype.bytes
+    low, high = descriptor.extent
+    return min(moved, high - low)

@@ -31,7 +31,7 @@ def _cycles(compiled: Compiled) -> float:
 
 @pytest.mark.parametrize(
     ("kernel", "channels", "size", "by_dft_"),
-    [(7, 16, 56, True), (7, 4, 28, False), (3, 16, 56, False), (1, 8, 28, False)],
+    [(7, 64, 28, True), (7, 4, 28, False), (3, 16, 56, False), (1, 8, 28, False)],
 )
 def test_the_choice_is_the_faster_one(kernel: int, channels: int, size: int, by_dft_: bool) -> None:
     """Large kernels on maps of many blocks use the DFT; the choice is at most 5 % slower than the better one."""
@@ -54,7 +54,7 @@ def test_a_network_is_not_slower_by_the_choice() -> None:
         node("Conv", "r c", "s"),
         node("Conv", "s d", "y", pads=[5] * 4),
     ]
-    shapes = {"a": (16, 3, 3, 3), "b": (16, 16, 7, 7), "c": (8, 16, 1, 1), "d": (8, 8, 11, 11)}
+    shapes = {"a": (16, 3, 3, 3), "b": (16, 16, 7, 7), "c": (64, 16, 1, 1), "d": (64, 64, 11, 11)}
     constants = {name: values(shape, seed) for seed, (name, shape) in enumerate(shapes.items())}
     network = network_of(nodes, {"x": values((1, 3, 48, 48))}, constants, ["y"])
     chosen, direct = _compiled(network, "auto"), _compiled(network, "direct")
@@ -117,7 +117,7 @@ def test_no_room_for_kernel_dfts() -> None:
 
 def test_what_is_forced_about_chains_is_about_the_networks_own_layers() -> None:
     """With a forced tile, convolutions are direct unless the DFT is forced as well."""
-    network = convolution((1, 8, 56, 56), (8, 8, 11, 11), pads=[5] * 4)
+    network = convolution((1, 64, 28, 28), (64, 64, 11, 11), pads=[5] * 4)
     assert _compiled(network, "auto").graph.dft
     assert not _compiled(network, "auto", tile=(8, 8)).graph.dft
     assert _compiled(network, "odd-dft", tile=(8, 8)).graph.dft

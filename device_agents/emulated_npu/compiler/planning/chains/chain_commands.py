@@ -42,6 +42,7 @@ from device_agents.emulated_npu.compiler.planning.chains.weight_plans import Wei
 from device_agents.emulated_npu.compiler.planning.memory_places import (
     Buffer,
     dense_strides,
+    order_in_buffer,
     region_operand,
     stored_type,
 )
@@ -190,7 +191,7 @@ class ChainWriter:
         if name not in self._dense:
             value = self._values[name]
             dtype = element_type(value, self._machine)
-            self._dense[name] = dtype, dense_strides(self._plan.extents[name], value.order, dtype.bytes)
+            self._dense[name] = dtype, dense_strides(self._plan.extents[name], order_in_buffer(value), dtype.bytes)
         dtype, strides = self._dense[name]
         self._current[name] = Buffer(Space.NB, address, dtype, tuple([low for low, _ in held]), strides)
         for place, region in self._geometry.halos(name, tile):
@@ -296,7 +297,7 @@ class ChainWriter:
                 yield self._fetch(layer, load, address)
             for block in load.blocks:
                 weights = weight_operand(layer, block, self._machine, address + block.offset - load.offset)
-                yield from convolve(layer, region, block, buffers, weights)
+                yield from convolve(layer, region, block, buffers, weights, self._machine.mfu)
 
     def counted(self, step: ComputeStep) -> Iterator[tuple[Command, int]]:
         """Yield commands that stand for those of a step, each with the number of commands that take as long.
@@ -315,7 +316,7 @@ class ChainWriter:
             blocks.setdefault(key, []).append(block)
         for alike in blocks.values():
             weights = weight_operand(layer, alike[0], self._machine, 0)
-            for command in convolve(layer, step.region, alike[0], buffers, weights):
+            for command in convolve(layer, step.region, alike[0], buffers, weights, self._machine.mfu):
                 yield command, len(alike)
         fetched = () if plan.resident else plan.loads[1:]
         sizes = Counter(load.bytes for load in fetched)

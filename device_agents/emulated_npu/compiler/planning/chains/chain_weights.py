@@ -16,6 +16,7 @@ from device_agents.emulated_npu.compiler.graph.layer_parts import (
     reduced_channels,
 )
 from device_agents.emulated_npu.compiler.graph.regions import Interval, input_channels, size_of
+from device_agents.emulated_npu.compiler.planning.chains.side_by_side import pixels_together, reach_of
 from device_agents.emulated_npu.compiler.planning.memory_places import dense_strides, stored_type
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
@@ -32,7 +33,7 @@ class WeightBlock:
     """Weights from input `channels` to output channels `outputs` of a layer, for all taps.
 
     `offset` is in bytes from the layer's first block. In the block that completes the sum over channels, scale and
-    shift of its output channels follow the weights.
+    shift of its output channels follow the weights. A block for several `pixels` side by side has zeros in between.
     """
 
     outputs: Interval
@@ -41,6 +42,7 @@ class WeightBlock:
     weight_bytes: int
     vector_bytes: int
     completes: bool
+    pixels: int = 1
 
     @property
     def bytes(self) -> int:
@@ -95,8 +97,12 @@ def stored_taps(layer: HardwareLayer, machine: Machine) -> int:
 def cut_weights(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tuple[WeightBlock, ...]:
     """Return blocks of at most `budget_bytes`, in whole multiples of the matrix unit if possible.
 
-    Output channels are divided first; input channels only if not even one round of columns fits. Raises DoesNotFit.
+    Output channels are divided first; input channels only if not even one round of columns fits. Weights of several
+    pixels side by side are one block. Raises DoesNotFit.
     """
+    together = _block_of_pixels(layer, machine)
+    if together is not None and together.bytes <= budget_bytes:
+        return (together,)
     item = stored_type(layer.factor_type, machine).bytes
     per_group = output_channels(layer) // layer.groups
     channels = reduced_channels(layer)
@@ -110,6 +116,25 @@ def cut_weights(layer: HardwareLayer, machine: Machine, budget_bytes: int) -> tu
     elif outputs < min(per_group, machine.mfu.columns):
         outputs, depth = _small_block(layer, machine, budget_bytes, outputs)
     return tuple(_blocks(layer, stored_taps(layer, machine) * item, per_group, channels, outputs, depth))
+
+
+def _block_of_pixels(layer: HardwareLayer, machine: Machine) -> WeightBlock | None:
+    """Return the weights of several pixels side by side; None where the matrix unit computes pixels one by one."""
+    pixels = pixels_together(layer, machine)
+    if pixels == 1:
+        return None
+    outputs, channels = output_channels(layer), reduced_channels(layer)
+    positions = layer.settings.kernel[1] * reach_of(layer, pixels)
+    item = stored_type(layer.factor_type, machine).bytes
+    weight_bytes = _whole_vectors(positions * channels * pixels * outputs * item)
+    vector_bytes = _vector_bytes(layer) * pixels * outputs
+    return WeightBlock((0, outputs), (0, channels), 0, weight_bytes, vector_bytes, True, pixels)
+
+
+def round_bytes(layer: HardwareLayer, machine: Machine) -> int:
+    """Return the bytes of the weights that fill the columns of the matrix unit once."""
+    together = _block_of_pixels(layer, machine)
+    return max(machine.mfu.columns * column_bytes(layer, machine), 0 if together is None else together.bytes)
 
 
 def column_bytes(layer: HardwareLayer, machine: Machine) -> int:
@@ -236,9 +261,13 @@ def gather_loads(blocks: Sequence[WeightBlock], most_bytes: int) -> tuple[Weight
 def weight_operand(layer: HardwareLayer, block: WeightBlock, machine: Machine, address: int) -> Operand:
     """Return the operand of the block's weights in SB as (kd, kh, kw, C, M)."""
     kernel = (1, 1, 1) if layer.matrix else layer.settings.kernel
-    dims = (*kernel, size_of(block.channels), size_of(block.outputs))
+    channels, outputs = size_of(block.channels), size_of(block.outputs)
     dtype = stored_type(layer.factor_type, machine)
-    return Operand(descriptor_of(Space.SB, dtype, dims, dense_strides(dims, range(len(dims)), dtype.bytes)), address)
+    held = (*kernel, channels, outputs)
+    if block.pixels > 1:
+        held = (*kernel[:2], reach_of(layer, block.pixels), channels, block.pixels * outputs)
+    strides = dense_strides(held, range(len(held)), dtype.bytes)
+    return Operand(descriptor_of(Space.SB, dtype, (*kernel, channels, outputs), strides), address)
 
 
 def pack_weights(
@@ -261,11 +290,34 @@ def pack_weights(
             base = input_channels(layer, (block.outputs[0], block.outputs[0] + 1))[0]
             low, high = low - base, high - base
         part = taken[:, low:high, slice(*block.outputs)]
+        if block.pixels > 1:
+            part, scale_shift = _spread(layer, block.pixels, part), _repeated(scale_shift, block.pixels)
         # Zeros that pad the window (`stored_taps`) follow the weights.
         parts.append(np.ascontiguousarray(part, dtype).tobytes().ljust(block.weight_bytes, b"\0"))
         if block.vector_bytes and scale_shift is not None:  # float32 or int32
-            parts.append(np.ascontiguousarray(scale_shift[:, slice(*block.outputs)]).tobytes())
+            first, stop = block.outputs
+            vectors = scale_shift[:, first : first + (stop - first) * block.pixels]
+            parts.append(np.ascontiguousarray(vectors).tobytes())
     return b"".join(parts)
+
+
+def _spread(layer: HardwareLayer, pixels: int, weights: Array) -> Array:
+    """Return weights (taps, C, M) as (rows, positions, C, pixels, M): those of a pixel are moved on by the stride."""
+    import numpy as np
+
+    _, rows, kernel = layer.settings.kernel
+    stride, (_, channels, outputs) = layer.settings.stride[2], weights.shape
+    found = np.zeros((rows, reach_of(layer, pixels), channels, pixels, outputs), weights.dtype)
+    for pixel in range(pixels):
+        low = pixel * stride
+        found[:, low : low + kernel, :, pixel] = weights.reshape(rows, kernel, channels, outputs)
+    return found
+
+
+def _repeated(scale_shift: Array | None, pixels: int) -> Array | None:
+    import numpy as np
+
+    return None if scale_shift is None else np.tile(scale_shift, (1, pixels))
 
 
 def packed_bytes(layer: HardwareLayer, machine: Machine) -> int:

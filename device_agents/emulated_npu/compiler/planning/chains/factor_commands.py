@@ -49,7 +49,7 @@ class Factors:
         """Yield the products of a region with second factors as `fetched` for it leaves them."""
         for place, part in enumerate(batches(self.layer, region, 1)):
             weights = weight_operand(self.layer, block, self.machine, address + place * block.bytes)
-            yield from convolve(self.layer, part, block, buffers, weights)
+            yield from convolve(self.layer, part, block, buffers, weights, self.machine.mfu)
 
     def _load(self, region: Region, block: WeightBlock, address: int) -> Command:
         weights = weight_operand(self.layer, block, self.machine, address)

@@ -21,7 +21,9 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     window_interval,
 )
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import VECTOR_BYTES, WeightBlock
+from device_agents.emulated_npu.compiler.planning.chains.side_by_side import side_by_side
 from device_agents.emulated_npu.compiler.planning.memory_places import Axes, Buffer, view_operand
+from device_agents.emulated_npu.machine import Mfu
 from device_agents.emulated_npu.unit_commands import (
     Activation,
     Command,
@@ -62,7 +64,7 @@ def commands_of(layer: HardwareLayer, region: Region, buffers: Buffers) -> Itera
 
 
 def convolve(
-    layer: HardwareLayer, region: Region, block: WeightBlock, buffers: Buffers, weights: Operand
+    layer: HardwareLayer, region: Region, block: WeightBlock, buffers: Buffers, weights: Operand, mfu: Mfu
 ) -> Iterator[Command]:
     """Yield the commands of the matrix unit for a region of the output and a block whose `weights` lie in SB."""
     axis = channel_axis(layer)
@@ -73,12 +75,15 @@ def convolve(
     scale = layer.scale_shift
     vectors = None if scale is None or not block.vector_bytes else _vectors(scale, block, weights)
     skipped, count = low - block.outputs[0], high - low
+    pixels = block.pixels if count == size_of(block.outputs) else 1
     if count < size_of(block.outputs):
         weights = _columns(weights, skipped, count)
         vectors = None if vectors is None else _columns(vectors, skipped, count)
     # A command covers one picture of a map, or four axes of a matrix.
     for part in _single(tuple(cut), max(0, len(region) - 4) if layer.matrix else 1):
-        yield _convolution(layer, part, block, buffers, weights, vectors)
+        command = _convolution(layer, part, block, buffers, weights, vectors)
+        alone = layer.matrix or (pixels == 1 and layer.settings.kernel[1] == 1)
+        yield from [command] if alone else side_by_side(command, pixels, mfu)
 
 
 def _convolution(
@@ -123,7 +128,8 @@ def _columns(held: Operand, skipped: int, count: int) -> Operand:
 
 def _vectors(scale: LazyConstant, block: WeightBlock, weights: Operand) -> Operand:
     count = size_of(block.outputs)
-    descriptor = descriptor_of(Space.SB, scale.dtype, (scale.shape[0], count), (count * VECTOR_BYTES, VECTOR_BYTES))
+    along = count * block.pixels * VECTOR_BYTES
+    descriptor = descriptor_of(Space.SB, scale.dtype, (scale.shape[0], count), (along, VECTOR_BYTES))
     return Operand(descriptor, weights.address + block.weight_bytes)
 
 

@@ -10,10 +10,10 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLay
 from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
     WeightLoad,
-    column_bytes,
     cut_weights,
     gather_loads,
     packed_bytes,
+    round_bytes,
     uses_weight_buffer,
 )
 from device_agents.emulated_npu.compiler.planning.chains.layer_commands import factor_axes
@@ -110,7 +110,7 @@ class _Buffer:
     def _slot_bytes(self, moving: Sequence[HardwareLayer], passes: int, most_bytes: int) -> int:
         """Return the bytes of a load of streamed weights, at most `most_bytes`, and a round of columns if possible."""
         sizes = [self._fixed.get(layer.index, 0) for layer in moving]
-        rounds = [_round_bytes(layer, self._machine) for layer in moving if layer.weights is not None]
+        rounds = [round_bytes(layer, self._machine) for layer in moving if layer.weights is not None]
         least_bytes = self._least_bytes(sum(sizes), passes, passes)
         return aligned_down(min(most_bytes, max(least_bytes, *rounds))) if rounds else aligned_down(most_bytes)
 
@@ -167,17 +167,12 @@ class _Buffer:
     def _resident_loads(self, layer: HardwareLayer, passes: int) -> tuple[WeightLoad, ...]:
         """Return the loads of weights that stay; in several passes, each block would have a start-up in every pass."""
         load_bytes = self._least_bytes(self._sizes[layer.index], 1, passes)
-        least_bytes = max(load_bytes, _round_bytes(layer, self._machine)) if passes == 1 else self._sb_bytes
+        least_bytes = max(load_bytes, round_bytes(layer, self._machine)) if passes == 1 else self._sb_bytes
         return gather_loads(cut_weights(layer, self._machine, min(self._sb_bytes, least_bytes)), load_bytes)
 
     def _loads(self, layer: HardwareLayer, slot_bytes: int) -> tuple[WeightLoad, ...]:
         """Return loads that fit a slot; the second factor of a product is loaded block by block."""
         return gather_loads(cut_weights(layer, self._machine, slot_bytes), slot_bytes if layer.weights else 0)
-
-
-def _round_bytes(layer: HardwareLayer, machine: Machine) -> int:
-    """Return the bytes of the weights that fill the columns of the matrix unit once."""
-    return machine.mfu.columns * column_bytes(layer, machine)
 
 
 def _held_factors(

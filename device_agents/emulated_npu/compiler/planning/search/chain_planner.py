@@ -31,6 +31,8 @@ from device_agents.emulated_npu.machine import Machine
 
 MAX_CHAIN = 12
 _CLOSE = 1.01
+_ALIKE = 1.02
+"""How much more ways with fewer passes may cost: where units overlap in passes, and where queues share the work."""
 _NEAR = 0.02
 _PATIENCE = 3
 """The search for longer chains ends after this many starts that lose more than the share `_NEAR` of their time."""
@@ -140,7 +142,8 @@ class Planner:
         assumption = self._assumptions(start, end)[self._assumed]
         ways = [way for way in self._ways[start, end] if assumption.trusting or not way.doubtful]
         choices = sorted((way.chosen(assumption) for way in ways), key=lambda choice: choice.cost_ps)
-        chosen = _with_fewest_passes(choices) if self._machine.vfu_queue_depth and choices[0].overlaps else choices[0]
+        close = _CLOSE if self._machine.vfu_queue_depth and choices[0].overlaps else _ALIKE if assumption.few else 1.0
+        chosen = _with_fewest_passes(choices, close)
         others = tuple(choice for choice in choices if choice is not chosen)
         return Decision(start, end, chosen, others, self._singly_ps(start, end))
 
@@ -299,10 +302,10 @@ class Planner:
         return outside or self._graph.values[name].is_output or name in self._graph.shared
 
 
-def _with_fewest_passes(choices: Sequence[Choice]) -> Choice:
-    """Return the choice with the fewest passes of those that hardly cost more than the first, the best.
+def _with_fewest_passes(choices: Sequence[Choice], close: float) -> Choice:
+    """Return the choice with the fewest passes of those that cost up to `close` times the first, the best.
 
-    Where MFU and VFU work on different passes, one waits for the other in every pass: predictions do not know of that.
+    Where queues or units work on different passes, one waits for another in every pass: predictions do not know of it.
     """
-    close = [choice for choice in choices if choice.cost_ps <= _CLOSE * choices[0].cost_ps]
-    return min(close, key=lambda choice: choice.passes)
+    alike = [choice for choice in choices if choice.cost_ps <= close * choices[0].cost_ps] if close > 1 else choices[:1]
+    return min(alike, key=lambda choice: choice.passes)

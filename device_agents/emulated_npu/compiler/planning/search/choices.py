@@ -16,13 +16,15 @@ class Assumption:
 
     `before` and `after` are the shares of a chain's first loads and last stores that neighbours hide. `trusting`
     choices divide a chain that fits in one pass wherever that is predicted to be faster; others only where it is beyond
-    doubt. If neighbours keep the queues `busy` all the time, a chain costs what it adds to their work.
+    doubt. If neighbours keep the queues `busy` all the time, a chain costs what it adds to their work. With `few`, ways
+    that hardly cost more are better in fewer passes: predictions do not know of waits between passes.
     """
 
     before: float
     after: float
     trusting: bool
     busy: bool = False
+    few: bool = False
 
     def between(self, is_first: bool, is_last: bool) -> Assumption:
         """Return the assumption for a chain by its place: before the first and after the last one there is nothing."""
@@ -47,7 +49,7 @@ class Assumption:
 ASSUMPTIONS = (
     Assumption(0.0, 0.0, False),
     Assumption(0.0, 0.0, True),
-    Assumption(0.5, 0.5, True),
+    Assumption(0.5, 0.5, True, few=True),
     Assumption(0.5, 0.5, True, busy=True),
 )
 """The assumptions that are tried; the formula then says which fits the network."""
