@@ -17,7 +17,6 @@ from harness.predictor.features.layer_arrays import LayerArrays
 
 Packing = Literal["none", "row"]
 """What fills the rows: input channels, or a row of the window (kernel width x input channels)."""
-_PIXELS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SIDES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 """Numbers of rows and columns that are tried."""
 
@@ -42,28 +41,12 @@ class MultiplierArray:
         """Return multiply-adds with those of idle multipliers, (layers,); a product of matrices fills the array."""
         height, width = layers.sizes["kernel_height"], layers.sizes["kernel_width"]
         channels = layers.group_channels
-        columns = np.ceil(layers.columns / self.columns)
-        if self.packing == "none":
-            cycles = columns * height * width * np.ceil(channels / self.rows)
+        if self.packing == "row":
+            depth = height * np.ceil(width * channels / self.rows)
         else:
-            cycles = columns * height * np.ceil(width * channels / self.rows)
-            cycles = np.where(layers.groups == 1, np.minimum(cycles, self._side_by_side(layers)), cycles)
-        return np.asarray(layers.groups * layers.rows * cycles * self.multipliers)
-
-    def _side_by_side(self, layers: LayerArrays) -> Floats:
-        """Return the cycles of a pixel where rows hold the windows of pixels side by side, and columns their channels.
-
-        A line has room for so many pixels, and a matrix product for one.
-        """
-        height, width = layers.sizes["kernel_height"], layers.sizes["kernel_width"]
-        best = np.full(len(layers), np.inf)
-        for pixels in _PIXELS:
-            reach = width + (pixels - 1) * layers.sizes["stride_width"]
-            depth = np.ceil(height * reach * layers.group_channels / self.rows)
-            cycles = depth * np.ceil(pixels * layers.columns / self.columns) / pixels
-            fits = layers.sizes["out_width"] >= pixels
-            best = np.where(fits, np.minimum(best, cycles), best)
-        return best
+            depth = height * width * np.ceil(channels / self.rows)
+        cycles = layers.groups * layers.rows * np.ceil(layers.columns / self.columns) * depth
+        return np.asarray(cycles * self.multipliers)
 
 
 NO_STEPS = MultiplierArray()
