@@ -36,7 +36,7 @@ class NetworkEstimate:
 
     `latency_s` and its 95 % `interval_s` are None if a layer is unknown; `covered_latency_s` is the sum of the others.
     `coverage` counts layers by class; `overhead_s` is a, b, c at the network's own sizes. The `unmeasured` nodes, whose
-    sizes depend on the data or whose results are no numbers, are in no figure.
+    sizes depend on the data or whose results are not numbers, are in no figure.
     """
 
     name: str

@@ -108,7 +108,7 @@ class FreeNode:
 
 @dataclass(frozen=True)
 class UnmeasuredNode:
-    """A node that is not measured: sizes of what it reads or writes depend on the data, or are those of no numbers."""
+    """A node left out: what it reads or writes has a size that depends on the data, or is not numeric."""
 
     name: str
     op: str

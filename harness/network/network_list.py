@@ -80,7 +80,7 @@ class ListedNetwork(Protocol):
 
     @property
     def unmeasured(self) -> tuple[UnmeasuredNode, ...]:
-        """The nodes whose sizes depend on the data, or whose results are no numbers."""
+        """The nodes whose sizes depend on the data, or whose results are not numbers."""
         ...
 
 
@@ -220,9 +220,9 @@ def _note_unmeasured(network: ListedNetwork, note: Callable[[str], None]) -> Non
         return
     first, count = network.unmeasured[0], len(network.unmeasured)
     nodes = f"node {first.name!r} ({first.op})" + (f" and {count - 1} behind it" if count > 1 else "")
-    verb = "are" if count > 1 else "is"
-    reason = "sizes depend on the data, or results are no numbers"
-    note(f"not measured: {network.file or network.name}: {nodes} {verb} left out; {reason}")
+    verb, its = ("are", "their") if count > 1 else ("is", "its")
+    reason = f"because {its} sizes depend on the data or {its} results are not numbers"
+    note(f"not measured: {network.file or network.name}: {nodes} {verb} left out {reason}")
 
 
 def refusals_error(refused: Sequence[RefusedNetwork], measured: int) -> HarnessError:

@@ -19,7 +19,9 @@ from device_agents.arrays import make
 from device_agents.emulated_npu.numpy_types import Array
 from harness.errors import InputError, UsageError, reason_of
 from harness.host_runtime import open_session, session_options
+from harness.network.assemble import ArraySpec
 from harness.network.model_references import model_path
+from harness.network.network import PACKED
 from harness.npu.network_model import NetworkModel
 from harness.text import printable
 
@@ -122,9 +124,14 @@ def file_weights(reference: str, model: NetworkModel) -> dict[str, Array]:
     if missing is not None:
         why = "It is computed while the file is read, from parts that have other names there"
         raise InputError(f"The file has no constant {printable(missing, 80)}", why=why)
-    return {
-        spec.name: values[names[spec.name]].reshape(spec.shape).astype(spec.dtype, copy=False) for spec in model.weights
-    }
+    return {spec.name: _as_sent(values[names[spec.name]], spec) for spec in model.weights}
+
+
+def _as_sent(values: Array, spec: ArraySpec) -> Array:
+    """Return a weight of a file as a device takes it: two elements of four bits share a byte."""
+    if spec.dtype in PACKED:
+        return np.frombuffer(numpy_helper.from_array(values).raw_data, "V1")
+    return values.reshape(spec.shape).astype(spec.dtype, copy=False)
 
 
 def _constants(proto: ModelProto, wanted: set[str]) -> dict[str, Array]:

@@ -54,6 +54,28 @@ def test_outputs_are_those_of_the_file_on_the_given_input(harness: Harness, tmp_
     assert len(np.unique(written)) > 5
 
 
+@pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4])
+def test_own_weights_of_four_bits_are_computed_with(harness: Harness, tmp_path: Path, kind: int) -> None:
+    """Weights that share bytes in the file give the product with their values."""
+    rows, columns = 64, 33
+    path, image = tmp_path / "four.onnx", np.random.default_rng(1).normal(size=(1, rows)).astype(np.float32)
+    np.save(tmp_path / "image.npy", image)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "scale"], ["d"]),
+        helper.make_node("MatMul", ["image", "d"], ["y"]),
+    ]
+    shapes = {"image": [1, rows], "y": [1, columns]}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    held = np.arange(rows * columns).reshape(rows, columns) % 16 - (8 if kind == TensorProto.INT4 else 0)
+    weights = helper.make_tensor("w", kind, held.shape, held)
+    scale = numpy_helper.from_array(np.array(0.1, np.float32), "scale")
+    graph = helper.make_graph(nodes, "four", values[:1], values[1:], [weights, scale])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    given = f"image={tmp_path / 'image.npy'}"
+    harness("npu", "run", path, "--input", given, "--output-dir", tmp_path).assert_ok()
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), image @ (held * np.float32(0.1)), rtol=1e-4, atol=1e-4)
+
+
 def test_other_inputs_give_other_outputs(harness: Harness, tmp_path: Path) -> None:
     """The input of the file is used, not a generated one."""
     path = _save(tmp_path, sharp=0.01)

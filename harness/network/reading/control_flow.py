@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, ValueInfoProto
+    from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
 
 SEPARATOR = "/"
 _AXES_AS_INPUT = 13
@@ -58,12 +58,16 @@ def tensors_read(graph: GraphProto) -> Iterator[str]:
     yield from (value.name for value in graph.output)
 
 
+def stored(graph: GraphProto) -> list[TensorProto]:
+    """Return the initializers of a graph, and the values of the sparse ones, which have their names."""
+    return [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]
+
+
 def captured(node: NodeProto) -> list[str]:
     """Return the tensors that the subgraphs of a node read from outside, each once."""
     found: dict[str, None] = {}
     for graph in subgraphs(node):
-        own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-        own.update(name for inner in graph.node for name in inner.output)
+        own = _defined(graph) | {tensor.name for tensor in stored(graph)}
         found.update((name, None) for name in tensors_read(graph) if name and name not in own)
     return list(found)
 
@@ -73,9 +77,8 @@ def renamed(graph: GraphProto, label: str, weights: str = "") -> GraphProto:
 
     Those of its initializers start with `weights` if given: iterations of a loop share them.
     """
-    own = {each.name for each in graph.input} | {name for node in graph.node for name in node.output if name}
-    names = {name: f"{label}{SEPARATOR}{name}" for name in own}
-    names.update((tensor.name, f"{weights or label}{SEPARATOR}{tensor.name}") for tensor in graph.initializer)
+    names = {name: f"{label}{SEPARATOR}{name}" for name in _defined(graph)}
+    names.update((tensor.name, f"{weights or label}{SEPARATOR}{tensor.name}") for tensor in stored(graph))
     return _renamed(graph, names, label)
 
 
@@ -92,7 +95,7 @@ def scan_of(
     """Return a Scan that reads tensors of these names and shapes as a Loop, and the number of its steps.
 
     The tensors `label/times`, the number of steps, and `label/backwards`, their numbers from the last to the first, do
-    not exist yet. Raises ValueError for a Scan whose parts contradict each other.
+    not exist yet. Input 2 is read as `label/scanned2`, since the body may use its name for something else. Raises ValueError for a Scan whose parts contradict each other.
     """
     from onnx import TensorProto, helper
 
@@ -104,7 +107,9 @@ def scan_of(
     going = helper.make_tensor_value_info(f"{label}{SEPARATOR}going", TensorProto.BOOL, [])
     (steps,) = {shape[axis] for shape, axis in zip(shapes[states:], axes, strict=True)}
     whole = type(body)(initializer=body.initializer, input=[number, going, *body.input[:states]])
-    for part, source, axis, is_turned in zip(body.input[states:], inputs[states:], axes, turned, strict=True):
+    whole.sparse_initializer.extend(body.sparse_initializer)
+    sources = [f"{label}{SEPARATOR}scanned{at}" for at in range(states, len(inputs))]
+    for part, source, axis, is_turned in zip(body.input[states:], sources, axes, turned, strict=True):
         whole.node.extend(_part(part, source, axis, number.name, f"{label}{SEPARATOR}backwards" if is_turned else ""))
     whole.node.extend(body.node)
     whole.output.extend([going, *body.output])
@@ -137,10 +142,15 @@ def stacking(parts: Sequence[str], result: str, axes: str, axis: int, opset: int
     yield helper.make_node("Concat", rows, [result], axis=axis)
 
 
+def _defined(graph: GraphProto) -> set[str]:
+    """Return the names of a graph's inputs and of all that its nodes write."""
+    return {value.name for value in graph.input} | {name for node in graph.node for name in node.output if name}
+
+
 def _renamed(graph: GraphProto, names: Mapping[str, str], label: str) -> GraphProto:
     copy = type(graph)()
     copy.CopyFrom(graph)
-    for tensor in copy.initializer:
+    for tensor in stored(copy):
         tensor.name = names.get(tensor.name, tensor.name)
     for value in (*copy.input, *copy.output):
         value.name = names.get(value.name, value.name)
@@ -149,8 +159,7 @@ def _renamed(graph: GraphProto, names: Mapping[str, str], label: str) -> GraphPr
         for field in (node.input, node.output):
             field[:] = [names.get(name, name) for name in field]
         for inner in subgraphs(node):
-            shadowed = {value.name for value in inner.input} | {tensor.name for tensor in inner.initializer}
-            shadowed.update(name for each in inner.node for name in each.output)
+            shadowed = _defined(inner) | {tensor.name for tensor in stored(inner)}
             visible = {name: new for name, new in names.items() if name not in shadowed}
             inner.CopyFrom(_renamed(inner, visible, label))
     return copy

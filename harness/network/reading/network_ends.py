@@ -61,18 +61,18 @@ def measured_outputs(
 ) -> tuple[str, ...]:
     """Return the outputs of the part that is measured: known ones, and what the rest reads of that part.
 
-    Raises the reason of the rest if it has operators with weights: then it is no mere post-processing.
+    Raises the reason of the first operator with weights in the rest: then it is no mere post-processing.
     """
     if not unmeasured:
         return outputs
-    reason = next(iter(unknown.values()))
-    if any(reads_weights(node, constants) for node in unmeasured):
-        raise reason
+    for node in unmeasured:
+        if reads_weights(node, constants):
+            raise unknown[node.results[0]]
     written = {name for node in nodes for name in node.results}
     read = [name for node in unmeasured for name in node.inputs if name in written]
     kept = tuple(dict.fromkeys((*(name for name in outputs if name not in unknown), *read)))
     if written.isdisjoint(kept):
-        raise reason
+        raise unknown[unmeasured[0].results[0]]
     return kept
 
 

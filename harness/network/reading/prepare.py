@@ -6,6 +6,7 @@ of the file. DequantizeLinear stays: a runtime that computes with integers reads
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -74,14 +75,10 @@ class _Preparation:
         self._unmeasured: list[Node] = []
         self._unrolled = 0
         self._unknown: dict[str, NetworkError] = {}
-        """Tensors whose shape depends on the data or that hold no numbers, and what depends on them, and why."""
+        """Tensors whose shape depends on the data or that are not numeric, and what depends on them, and why."""
 
     def run(self) -> Network:
-        for tensor in self._graph.initializer:
-            self._take_initializer(tensor)
-        for sparse in self._graph.sparse_initializer:  # runtimes make them dense when they load a file
-            kind = tensor_type(sparse.values.data_type, tuple(sparse.dims), sparse.values.name)
-            self._set_constant(sparse.values.name, Constant(kind))
+        self._take_initializers(self._graph)
         inputs = [value for value in self._graph.input if value.name not in self._constants]
         types, symbols = bound_inputs(inputs, self._dims, self._file.name)
         self._types |= types
@@ -109,12 +106,21 @@ class _Preparation:
             stored_bytes=self._file.stored_bytes,
         )
 
+    def _take_initializers(self, graph: GraphProto) -> None:
+        for tensor in graph.initializer:
+            self._take_initializer(tensor)
+        for sparse in graph.sparse_initializer:  # runtimes make them dense when they load a file
+            kind = tensor_type(sparse.values.data_type, tuple(sparse.dims), sparse.values.name)
+            self._set_constant(sparse.values.name, Constant(kind))
+
     def _take_initializer(self, tensor: TensorProto) -> None:
         from onnx import TensorProto, numpy_helper
 
         try:
             kind = tensor_type(tensor.data_type, tuple(tensor.dims), tensor.name)
         except UnsupportedType as error:
+            if tensor.data_type != TensorProto.STRING:  # what reads labels may be left out, but no product
+                raise
             self._unknown[tensor.name] = error
             return
         value = None
@@ -208,6 +214,7 @@ class _Preparation:
             found, steps = scan_of(node.proto, node.inputs, shapes, node.name)
         except (KeyError, IndexError, ValueError) as error:
             raise _contradiction(node) from error
+        self._aliases.update((f"{node.name}{SEPARATOR}scanned{at}", name) for at, name in enumerate(node.inputs))
         self._set_constant(found.times, _constant(numpy.array(steps)))
         self._set_constant(f"{node.name}{SEPARATOR}backwards", _constant(numpy.arange(steps)[::-1].copy()))
         return found
@@ -265,8 +272,7 @@ class _Preparation:
     def _visit_graph(self, graph: GraphProto) -> list[str]:
         """Visit the nodes of a branch or body, and return its results."""
         self._read.update(tensors_read(graph))
-        for tensor in graph.initializer:
-            self._take_initializer(tensor)
+        self._take_initializers(graph)
         for inner in graph.node:
             self._visit(inner)
         return [self._aliases.get(value.name, value.name) for value in graph.output]
@@ -305,8 +311,9 @@ class _Preparation:
         if node.op == "Dropout" and self._is_inference(node):
             return "dropout at inference"
         if node.op == "Cast":
-            (kind,) = output_types(node, self._operands).values()
-            return "cast to the same type" if kind == self._types[node.inputs[0]] else ""
+            with contextlib.suppress(UnsupportedType):
+                (kind,) = output_types(node, self._operands).values()
+                return "cast to the same type" if kind == self._types[node.inputs[0]] else ""
         return ""
 
     def _is_inference(self, node: Node) -> bool:
@@ -344,13 +351,15 @@ class _Preparation:
             self._set_constant(name, constant)
 
     def _is_large(self, node: Node) -> bool:
-        """Return whether a result is too large to keep its values."""
+        """Return whether a result is too large to keep its values, is sparse, or has none here, as texts."""
         if node.op == "Constant":
-            return False
+            return any(item.name == "sparse_value" for item in node.proto.attribute)
         try:
             return any(kind.elements > MAX_FOLDED_ELEMENTS for kind in output_types(node, self._operands).values())
         except UnresolvedDimension:  # its shape depends on the values it reads, which may give any size
             return node.op not in SELECTIONS
+        except UnsupportedType:
+            return True
 
     def _fold_shape(self, node: Node) -> None:
         import numpy
@@ -370,7 +379,8 @@ def _constant(value: Any) -> Constant:
 
 
 def _contradiction(node: Node) -> InvalidNetwork:
-    return InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) and its body differ in the number of tensors")
+    why = "They differ in the number of tensors, or tensors that it scans differ in length"
+    return InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) and its body contradict each other", why=why)
 
 
 def _unknown_flow(node: Node) -> UnsupportedNetwork:

@@ -191,7 +191,10 @@ def _result(operator: KeyOperator) -> Tensor:
     shape = _result_shape(operator, first.shape)
     if shape is not None:
         _check_shape(shape)
-    return Tensor("uint8" if operator.op in _QUANTISING else first.dtype, shape)
+    dtype = first.dtype
+    if operator.op in _QUANTISING:
+        dtype = next((tensor.dtype for tensor in operator.tensors[2:] if tensor.shape is not None), "uint8")
+    return Tensor(dtype, shape)
 
 
 def _result_shape(operator: KeyOperator, read: Shape | None) -> Shape | None:

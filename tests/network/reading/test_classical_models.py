@@ -1,4 +1,4 @@
-"""Models of scikit-learn, LightGBM and XGBoost: operators of ai.onnx.ml, and results that are no numbers."""
+"""Models of scikit-learn, LightGBM and XGBoost: operators of ai.onnx.ml, and results that are not numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx_models import FLOAT, model_of, node, prepared, run_assembled, run_plain
 
-from harness.errors import UnsupportedType
+from harness.errors import UnresolvedDimension, UnsupportedType
 from harness.network.assemble import assemble_network
 from harness.network.reading.prepare import prepare
 from harness.network.reading.read import check_model
@@ -97,6 +97,52 @@ def test_a_network_that_multiplies_behind_texts_is_refused() -> None:
     ]
     with pytest.raises(UnsupportedType, match="string"):
         prepared(model_of(nodes, {"x": (1, 4)}, constants={"w": np.ones((4, 4), np.float32)}))
+
+
+def test_numbers_turned_into_texts_are_left_out() -> None:
+    """A Cast to text is named like any other operator whose results are not numbers, also one of constants."""
+    nodes = [
+        node("Relu", "x", "y"),
+        node("ArgMax", "y", "place", axis=1, keepdims=0),
+        node("Cast", "place", "label", to=TensorProto.STRING),
+        node("Cast", "numbers", "names", to=TensorProto.STRING),
+        node("Gather", "names place", "name"),
+    ]
+    network = prepared(model_of(nodes, {"x": (1, 4)}, ("y", "label", "name"), {"numbers": np.arange(4)}))
+    assert [one.op for one in network.unmeasured] == ["Cast", "Cast", "Gather"]
+    assert network.outputs == ("y", "place")
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT8E4M3FN, TensorProto.BFLOAT16])
+def test_products_with_weights_that_cannot_be_measured_are_refused(kind: int) -> None:
+    """A network of 8-bit floats is refused by the name of the type: without its products, little would be left."""
+    weights = helper.make_tensor("w", kind, (4, 4), np.ones(16))
+    nodes = [
+        node("Relu", "x", "h"),
+        node("Cast", "w", "d", to=FLOAT),
+        node("MatMul", "h d", "m"),
+        node("Relu", "m", "y"),
+    ]
+    if kind == TensorProto.FLOAT8E4M3FN:
+        nodes[1] = node("DequantizeLinear", "w scale", "d")
+    model = model_of(nodes, {"x": (1, 4)}, constants={"scale": np.float32(0.1)}, opset=21, ir_version=10)
+    model.graph.initializer.append(weights)
+    with pytest.raises(UnsupportedType) as refused:
+        prepared(model)
+    assert TensorProto.DataType.Name(kind).lower() in str(refused.value)
+
+
+def test_the_reason_is_that_of_the_product() -> None:
+    """Sizes that depend on the data refuse a product, whatever texts there are besides."""
+    nodes = [
+        node("Gather", "names zero", "name"),
+        node("NonZero", "x", "places"),
+        node("Cast", "places", "numbers", to=FLOAT),
+        node("MatMul", "w numbers", "y"),
+    ]
+    constants = {"names": np.array(["a", "b"], object), "zero": np.array(0), "w": np.ones((3, 2), np.float32)}
+    with pytest.raises(UnresolvedDimension, match="places"):
+        prepared(model_of(nodes, {"x": (1, 4)}, ("name", "y"), constants))
 
 
 def test_a_model_without_operators_of_onnx_states_no_opset() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx_models import FLOAT, model_of, prepared, run_assembled, run_plain
 
-from harness.errors import UnsupportedNetwork
+from harness.errors import InvalidNetwork, UnsupportedNetwork
 from harness.network.assemble import assemble_network
 from harness.network.reading.prepare import MAX_UNROLLED
 
@@ -170,6 +170,49 @@ def test_loops_in_loops_count_together() -> None:
     nodes = [helper.make_node("Loop", ["times", "", "x"], ["y"], "outside", body=body_of(steps, ["one"], ["new"]))]
     with pytest.raises(UnsupportedNetwork, match=f"{MAX_UNROLLED:,} nodes"):
         prepared(model_of(nodes, {"x": SHAPE}, constants={"times": np.array(300)}))
+
+
+def scanning(shapes: dict[str, tuple[int, ...]]) -> ModelProto:
+    """Return a model of a Scan whose body gives its inputs the names that the scanned tensors have outside."""
+    values = [helper.make_tensor_value_info(name, FLOAT, SHAPE) for name in ("state", *shapes)]
+    results = [helper.make_tensor_value_info(name, FLOAT, SHAPE) for name in ("next", "row")]
+    nodes = [helper.make_node("Sum", ["state", *shapes], ["next"]), helper.make_node("Neg", ["next"], ["row"])]
+    body = helper.make_graph(nodes, "body", values, results)
+    scan = helper.make_node("Scan", ["c", *shapes], ["end", "y"], "scan", body=body, num_scan_inputs=len(shapes))
+    return model_of([scan], shapes, constants={"c": np.ones(SHAPE, np.float32)})
+
+
+def test_a_body_may_use_the_names_of_what_is_scanned() -> None:
+    """A step reads its own part of a tensor, also if the body gives the part the name of the whole."""
+    model = scanning({"x": (4, *SHAPE), "z": (4, *SHAPE)})
+    network = prepared(model)
+    inputs, outputs = run_assembled(assemble_network(network))
+    expected = run_plain(model, dict(zip(network.inputs, inputs, strict=True)), ["y"])
+    np.testing.assert_array_equal(outputs[network.outputs.index("y")], expected["y"])
+
+
+def test_scanned_tensors_of_different_lengths_are_refused() -> None:
+    """Tensors that a Scan reads together have as many parts each."""
+    with pytest.raises(InvalidNetwork, match="differ in length"):
+        prepared(scanning({"x": (4, *SHAPE), "z": (3, *SHAPE)}))
+
+
+@pytest.mark.parametrize("is_scan", [False, True])
+def test_bodies_have_sparse_weights(is_scan: bool) -> None:
+    """A sparse tensor of a body is a constant, which the iterations share."""
+    steps = [helper.make_node("MatMul", ["one", "w"], ["new"]), helper.make_node("Identity", ["go"], ["again"])]
+    body = body_of(steps, ["one"], ["new"])
+    inputs = ["times", "", "x"]
+    if is_scan:
+        values = [helper.make_tensor_value_info(name, FLOAT, SHAPE) for name in ("one", "part", "new")]
+        body, inputs = helper.make_graph(steps[:1], "body", values[:2], values[2:]), ["x", "z"]
+    elements, places = helper.make_tensor("w", FLOAT, [1], [1.0]), helper.make_tensor("i", 7, [1], [2])
+    body.sparse_initializer.append(helper.make_sparse_tensor(elements, places, [SHAPE[1]] * 2))
+    attributes = {"num_scan_inputs": 1} if is_scan else {}
+    nodes = [helper.make_node("Scan" if is_scan else "Loop", inputs, ["y"], "loop", body=body, **attributes)]
+    network = prepared(model_of(nodes, {"x": SHAPE, "z": (5, 1)}, constants={"times": np.array(5)}))
+    assert [node.op for node in network.nodes] == ["MatMul"] * 5
+    assert network.constant_bytes(network.nodes) == 4 * SHAPE[1] ** 2
 
 
 def test_iterations_share_the_weights_of_their_body() -> None:

@@ -322,6 +322,14 @@ def test_sparse_initializers_are_constants() -> None:
     assert network.types["y"].shape == (1, 3) and network.constants["w"].type.bytes == 48
 
 
+def test_sparse_values_of_constant_nodes_are_constants() -> None:
+    """A sparse tensor that a node holds is a constant of its full shape."""
+    elements, places = helper.make_tensor("v", FLOAT, [2], [1.0, 2.0]), helper.make_tensor("i", 7, [2], [0, 9])
+    held = helper.make_node("Constant", [], ["w"], sparse_value=helper.make_sparse_tensor(elements, places, [4, 3]))
+    network = network_of([held, node("MatMul", "x w", "y")], {"x": (1, 4)})
+    assert network.types["y"].shape == (1, 3) and network.constants["w"].type.bytes == 48
+
+
 def test_both_names_of_the_domain_of_onnx_are_one() -> None:
     """Operators may name the domain that the import leaves out, or the other way round."""
     model = model_of([node("Relu", "x", "h", domain="ai.onnx"), node("Abs", "h", "y")], {"x": (1, 4)})

@@ -191,6 +191,18 @@ def test_other_element_types_are_other_code(text: str, operator: str) -> None:
     assert described(f"k1|{text}").operator == operator
 
 
+@pytest.mark.parametrize(("zero_point", "item"), [("", 1), (",c:uint8[]", 1), (",c:int8[]", 1), (",c:uint16[]", 2)])
+def test_quantised_tensors_have_the_type_of_the_zero_point(zero_point: str, item: int) -> None:
+    """A convolution behind a QuantizeLinear reads integers of the zero point's type, of one byte if there is none."""
+    layer = described(
+        f"k1|x0:float32[1,8,6,6]|QuantizeLinear(x0,c:float32[]{zero_point}){{axis=1}}"
+        f"|DequantizeLinear(t0,c:float32[]{zero_point}){{axis=1}}|Conv(t1,c:float32[16,8,3,3])"
+        f"{{{window(3, 1)}}}|->t2:float32[1,16,6,6]"
+    )
+    assert layer.element_bytes == item
+    assert layer.operator == f"mac/conv/dense-int{8 * item}/plain"
+
+
 @pytest.mark.parametrize("name", ["mobilenetv2", "shufflenet", "bert_mini"])
 def test_every_layer_of_a_network_is_described(name: str) -> None:
     """Every layer of a network has features, and every product is a loop nest."""

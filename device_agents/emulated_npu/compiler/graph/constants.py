@@ -36,7 +36,8 @@ def initializer(tensor: TensorProto, dtype: DataType) -> LazyConstant:
     shape = tuple(tensor.dims)
     if tensor.data_location == TensorProto.EXTERNAL:
         return LazyConstant(tensor.name, shape, dtype, (tensor.name,), lambda array: _unpacked(array, shape, dtype))
-    return LazyConstant(tensor.name, shape, dtype, (), lambda: numpy_helper.to_array(tensor).astype(NUMPY_TYPES[dtype]))
+    kind = NUMPY_TYPES[dtype]
+    return LazyConstant(tensor.name, shape, dtype, (), lambda: numpy_helper.to_array(tensor).astype(kind, copy=False))
 
 
 def _unpacked(array: Array, shape: Sequence[int], dtype: DataType) -> Array:
