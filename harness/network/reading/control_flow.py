@@ -95,7 +95,8 @@ def scan_of(
     """Return a Scan that reads tensors of these names and shapes as a Loop, and the number of its steps.
 
     The tensors `label/times`, the number of steps, and `label/backwards`, their numbers from the last to the first, do
-    not exist yet. Input 2 is read as `label/scanned2`, since the body may use its name for something else. Raises ValueError for a Scan whose parts contradict each other.
+    not exist yet. Input 2 is read as `label/scanned2`, since the body may use its name for something else. Raises
+    ValueError for a Scan whose parts contradict each other.
     """
     from onnx import TensorProto, helper
 
