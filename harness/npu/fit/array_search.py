@@ -31,6 +31,7 @@ of freedom, the profile likelihood interval of rows and columns, is 3; layers do
 LEAST_DIFFERENCE = 0.1
 """Relative difference of two rates below which classes share one."""
 _FINALISTS = 16
+_ROUNDS = 4
 _SLOWER, _FASTER, _STEP = 2.0, 24.0, 1.015
 
 
@@ -51,23 +52,34 @@ class ArrayFit:
 def find_array(samples: LayerSamples, classes: tuple[str, ...]) -> ArrayFit:
     """Return the array and the model with the least loss.
 
-    A quick search fits only the rates of products; the model is fitted wholly for the best arrays of it. Each array has
-    the errors that its own residuals show, which its likelihood contains.
+    A quick search fits only the rates of products; the model is fitted wholly for the best arrays of it. Its transfers
+    and overlap are those of the best array so far, so it is repeated until that stays. Each array has the errors that
+    its own residuals show, which its likelihood contains.
     """
     plain = fit_layers(amounts_of(samples, classes, NO_STEPS), classes)
     if np.count_nonzero(samples.in_array) < FEWEST_PRODUCTS:
         return ArrayFit(NO_STEPS, plain, (NO_STEPS,))
-    quick = _quick_losses(samples, classes, plain)
     fits = {NO_STEPS: plain}
-    for array in sorted(quick, key=quick.__getitem__)[:_FINALISTS]:
-        fits[array] = fit_again(amounts_of(samples, classes, array), _scaled(plain, samples, array))
-    losses = {}
-    for array, model in fits.items():
-        work = amounts_of(samples, classes, array)
-        losses[array] = loss(work, model.latency_s(work), model.errors_s(work))
-    best = min(losses, key=losses.__getitem__)
+    losses = {NO_STEPS: _loss(samples, NO_STEPS, plain)}
+    best = NO_STEPS
+    for _ in range(_ROUNDS):
+        quick = _quick_fits(samples, replace(fits[best], operation_s=plain.operation_s, rate_of=plain.rate_of))
+        for array in sorted(quick, key=lambda one: quick[one].loss)[:_FINALISTS]:
+            for waits in (False, True):
+                model = fit_again(amounts_of(samples, classes, array), replace(quick[array].model, waits=waits))
+                found = _loss(samples, array, model)
+                if array not in fits or found < losses[array]:
+                    fits[array], losses[array] = model, found
+        before, best = best, min(losses, key=losses.__getitem__)
+        if best == before:
+            break
     alternatives = tuple(sorted(one for one in fits if losses[one] <= losses[best] + LIKELIHOOD))
     return ArrayFit(best, _with_one_rate(fits[best], amounts_of(samples, classes, best)), alternatives)
+
+
+def _loss(samples: LayerSamples, array: MultiplierArray, model: LayerModel) -> float:
+    work = amounts_of(samples, model.classes, array)
+    return loss(work, model.latency_s(work), model.errors_s(work))
 
 
 def _with_one_rate(model: LayerModel, work: Amounts) -> LayerModel:
@@ -82,35 +94,41 @@ def _with_one_rate(model: LayerModel, work: Amounts) -> LayerModel:
     return model if differ and losses[2] < losses[at] - LIKELIHOOD else fits[at]
 
 
-def _scaled(model: LayerModel, samples: LayerSamples, array: MultiplierArray) -> LayerModel:
-    """Return the model with rates of products that count idle multipliers, to start from."""
-    without, within = (amounts_of(samples, model.classes, one).operations for one in (NO_STEPS, array))
-    factor = float(np.median((without / within)[samples.in_array]))
-    is_product = np.array([name in (PRODUCTS, WINDOWS) for name in model.classes])
-    return replace(model, operation_s=np.where(is_product, factor, 1.0) * model.operation_s)
+@dataclass(frozen=True)
+class _QuickFit:
+    """The least loss of an array, and the model with the rates of products that give it."""
+
+    loss: float
+    model: LayerModel
 
 
-def _quick_losses(samples: LayerSamples, classes: tuple[str, ...], model: LayerModel) -> dict[MultiplierArray, float]:
-    """Return the loss of each array with the best rate of each class; transfer, start-up and overlap are `model`'s."""
+def _quick_fits(samples: LayerSamples, model: LayerModel) -> dict[MultiplierArray, _QuickFit]:
+    """Return the best rates of products on each array; transfer, start-up and overlap are `model`'s."""
     products = samples.take(np.flatnonzero(samples.in_array))
-    work = amounts_of(products, classes, NO_STEPS)
+    work = amounts_of(products, model.classes, NO_STEPS)
     _, transfer = model.parts(work)
-    members = [work.class_of == at for at in sorted(set(work.class_of.tolist()))]
+    members = {at: work.class_of == at for at in sorted(set(work.class_of.tolist()))}
     steps = int(np.log(_SLOWER * _FASTER) / np.log(_STEP))
     factors = np.geomspace(1 / _FASTER, _SLOWER, steps)[:, None]
 
-    def min_loss(off: Floats, modelled: Floats, shorter: Floats, stderr_s: Floats) -> float:
-        """Return the loss at the best rate of one class, with the error that its residuals show; (rates, layers)."""
+    def class_losses(off: Floats, modelled: Floats, shorter: Floats, stderr_s: Floats) -> Floats:
+        """Return the loss at each rate of one class, with the error that its residuals show; (rates, layers)."""
         shown = MAD_TO_SIGMA * np.median(off / modelled, axis=1, keepdims=True)
         known = np.hypot(stderr_s, model.errors.overlap * shorter)
         scale = np.hypot(np.clip(shown, LEAST_ERROR, MOST_ERROR) * modelled, known)
-        return float((np.log1p((off / scale) ** 2) + np.log(scale)).sum(axis=1).min())
+        return np.asarray((np.log1p((off / scale) ** 2) + np.log(scale)).sum(axis=1))
 
-    def best_loss(array: MultiplierArray) -> float:
+    def quick_fit(array: MultiplierArray) -> _QuickFit:
         compute = factors * (array.operations(products.arrays) * model.operation_s[work.class_of])
         shorter = np.minimum(compute, transfer)
-        modelled = model.start_s + compute + transfer - model.overlap * shorter
+        hidden = model.overlap * (array.after_first(products.arrays) if model.waits else 1.0) * shorter
+        modelled = model.start_s + compute + transfer - hidden
         off = np.abs(work.latency_s - modelled)
-        return sum(min_loss(off[:, own], modelled[:, own], shorter[:, own], work.stderr_s[own]) for own in members)
+        operation_s, least = model.operation_s.copy(), 0.0
+        for at, own in members.items():
+            losses = class_losses(off[:, own], modelled[:, own], shorter[:, own], work.stderr_s[own])
+            operation_s[at] *= float(factors[np.argmin(losses), 0])
+            least += float(losses.min())
+        return _QuickFit(least, replace(model, operation_s=operation_s))
 
-    return {array: best_loss(array) for array in candidates()}
+    return {array: quick_fit(array) for array in candidates()}

@@ -4,8 +4,10 @@
     compute = operations of the layer / rate of its class
     transfer = bytes of weights / bandwidth of weights + bytes of features / bandwidth of features
 
-An overlap of 1 is max(compute, transfer), one of 0 the sum. The model is the refined roofline of ANNETTE (array
-utilisation, memory and compute), with the start-up and the overlap fitted instead of assumed.
+An overlap of 1 is max(compute, transfer), one of 0 the sum. Where an array waits for the weights of its first round of
+columns, only those of later rounds arrive meanwhile: then overlap is overlap * (1 - 1 / rounds). The model is the
+refined roofline of ANNETTE (array utilisation, memory and compute), with the start-up and the overlap fitted instead of
+assumed.
 
 The error of a layer has four parts: that of its measurement, a relative one of its class, a fixed one, and one of the
 overlap, which differs from layer to layer: it is proportional to min(compute, transfer). So rates and bandwidths come
@@ -47,11 +49,15 @@ _OVERLAPS = (0.9, 0.2)
 
 @dataclass(frozen=True)
 class Amounts:
-    """The work of some layers: operations, bytes, and the number of each layer's class, all (layers,)."""
+    """The work of some layers: operations, bytes, and the number of each layer's class, all (layers,).
+
+    `after_first` is the share of a layer after its first round of columns.
+    """
 
     operations: Floats
     weight_bytes: Floats
     feature_bytes: Floats
+    after_first: Floats
     class_of: Ints
     latency_s: Floats
     stderr_s: Floats
@@ -80,7 +86,8 @@ class ModelErrors:
 class LayerModel:
     """Fitted constants in seconds per operation of each class, per byte, and per layer.
 
-    `rate_of` numbers the rate of each class: classes may share one. `errors` are those of the model.
+    `rate_of` numbers the rate of each class: classes may share one. `errors` are those of the model. An array that
+    `waits` computes its first round of columns when their weights are there.
     """
 
     classes: tuple[str, ...]
@@ -91,16 +98,22 @@ class LayerModel:
     overlap: float
     errors: ModelErrors
     rate_of: tuple[int, ...]
+    waits: bool = False
 
     def parts(self, work: Amounts) -> tuple[Floats, Floats]:
         """Return compute and transfer times, (layers,)."""
         compute = work.operations * self.operation_s[work.class_of]
         return compute, work.weight_bytes * self.weight_byte_s + work.feature_bytes * self.feature_byte_s
 
+    def may_overlap(self, work: Amounts) -> Floats:
+        """Return the share of each layer whose transfers computation may hide, (layers,)."""
+        return work.after_first if self.waits else np.ones_like(work.after_first)
+
     def latency_s(self, work: Amounts) -> Floats:
         """Return the modelled latencies, (layers,)."""
         compute, transfer = self.parts(work)
-        return np.asarray(self.start_s + compute + transfer - self.overlap * np.minimum(compute, transfer))
+        hidden = self.overlap * self.may_overlap(work) * np.minimum(compute, transfer)
+        return np.asarray(self.start_s + compute + transfer - hidden)
 
     def residuals(self, work: Amounts) -> Floats:
         """Return (measured - modelled) / modelled, (layers,)."""
@@ -119,6 +132,7 @@ def amounts_of(samples: LayerSamples, classes: Sequence[str], array: MultiplierA
         np.where(samples.in_array, array.operations(samples.arrays), samples.operations),
         samples.weight_bytes,
         samples.feature_bytes,
+        np.where(samples.in_array, array.after_first(samples.arrays), 1.0),
         np.array([place[name] for name in samples.rate_classes]),
         samples.latency_s,
         samples.stderr_s,
@@ -134,6 +148,7 @@ def fit_layers(work: Amounts, classes: tuple[str, ...]) -> LayerModel:
             tuple(range(len(classes))),
             _first(work, classes, overlap),
             ModelErrors(np.full(len(classes), _FIRST_ERROR)),
+            waits=False,
         )
         fits.append(fit_again(work, _fit(work, model, model.errors)))
     return min(fits, key=lambda one: loss(work, one.latency_s(work), one.errors_s(work)))
@@ -217,26 +232,28 @@ def _fit(work: Amounts, model: LayerModel, errors: ModelErrors) -> LayerModel:
     rate_of = np.array(model.rate_of)
     count = int(rate_of.max()) + 1
     scale = errors.of(work, np.minimum(*model.parts(work)))
+    may_overlap = model.may_overlap(work)
     rows = np.arange(len(work.latency_s))
     # A start-up of the order of one, as the logarithms of rates are.
     units = np.ones(count + 4)
     units[count + 2] = max(float(np.median(np.abs(work.latency_s))), 1e-9)
 
     def residuals(variables: Floats) -> Floats:
-        tried = _model(model.classes, model.rate_of, variables * units, errors)
+        tried = _model(model.classes, model.rate_of, variables * units, errors, model.waits)
         prior = (tried.overlap - _USUAL_OVERLAP) / MOST_OVERLAP_ERROR
         return np.append((tried.latency_s(work) - work.latency_s) / scale, prior)
 
     def jacobian(variables: Floats) -> Floats:
-        tried = _model(model.classes, model.rate_of, variables * units, errors)
+        tried = _model(model.classes, model.rate_of, variables * units, errors, model.waits)
         compute, transfer = tried.parts(work)
-        by_transfer = 1 - tried.overlap * (transfer < compute)
+        overlap = tried.overlap * may_overlap
+        by_transfer = 1 - overlap * (transfer < compute)
         found = np.zeros((len(rows), count + 4))
-        found[rows, rate_of[work.class_of]] = compute * (1 - tried.overlap * (compute <= transfer))
+        found[rows, rate_of[work.class_of]] = compute * (1 - overlap * (compute <= transfer))
         found[:, count] = by_transfer * work.weight_bytes * tried.weight_byte_s
         found[:, count + 1] = by_transfer * work.feature_bytes * tried.feature_byte_s
         found[:, count + 2] = 1
-        found[:, count + 3] = -np.minimum(compute, transfer)
+        found[:, count + 3] = -may_overlap * np.minimum(compute, transfer)
         prior = np.zeros((1, count + 4))
         prior[0, -1] = 1 / MOST_OVERLAP_ERROR
         return np.concatenate([found * units / scale[:, None], prior])
@@ -248,11 +265,15 @@ def _fit(work: Amounts, model: LayerModel, errors: ModelErrors) -> LayerModel:
     found = least_squares(
         residuals, start, jac=jacobian, bounds=(low, high), loss="cauchy", x_scale="jac", **_TOLERANCES
     )
-    return _model(model.classes, model.rate_of, found.x * units, errors)
+    return _model(model.classes, model.rate_of, found.x * units, errors, model.waits)
 
 
-def _model(classes: tuple[str, ...], rate_of: tuple[int, ...], variables: Floats, errors: ModelErrors) -> LayerModel:
+def _model(
+    classes: tuple[str, ...], rate_of: tuple[int, ...], variables: Floats, errors: ModelErrors, waits: bool
+) -> LayerModel:
     count = max(rate_of) + 1
     rates = np.exp(variables[: count + 2])
     weight_s, feature_s, start_s, overlap = map(float, (*rates[count:], *variables[count + 2 :]))
-    return LayerModel(classes, rates[np.array(rate_of)], weight_s, feature_s, start_s, overlap, errors, rate_of)
+    return LayerModel(
+        classes, rates[np.array(rate_of)], weight_s, feature_s, start_s, overlap, errors, rate_of, waits=waits
+    )

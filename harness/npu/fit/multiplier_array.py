@@ -16,7 +16,7 @@ from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays
 
 Packing = Literal["none", "row"]
-"""What fills the rows: input channels, or a row of the window (kernel width x input channels)."""
+"""What fills the rows: input channels, or rows of the window: all of them, or one at a time where it has padding."""
 SIDES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 """Numbers of rows and columns that are tried."""
 
@@ -42,11 +42,28 @@ class MultiplierArray:
         height, width = layers.sizes["kernel_height"], layers.sizes["kernel_width"]
         channels = layers.group_channels
         if self.packing == "row":
-            depth = height * np.ceil(width * channels / self.rows)
+            line = height * np.ceil(width * channels / self.rows)
+            whole = np.ceil(height * width * channels / self.rows)
+            depth = line - _without_padding(layers) * (line - whole)
         else:
             depth = height * width * np.ceil(channels / self.rows)
         cycles = layers.groups * layers.rows * np.ceil(layers.columns / self.columns) * depth
         return np.asarray(cycles * self.multipliers)
+
+    def after_first(self, layers: LayerArrays) -> Floats:
+        """Return the share of a layer after its first round of columns, (layers,)."""
+        return np.asarray(1 - 1 / np.ceil(layers.columns / self.columns))
+
+
+def _without_padding(layers: LayerArrays) -> Floats:
+    """Return the share of the outputs of a line whose windows have no padding to the left or right, (layers,)."""
+    size, outputs, kernel, stride = (
+        layers.sizes[name] for name in ("in_width", "out_width", "kernel_width", "stride_width")
+    )
+    reach = (layers.sizes["dilation_width"] * (kernel - 1)) + 1
+    before = np.maximum(0, np.floor(((outputs - 1) * stride + reach - size) / 2))
+    low, high = np.ceil(before / stride), np.minimum(outputs, np.floor((size + before - reach) / stride) + 1)
+    return np.asarray(np.maximum(0, high - low) / outputs)
 
 
 NO_STEPS = MultiplierArray()
