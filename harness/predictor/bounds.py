@@ -1,15 +1,16 @@
 """Limits that no prediction leaves: the fastest rates that a device showed, and how far each class falls behind them.
 
 The *ideal time* of a layer is the longer of its bytes and its work, each at the fastest rate that any learnt layer
-reached. No layer is much faster than that. A class of operators is slower by a factor that its own larger layers show,
-and its smallest layers show what a launch takes; no layer is much slower than both together, where output channels that
-do not fill a vector count as whole vectors. Both limits can only grow with a size of a layer.
+reached. No layer is much faster than that. A class of operators is slower by a factor that its own larger layers
+show, and its smallest layers show what a launch takes; no layer is much slower than both together, where output
+channels that do not fill a vector count as whole vectors, or than its weights at the slowest rate of the larger
+layers that mostly read weights. Both limits can only grow with a size of a layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,12 +39,14 @@ class Bounds:
     """The limits of a device.
 
     byte_s: seconds per byte at the fastest rate
+    weight_s: seconds per byte of weights at a slow rate, 0 without layers that mostly read weights
     work_s: seconds per operation at the fastest rate, by family of classes
     least_s: the shortest latency
     classes: the limits of each learnt class, down to those that name an operator's code
     """
 
     byte_s: float
+    weight_s: float
     work_s: Mapping[str, float]
     least_s: float
     classes: Mapping[str, ClassLimits]
@@ -71,7 +74,8 @@ class Bounds:
         launch = np.array([limit.launch_s if limit else np.inf for limit in limits])
         slowness = np.array([limit.slowness if limit else 0.0 for limit in limits])
         low = np.where(view, 0.0, np.maximum(self.ideal_s(arrays), self.least_s) / _SLACK)
-        return low, np.maximum(_SLACK * (launch + self.whole_vectors_s(arrays) * slowness), low)
+        slow_s = np.maximum(launch + self.whole_vectors_s(arrays) * slowness, arrays.weight_bytes * self.weight_s)
+        return low, np.maximum(_SLACK * slow_s, low)
 
 
 def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
@@ -89,7 +93,11 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
         if own.any()
     }
     found = Bounds(
-        float(np.min(latency_s[moving] / arrays.moved_bytes[moving])), rates, float(np.min(latency_s[moving])), {}
+        float(np.min(latency_s[moving] / arrays.moved_bytes[moving])),
+        _slow_weight_s(arrays, latency_s, moving),
+        rates,
+        float(np.min(latency_s[moving])),
+        {},
     )
     ideal = found.whole_vectors_s(arrays)
     members: dict[str, list[int]] = {}
@@ -97,7 +105,16 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
         for name in classes_of(path)[:CODE_LEVELS]:
             members.setdefault(name, []).append(place)
     classes = {name: _limits(ideal, latency_s, sure, np.array(own)) for name, own in sorted(members.items())}
-    return Bounds(found.byte_s, rates, found.least_s, classes)
+    return replace(found, classes=classes)
+
+
+def _slow_weight_s(arrays: LayerArrays, latency_s: Floats, moving: Mask) -> float:
+    """Return the most seconds per byte of weights among the larger half of layers that mostly read weights."""
+    own = np.flatnonzero(moving & (arrays.weight_bytes > 0.5 * arrays.moved_bytes))
+    if not len(own):
+        return 0.0
+    large = own[arrays.weight_bytes[own] >= np.median(arrays.weight_bytes[own])]
+    return float(np.max(latency_s[large] / arrays.weight_bytes[large]))
 
 
 def _limits(ideal: Floats, latency_s: Floats, sure: Mask, own: Ints) -> ClassLimits:

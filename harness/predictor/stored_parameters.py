@@ -73,6 +73,7 @@ class _Limits(StrictModel):
 
 class _Bounds(StrictModel):
     byte_s: _Amount
+    weight_s: _Amount = 0.0
     work_s: dict[str, _Amount]
     least_s: _Amount
     classes: dict[str, _Limits]
@@ -160,6 +161,6 @@ def parameters_from(text: str) -> Parameters:
     calibration = Calibration(expected, quantiles)
     given = content.bounds
     limits = {name: ClassLimits(one.launch_s, one.slowness) for name, one in given.classes.items()}
-    bounds = Bounds(given.byte_s, given.work_s, given.least_s, limits)
+    bounds = Bounds(given.byte_s, given.weight_s, given.work_s, given.least_s, limits)
     hull = Hull(content.hull.operators, names=content.hull.names, **arrays)
     return Parameters(roofline, hull, bounds, calibration, content.shares)

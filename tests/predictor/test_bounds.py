@@ -57,6 +57,27 @@ def test_limits_of_a_view_do_not_depend_on_the_fastest_copy() -> None:
     assert found.of(layer_arrays([view]))[0].tolist() == [0.0]
 
 
+def test_a_concat_that_moves_nothing_shows_no_rate() -> None:
+    """A product with forty times as many weights as any learnt one may take as long as these at their rate."""
+    weight_s, mac_s = 6e-11, 1e-12
+
+    def latency_s(layer: LayerFeatures) -> float:
+        return max(weight_s * layer.weight_elements * 4, mac_s * layer.macs)
+
+    products = [matrix_product(rows=rows, depth=512, columns=512) for rows in (1, 1, 4, 64, 256, 1024)]
+    concats = [
+        channelwise("move/map", batch=1, channels=512, in_size=(edge, edge), out_size=(edge, edge)) for edge in (7, 56)
+    ]
+    copies = [
+        channelwise("move/rows", batch=1, channels=512, in_size=(edge, 1), out_size=(edge, 1)) for edge in (99, 999)
+    ]
+    layers = [*products, *concats, *copies]
+    times = [*map(latency_s, products), 1e-8, 1e-8, *(1e-11 * layer.moved_bytes for layer in copies)]
+    large = matrix_product(rows=1, depth=4096, columns=2560)
+    low, high = bounds_of(layer_arrays(layers), np.array(times), np.zeros(len(layers))).of(layer_arrays([large]))
+    assert low[0] <= latency_s(large) <= high[0]
+
+
 def test_a_single_output_channel_may_take_as_long_as_a_vector() -> None:
     """On a device that computes 16 output channels at a time, one of them is within the limits of wide layers."""
     products = [matrix_product(rows=rows, depth=1024, columns=64) for rows in range(100, 3000, 100)]
