@@ -282,7 +282,9 @@ def _uncovered(found: Sequence[NetworkEstimate], device: str, covering: str) -> 
     names = ", ".join(network.name for network in found if network.unknown)
     unknown = _lacking(found)
     step = f"Run `harness profile --device {device}` on them and build the table again, or give --allow-partial"
-    if any("Linear" in layer.op or "Integer" in layer.op for network in found for layer in network.unknown):
+    from harness.network.learnt_weights import is_quantised
+
+    if any(is_quantised(op) for network in found for layer in network.unknown for op in layer.op.split("+")):
         step = f"Run `harness profile --device {device} --space builtin:int8`, or{step.removeprefix('Run')}"
     if covering:
         step = f"{covering}. Or run{step.removeprefix('Run')}"

@@ -103,9 +103,9 @@ def _read(
     begin(observe, "reading samples", ahead={_LEARNING: 0.0 if layers < LEAST_SAMPLES else layers})
     phases = at_typical_speed([phases_of_campaign(journal, one) for one in campaigns])
     sources, step = [], steps_of(observe, "fitting layers", probes)
-    for number, campaign in enumerate(campaigns):
+    for number, (campaign, quiet) in enumerate(zip(campaigns, phases, strict=True)):
         step(number, len(campaigns))
-        sources.append(CampaignSource.read(journal, campaign, phases[number], method))
+        sources.append(CampaignSource.read(journal, campaign, quiet, method))
     return sources
 
 

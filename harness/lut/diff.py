@@ -40,7 +40,8 @@ class LutChanges:
 def compare(before: Lut, after: Lut) -> LutChanges:
     """Return the layers that changed by more than 2 % and three standard errors, and those in only one table."""
     common = sorted(before.by_place.keys() & after.by_place.keys())
-    changes = [_change(before.by_place[place], after.by_place[place]) for place in common]
+    between = math.hypot(before.repeatability, after.repeatability)
+    changes = [_change(before.by_place[place], after.by_place[place], between) for place in common]
     changed = [one for one in changes if is_relevant(one)]
     before_s, after_s = (sum(table.by_place[place].remainder_s for place in common) for table in (before, after))
     names = sorted({*before.fingerprint, *after.fingerprint})
@@ -71,7 +72,8 @@ def common_layers(before: Lut, after: Lut) -> tuple[EntryChange, ...]:
     for key in sorted(keys):
         found = before.find(key, ()), after.find(key, ())
         pairs += [(found[0], found[1])] if found[0] is not None and found[1] is not None else []
-    return tuple(_change(*pair) for pair in pairs)
+    between = math.hypot(before.repeatability, after.repeatability)
+    return tuple(_change(*pair, between) for pair in pairs)
 
 
 def is_relevant(change: EntryChange) -> bool:
@@ -79,9 +81,11 @@ def is_relevant(change: EntryChange) -> bool:
     return abs(change.z) > SIGNIFICANT_Z and abs(change.ratio - 1) > RELEVANT_CHANGE
 
 
-def _change(before: Entry, after: Entry) -> EntryChange:
+def _change(before: Entry, after: Entry, between: float) -> EntryChange:
+    """Compare entries of tables whose machines were faster or slower by chance, by the fraction `between`."""
     # Remainders: a latency below resolution was moved upwards, by as much as its error.
-    error_s = max(math.hypot(before.remainder_stderr_s, after.remainder_stderr_s), 1e-12)
+    error_s = math.hypot(before.remainder_stderr_s, after.remainder_stderr_s, between * before.remainder_s)
+    error_s = max(error_s, 1e-12)
     change_s = after.remainder_s - before.remainder_s
     return EntryChange(
         key=before.key,

@@ -10,7 +10,7 @@ from harness.network.fusion.fusion_rules import FusionRule, as_executed, match_a
 from harness.network.key import LayerKey, Subgraph, canonical, layer_key
 from harness.network.network import Network, Node
 
-FEATURE_MAP, PLAIN, OUTSIDE = "map", "chip", "outside"
+FEATURE_MAP, ON_CHIP, OUTSIDE = "map", "chip", "outside"
 """Where an input of a layer comes from, see `context_of`."""
 NEIGHBOURS = 6
 """Number of layers before and after a layer, in the network's order, that make up its neighbourhood."""
@@ -63,7 +63,7 @@ def context_of(network: Network, layer: Layer) -> str:
 def _source(network: Network, tensor: str) -> str:
     if tensor in network.inputs:
         return OUTSIDE
-    return FEATURE_MAP if tensor in network.feature_maps else PLAIN
+    return FEATURE_MAP if tensor in network.feature_maps else ON_CHIP
 
 
 def place_of(network: Network, layers: Sequence[Layer], at: int) -> str:

@@ -43,9 +43,14 @@ def reads_weights(node: Node, constants: Mapping[str, Constant]) -> bool:
     return node.op in WEIGHT_OPS - {"Gather"} and any(is_weight([node], name, constants[name].type) for name in read)
 
 
+def is_quantised(op: str) -> bool:
+    """Return whether an operator is made for integers that stand for real numbers."""
+    return op.startswith("QLinear") or op.endswith(("QuantizeLinear", "DequantizeLinear")) or "Integer" in op
+
+
 def needs_values(reader: Node) -> bool:
     """Return whether a node needs real values, such as variances or scales, to give finite results."""
-    quantised = reader.op in _LEARNT_SLOTS or "Linear" in reader.op
+    quantised = is_quantised(reader.op) or reader.op in _LEARNT_SLOTS
     return quantised or "Normalization" in reader.op or reader.op in ("Resize", "Upsample", "Range")
 
 

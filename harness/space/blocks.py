@@ -40,6 +40,8 @@ _ONE = Choices((1,))
 _PLAIN = Choices((NO_ACTIVATION,))
 _NEVER = Choices((False,))
 _MAPS = Choices((MAP,))
+_BETWEEN = ("residual", "batch_norm")
+"""Axes that put an operator between a product and its activation."""
 _ON_MAPS = ("PRelu", "BatchNormalization")
 
 Activations = Annotated[Choices, choices_of(NO_ACTIVATION, "Relu", "Relu6", "Sigmoid", "Tanh", "Swish", "HardSwish")]
@@ -71,6 +73,8 @@ class Block(StrictModel):
     def _only_products_are_dynamic(self) -> Self:
         if self.precision == DYNAMIC and not isinstance(self, ConvolutionBlock | ProductBlock):
             raise ValueError("precision may be dynamic for Conv, MatMul and Gemm alone")
+        if self.precision == DYNAMIC and any(getattr(self, one, _NEVER) != _NEVER for one in _BETWEEN):
+            raise ValueError(f"a layer whose precision is dynamic has no {' or '.join(_BETWEEN)}")
         return self
 
     def at(self, point: Sequence[float]) -> Configuration | None:

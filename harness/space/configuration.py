@@ -67,7 +67,9 @@ class Convolution:
             groups=self.groups,
             dilation=pair(self.dilation, 1),
         )
-        return replace(_named(f"mac/conv/{kind}/{_suffix(self.activation)}", found), extra_operands=int(self.residual))
+        reads_map = self.context == FEATURE_MAP and self.dimensions == 2
+        named, operands = _named(f"mac/conv/{kind}/{_suffix(self.activation)}", found), int(self.residual)
+        return replace(named, extra_operands=operands, maps=int(reads_map) + operands)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class DeviceRounds:
             return [None] * len(asked.layers)
         campaign = self._run(cuts, rules, replace(policy, budget_s=None if math.isinf(left_s) else left_s))
         self.tried += len(asked.layers)
-        measured, overhead = read_campaign(self.on.journal, campaign)  # as `lut build` does
+        measured, overhead = read_campaign(self.on.journal, campaign)
         found = estimate_layers(measured, DEFAULT_METHOD, overhead).latencies
         own = [[found.get(place) for place in places.get(index, ())] for index in range(len(asked.layers))]
         return [_sum_s(parts) for parts in own]

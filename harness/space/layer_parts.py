@@ -36,7 +36,7 @@ class LayerParts(NetworkParts):
 
     def dynamic_product(self, name: str, source: str, shape: Sequence[int], **window: Any) -> str:
         """Add a product with weights of this shape, a convolution if it has a window; its input is quantised first."""
-        op, bias = ("ConvInteger", (1, shape[0], 1, 1)) if window else ("MatMulInteger", shape[1:])
+        op, bias = ("ConvInteger", (1, shape[0], *(1,) * (len(shape) - 2))) if window else ("MatMulInteger", shape[1:])
         read, scale, zero = self.nodes_of("DynamicQuantizeLinear", f"{name}.quantise", [source], 3)
         operands = [read, self.integer_weight(f"{name}.weight", shape), zero]
         integers = self.node(op, name, [*operands, self.numbers(f"{name}.weight_zero", 0, np.int8)], **window)

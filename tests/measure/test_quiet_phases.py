@@ -72,7 +72,7 @@ def test_campaigns_of_one_table_have_one_typical_speed() -> None:
     """A campaign without slow phases is lengthened like one with them, because a table has both; alone it is not."""
     slow, calm = phases_of(runs_of(1)[0], "cpu"), phases_of(runs_of(2, phases=False)[0], "cpu")
     assert calm.typical == 1.0 < slow.typical
-    assert at_typical_speed([calm]) == [calm]
+    assert list(at_typical_speed([calm])) == [calm]
     factors = [
         medians(after.quiet)["p0"] / medians(before.quiet)["p0"]
         for before, after in zip([slow, calm], at_typical_speed([slow, calm]), strict=True)

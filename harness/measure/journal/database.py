@@ -185,10 +185,12 @@ def _names(db: sqlite3.Connection) -> frozenset[str]:
 def _is_fixed(path: Path) -> bool:
     """Return whether nobody can change a file from here, as on a file system that is read-only, and its log is empty.
 
-    SQLite would write beside it even to read it.
+    SQLite would write beside it even to read it. A file that its owner has open has an index of the log beside it.
     """
-    log = path.with_name(f"{path.name}-wal")
-    return path.exists() and not os.access(path.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
+    path = path.resolve()
+    log, index = (path.with_name(f"{path.name}-{kind}") for kind in ("wal", "shm"))
+    is_open = index.exists() or (log.exists() and log.stat().st_size > 0)
+    return path.exists() and not os.access(path.parent, os.W_OK) and not is_open
 
 
 def _connected(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,16 +75,16 @@ def phases_of(taken: Sequence[TakenSample], clock: str) -> Phases:
     )
 
 
-def at_typical_speed(campaigns: Sequence[Phases]) -> list[Phases]:
-    """Return campaigns of one machine with the quiet runs of all of them lengthened by the same factor.
+def at_typical_speed(campaigns: Sequence[Phases]) -> Iterator[Phases]:
+    """Yield campaigns of one machine with the quiet runs of all of them lengthened by the same factor.
 
     The factor is the mean of the campaigns' `typical`: how slow a machine is while one of them is measured is chance.
     """
     runs = [len(one.quiet) for one in campaigns]
     factor = statistics.fmean((one.typical for one in campaigns), weights=runs) if any(runs) else 1.0
-    if factor == 1.0:
-        return list(campaigns)
-    return [replace(one, quiet=tuple(_lengthened(taken, factor) for taken in one.quiet)) for one in campaigns]
+    for one in campaigns:
+        quiet = one.quiet if factor == 1.0 else tuple(_lengthened(taken, factor) for taken in one.quiet)
+        yield replace(one, quiet=quiet)
 
 
 def by_probe(taken: Iterable[TakenSample]) -> dict[str, list[Sample]]:

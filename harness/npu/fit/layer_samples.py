@@ -11,6 +11,7 @@ import numpy as np
 from harness.array_types import Floats, Ints, Mask
 from harness.errors import CoverageError
 from harness.lut.table import Entry, Lut
+from harness.network.layers import OUTSIDE
 from harness.predictor.features.key_features import describe
 from harness.predictor.features.key_parser import parse_key
 from harness.predictor.features.layer_arrays import LayerArrays, layer_arrays
@@ -19,7 +20,6 @@ from harness.predictor.features.layer_features import LayerFeatures
 FEWEST_LAYERS = 12
 """Layers below which nothing is fitted."""
 _WARM = "warm"
-_OUTSIDE = "outside"
 PRODUCTS, WINDOWS = "products of matrices", "convolutions over windows"
 """Rate classes of what fills an array of multipliers: convolutions of one tap and products with weights, and other
 convolutions. Those have other algorithms on many devices, such as Winograd's, or transforms."""
@@ -103,7 +103,7 @@ def samples_of(table: Lut) -> LayerSamples:
     ]
     known = [(entry, layer) for entry, layer in described if layer is not None]
     alone = [(entry, layer) for entry, layer in known if "@" not in entry.context]
-    inside = [(entry, layer) for entry, layer in alone if _OUTSIDE not in entry.context.split(",")]
+    inside = [(entry, layer) for entry, layer in alone if OUTSIDE not in entry.context.split(",")]
     chosen = next((some for some in (inside, alone) if len(some) >= FEWEST_LAYERS), known)
     if len(chosen) < FEWEST_LAYERS:
         raise CoverageError(

@@ -67,7 +67,10 @@ def _summary(run: CoreRun) -> Iterator[tuple[str, str]]:
         f" IO {used['io_busy']:.1%}",
     )
     extra = found["redundant_macs"]
-    yield "MACs", f"{found['macs']:,}" + ("" if extra is None else f", {extra:,} of them by zeros or computed again")
+    yield (
+        "MACs",
+        f"{found['macs']:,}" + ("" if extra is None else f", {extra:,} of them multiplications by zero or repeated"),
+    )
     yield from _memory_lines(run, found["memories"], found["tensor_classes"])
     yield "energy", _shares(found["energy_uj"], "uJ")
     yield "area", _shares(found["area_mm2"], "mm2")

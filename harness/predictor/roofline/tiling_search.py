@@ -62,7 +62,7 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
 def with_product_share(
     tiling: DeviceTiling, arrays: LayerArrays, latency_s: Floats, order: Ints, noise: Floats | None = None
 ) -> DeviceTiling:
-    """Return the tiling with the share of products that moves, as the layers of `order` that add theirs up show it.
+    """Return the tiling with the share of products that moves, found from the transposed convolutions in `order`.
 
     All of it moves, as in ONNX Runtime, unless another share is clearly nearer to held-out ones of these layers.
     """

@@ -26,7 +26,8 @@ _MOST_PIXELS = 32
 _SB_SHARE = 2
 """The weights of several pixels take at most this fraction of SB."""
 _WORTH = 0.9
-"""What several pixels at once must bring: their weights and their commands cost more than predictions know."""
+"""Several pixels at once are used only if they take at most this fraction of the time: their weights and commands cost
+more than predictions know."""
 
 
 def reach_of(layer: HardwareLayer, pixels: int) -> int:
