@@ -33,7 +33,7 @@ _WORTH_BY_TIME = 0.995
 """An order by time has fewer loops than one by place, and so more instructions: it must be faster by this factor."""
 _WORTH_OWN_QUEUES = 0.99
 """What a queue for the VFU or the cache must bring: the formula knows nothing of the time of more instructions."""
-_DELAYS = (0.75, 1.0)
+_DELAYS = (0.25, 0.75, 1.0)
 """The delays of `fill_gaps` that are tried."""
 
 

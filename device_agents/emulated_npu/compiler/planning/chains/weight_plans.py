@@ -27,6 +27,9 @@ _FACTOR_BYTES = 32 << 10
 _WAIT_SHARE = 0.25
 """How much of the wait for the first load of streamed weights counts: most of it arrives while other chains compute."""
 
+_MOST_OF_SB = 0.9
+"""Share of SB that weights of one pass may take: those that are fetched once need no more, and neighbours need room."""
+
 _SLOTS = 8
 """Loads that SB holds at once, so that they arrive while other layers compute."""
 
@@ -130,7 +133,9 @@ class _Buffer:
     def _streamed(self, passes: int) -> tuple[set[int], int]:
         """Return the layers whose second operands are fetched in every pass, and the bytes for their loads."""
         streamed = {layer.index for layer in self._layers if layer.index not in self._sizes}
-        if not streamed and sum(map(aligned, self._sizes.values())) <= self._sb_bytes:
+        needed = sum(map(aligned, self._sizes.values()))
+        most = self._sb_bytes if passes > 1 or self._held else int(_MOST_OF_SB * self._sb_bytes)
+        if not streamed and needed <= most:
             return streamed, self._sb_bytes
         share = self._sb_bytes // 2
         room = self._sb_bytes - 2 * (share // 2)
@@ -165,9 +170,9 @@ class _Buffer:
         return plans, top
 
     def _resident_loads(self, layer: HardwareLayer, passes: int) -> tuple[WeightLoad, ...]:
-        """Return the loads of weights that stay; in several passes, each block would have a start-up in every pass."""
+        """Return the loads of weights that stay: units start when the first of them is there."""
         load_bytes = self._least_bytes(self._sizes[layer.index], 1, passes)
-        least_bytes = max(load_bytes, round_bytes(layer, self._machine)) if passes == 1 else self._sb_bytes
+        least_bytes = max(load_bytes, round_bytes(layer, self._machine))
         return gather_loads(cut_weights(layer, self._machine, min(self._sb_bytes, least_bytes)), load_bytes)
 
     def _loads(self, layer: HardwareLayer, slot_bytes: int) -> tuple[WeightLoad, ...]:
