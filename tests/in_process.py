@@ -32,7 +32,7 @@ _SERIES_A_PART = 512
 _TOKENS = itertools.count(1)
 
 
-@dataclass
+@dataclass(eq=False)
 class InProcessSession(AgentSession):
     """A session with `backend`, which no other session may use.
 

@@ -76,12 +76,13 @@ def test_the_workload_of_the_edge_by_hand() -> None:
     """The demand of the first convolution: 3 to 8 channels, 10 x 10 outputs, 3 x 3 taps, float32, 32 x 32 multipliers.
 
     It reads 300 elements, writes 800 and has 8 x 27 = 216 weights, of 4 bytes each; the input of the network comes from
-    no node. The MFU packs a window row, 3 taps x 3 channels, into its 32 rows and 8 outputs into its 32 columns: 3
-    cycles per pixel for 100 pixels. The demand is one command of 300 cycles plus 20 of start-up, with 1024
-    multiply-adds each, of which 100 x 27 x 8 = 21600 are useful.
+    no node. The 32 rows of the MFU hold a whole window of 27 elements, its 32 columns the 8 outputs: a cycle for each
+    of the 8 windows of a line that lie on the map. The two on the padding are computed a row of 9 elements at a time:
+    3 cycles each. The demand is three commands of 10 x (8 + 2 x 3) cycles together plus 20 of start-up each, with 1024
+    multiply-adds a cycle, of which 100 x 27 x 8 = 21600 are useful.
     """
     first = _nodes().graph.nodes[0].workload
-    assert first == Workload((3 * 100 + 20) * 1024, 300 * 4, 800 * 4, 216 * 4, routing_bytes=0)
+    assert first == Workload((10 * (8 + 2 * 3) + 3 * 20) * 1024, 300 * 4, 800 * 4, 216 * 4, routing_bytes=0)
 
 
 def test_bytes_follow_the_precision_and_compute_the_parallelism() -> None:
