@@ -41,8 +41,8 @@ def test_a_last_column_of_sentences_folds_and_one_of_bars_stays() -> None:
     """A flush left last column is text unless it is drawn."""
     drawn = lay_out(("n", "cycles"), [("1", "█" * 20 + " ◀ Pareto")], 0, bars=True, width=24)
     assert drawn[-1] == "1  " + "█" * 20 + " ◀ Pareto"
-    told = lay_out(("n", "source"), [("1", "a machine of the edge class")], 0, bars=True, width=18)
-    assert told[1:] == ["1  a machine of", "   the edge class"]
+    shown = lay_out(("n", "source"), [("1", "a machine of the edge class")], 0, bars=True, width=18)
+    assert shown[1:] == ["1  a machine of", "   the edge class"]
 
 
 def test_columns_that_do_not_fit_stand_below_behind_the_first() -> None:
