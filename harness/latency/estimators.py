@@ -118,11 +118,12 @@ def _flags(data: CampaignData, fit: JointFit, overhead: Overhead) -> dict[Place,
     """
     layers = {(layer.key.digest, layer.context): layer for layer in data.layers}
     joint = dict(zip(fit.places, fit.latencies, strict=True))
+    resolved = [place for place, one in joint.items() if one.resolved]
     smallest_s = _smallest_networks(layers, joint)
     flags: dict[Place, list[str]] = defaultdict(list)
     for name in ("chain", "difference", "regression-terms"):
-        others = {place: _other(name, layers[place], fit.repeated.get(place), data, overhead) for place in joint}
-        found = {place: other for place, other in others.items() if other is not None and joint[place].resolved}
+        others = {place: _other(name, layers[place], fit.repeated.get(place), data, overhead) for place in resolved}
+        found = {place: other for place, other in others.items() if other is not None}
         changes = {place: other.remainder_s / joint[place].latency_s - 1 for place, other in found.items()}
         usual, spread = _usual(list(changes.values()))
         for place, change in changes.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.lut.table import Entry, Lut
@@ -40,8 +40,7 @@ class LutChanges:
 def compare(before: Lut, after: Lut) -> LutChanges:
     """Return the layers that changed by more than 2 % and three standard errors, and those in only one table."""
     common = sorted(before.by_place.keys() & after.by_place.keys())
-    between = math.hypot(before.repeatability, after.repeatability)
-    changes = [_change(before.by_place[place], after.by_place[place], between) for place in common]
+    changes = _changes(before, after, [(before.by_place[place], after.by_place[place]) for place in common])
     changed = [one for one in changes if is_relevant(one)]
     before_s, after_s = (sum(table.by_place[place].remainder_s for place in common) for table in (before, after))
     names = sorted({*before.fingerprint, *after.fingerprint})
@@ -72,8 +71,7 @@ def common_layers(before: Lut, after: Lut) -> tuple[EntryChange, ...]:
     for key in sorted(keys):
         found = before.find(key, ()), after.find(key, ())
         pairs += [(found[0], found[1])] if found[0] is not None and found[1] is not None else []
-    between = math.hypot(before.repeatability, after.repeatability)
-    return tuple(_change(*pair, between) for pair in pairs)
+    return tuple(_changes(before, after, pairs))
 
 
 def is_relevant(change: EntryChange) -> bool:
@@ -81,8 +79,13 @@ def is_relevant(change: EntryChange) -> bool:
     return abs(change.z) > SIGNIFICANT_Z and abs(change.ratio - 1) > RELEVANT_CHANGE
 
 
+def _changes(before: Lut, after: Lut, pairs: Sequence[tuple[Entry, Entry]]) -> list[EntryChange]:
+    """Compare entries of two tables, whose machines were faster or slower by chance."""
+    between = math.hypot(before.repeatability, after.repeatability)
+    return [_change(*pair, between) for pair in pairs]
+
+
 def _change(before: Entry, after: Entry, between: float) -> EntryChange:
-    """Compare entries of tables whose machines were faster or slower by chance, by the fraction `between`."""
     # Remainders: a latency below resolution was moved upwards, by as much as its error.
     error_s = math.hypot(before.remainder_stderr_s, after.remainder_stderr_s, between * before.remainder_s)
     error_s = max(error_s, 1e-12)
