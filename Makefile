@@ -38,7 +38,7 @@ test: $(STAMP)  ## run the test suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 test-long: $(STAMP)  ## run the tests that take minutes
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long --timeout=3600
 
 lint: types ruff imports dependencies  ## check style, types, import contracts and dependencies; -j 2 checks side by side
 
