@@ -1,6 +1,6 @@
 """A .npy file whose rows are read part by part.
 
-A map of the file would end the process by a signal if the file became shorter meanwhile.
+The file is not memory-mapped: if another program shortened it, a signal would end the process.
 """
 
 from __future__ import annotations

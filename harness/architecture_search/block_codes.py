@@ -15,8 +15,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.search.covering import Window
-from harness.search.position_tables import PositionTable
+from harness.architecture_search.covering import Window
+from harness.architecture_search.position_tables import PositionTable
 
 Choices = NDArray[np.uint8]
 """Candidates, one row for each position."""
@@ -65,7 +65,7 @@ def union(one: Window, other: Window) -> Window:
 
 
 def grouped(tables: Sequence[PositionTable], sizes: Sequence[int], most: int) -> tuple[PositionBlock, ...]:
-    """Return blocks, each as long as it has at most so many combinations; a single position may have more."""
+    """Return the longest blocks with at most `most` combinations each; a block of one position may have more."""
     blocks: list[PositionBlock] = []
     for at, table in enumerate(tables):
         if blocks:

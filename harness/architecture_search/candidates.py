@@ -11,13 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.architecture_search.array_file import ArrayFile, open_array
 from harness.errors import ConfigurationError, UsageError
-from harness.search.array_file import ArrayFile, open_array
 
 SPAN = 1 << 17
 """Candidates of a span."""
 MOST_RANDOM = 10**12
-"""One core takes a day or more for so many."""
+"""The most random candidates: one core takes a day or more for them."""
 _RANDOM = re.compile(r"random:([1-9][0-9]*)\Z")
 Rows = NDArray[np.integer[Any]]
 
@@ -55,7 +55,7 @@ class RandomSpan:
         return np.stack(columns).T
 
     def scores(self) -> None:
-        """Return None: nobody has scored them."""
+        """Return None: random candidates have no scores."""
         return
 
 

@@ -6,11 +6,11 @@ import collections
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from harness.architecture_search.candidates import Span
+from harness.architecture_search.ranking import Ranking, Selection, rank_span
+from harness.architecture_search.space_estimator import SpaceEstimator
 from harness.errors import EngineError
 from harness.fleet.cluster.access import check_extra, security_of
-from harness.search.candidates import Span
-from harness.search.ranking import Ranking, Wanted, rank_span
-from harness.search.space_estimator import SpaceEstimator
 from harness.text import printable
 
 _CONNECT_S = 15.0
@@ -19,7 +19,7 @@ _AHEAD = 4
 
 
 def rank_on_cluster(
-    scheduler: str, estimator: SpaceEstimator, spans: Iterable[Span], wanted: Wanted
+    scheduler: str, estimator: SpaceEstimator, spans: Iterable[Span], selection: Selection
 ) -> Iterator[Ranking]:
     """Yield the ranking of each span, in any order.
 
@@ -39,7 +39,7 @@ def rank_on_cluster(
             shared = client.scatter(estimator, broadcast=True, hash=False)
             waiting: collections.deque[Any] = collections.deque()
             for span in spans:
-                waiting.append(client.submit(rank_span, shared, span, wanted, pure=False))
+                waiting.append(client.submit(rank_span, shared, span, selection, pure=False))
                 if len(waiting) >= _AHEAD * threads:
                     yield waiting.popleft().result()
             while waiting:

@@ -46,7 +46,7 @@ class Terms:
 
 
 class ErrorSources:
-    """The entries and predictions that estimates of a space use, numbered as they are met."""
+    """The entries and predictions that estimates of a space use, numbered by their first use."""
 
     def __init__(self, table: Lut) -> None:
         self._table = table

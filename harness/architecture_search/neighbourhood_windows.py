@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from harness.architecture_search.block_codes import union
+from harness.architecture_search.covering import Window
+from harness.architecture_search.search_space import SearchSpace
 from harness.errors import UnsupportedNetwork
 from harness.lut.table import Lut
 from harness.network.layers import NEIGHBOURS, cut, neighbourhood
-from harness.search.block_codes import union
-from harness.search.covering import Window
-from harness.search.search_space import SearchSpace
 
 MOST_NEIGHBOURHOODS = 1 << 22
 _DRAWN = 4

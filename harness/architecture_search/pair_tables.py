@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.architecture_search.block_codes import BlockCodes, Choices, PositionBlock, combinations, union, widened
+from harness.architecture_search.position_tables import PositionTable
 from harness.array_types import Floats, Ints
 from harness.errors import UnsupportedNetwork
-from harness.search.block_codes import BlockCodes, Choices, PositionBlock, combinations, union, widened
-from harness.search.position_tables import PositionTable
 from harness.text import byte_size
 
 _MOST_KINDS = 128

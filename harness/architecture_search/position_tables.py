@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from harness.architecture_search.covering import Candidate, Window, covering
+from harness.architecture_search.layer_terms import Terms
 from harness.array_types import Ints
 from harness.errors import UnsupportedNetwork
-from harness.search.covering import Candidate, Window, covering
-from harness.search.layer_terms import Terms
 
 MOST_COMBINATIONS = 1 << 14
-"""The most combinations of choices in one window: each is looked up in a network of its own, or with other windows."""
+"""The most combinations of choices in one window: each combination takes a network that is looked up."""
 _BASES = 2
 _CHECKS = 64
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.architecture_search.candidates import Rows, Span
+from harness.architecture_search.space_estimator import SpaceEstimator
 from harness.array_types import Floats, Ints
-from harness.search.candidates import Rows, Span
-from harness.search.space_estimator import SpaceEstimator
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """How many candidates to keep, and the latency that they may have at most, in seconds."""
+class Selection:
+    """How many of the best candidates to keep, and the largest latency that they may have, in seconds."""
 
     count: int
     under_s: float = float("inf")
@@ -39,47 +39,47 @@ class Ranking:
     unscored: int
 
 
-def rank_span(estimator: SpaceEstimator, span: Span, wanted: Wanted) -> Ranking:
+def rank_span(estimator: SpaceEstimator, span: Span, selection: Selection) -> Ranking:
     """Return the best candidates of a span."""
     rows, scores = span.rows(), span.scores()
     latency_s = estimator.latency_s(rows)
-    good = latency_s <= wanted.under_s
+    good = latency_s <= selection.under_s
     kept = np.flatnonzero(good)
     costs = latency_s[kept] if scores is None else -np.asarray(scores[kept], np.float64)
     scored = ~np.isnan(costs)
     unscored = len(kept) - int(np.count_nonzero(scored))
     kept, costs = kept[scored], costs[scored]
-    if len(kept) > wanted.count:
-        limit = np.partition(costs, wanted.count - 1)[wanted.count - 1]
+    if len(kept) > selection.count:
+        limit = np.partition(costs, selection.count - 1)[selection.count - 1]
         kept, costs = kept[costs <= limit], costs[costs <= limit]
-    order = np.lexsort((kept, costs))[: wanted.count]
+    order = np.lexsort((kept, costs))[: selection.count]
     best = kept[order]
     unknown = int(np.isnan(latency_s).sum())
     under = int(np.count_nonzero(good))
     return Ranking(rows[best], best + span.first, latency_s[best], costs[order], len(rows), under, unknown, unscored)
 
 
-def best_of(rankings: Iterable[Ranking], wanted: Wanted) -> Ranking:
+def best_of(rankings: Iterable[Ranking], selection: Selection) -> Ranking:
     """Return the best of several rankings, whose order does not matter; at least one is needed."""
     found: Ranking | None = None
     for one in rankings:
-        found = one if found is None else _joined(found, one, wanted)
+        found = one if found is None else _joined(found, one, selection)
     if found is None:
         raise ValueError("no candidates")
     return found
 
 
-def _joined(one: Ranking, other: Ranking, wanted: Wanted) -> Ranking:
-    costs = np.concatenate([one.costs, other.costs])
-    numbers = np.concatenate([one.numbers, other.numbers])
-    order = np.lexsort((numbers, costs))[: wanted.count]
+def _joined(first: Ranking, second: Ranking, selection: Selection) -> Ranking:
+    costs = np.concatenate([first.costs, second.costs])
+    numbers = np.concatenate([first.numbers, second.numbers])
+    order = np.lexsort((numbers, costs))[: selection.count]
     return Ranking(
-        np.concatenate([one.rows, other.rows])[order],
+        np.concatenate([first.rows, second.rows])[order],
         numbers[order],
-        np.concatenate([one.latency_s, other.latency_s])[order],
+        np.concatenate([first.latency_s, second.latency_s])[order],
         costs[order],
-        one.seen + other.seen,
-        one.under + other.under,
-        one.unknown + other.unknown,
-        one.unscored + other.unscored,
+        first.seen + second.seen,
+        first.under + second.under,
+        first.unknown + second.unknown,
+        first.unscored + second.unscored,
     )

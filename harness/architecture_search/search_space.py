@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from harness.architecture_search.candidate_model import candidate_model, choice_names, is_choice, position_name
 from harness.errors import InvalidNetwork, UsageError
 from harness.network.model_references import Model, ModelReference, load_network, model_references
 from harness.network.network import Network, Node
-from harness.search.candidate_model import candidate_model, choice_names, is_choice, position_name
 
 if TYPE_CHECKING:
     from onnx import ModelProto

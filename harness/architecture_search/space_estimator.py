@@ -11,6 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from harness.architecture_search.block_codes import Choices
+from harness.architecture_search.covering import Candidate
+from harness.architecture_search.layer_terms import ErrorSources, Terms
+from harness.architecture_search.neighbourhood_windows import windows_of_neighbours
+from harness.architecture_search.pair_tables import PairTables
+from harness.architecture_search.position_tables import PositionTable, WindowSearch
+from harness.architecture_search.search_space import SearchSpace
+from harness.architecture_search.sum_tables import SumTables
+from harness.architecture_search.weights_in_caches import WeightTables
 from harness.array_types import Floats
 from harness.errors import UsageError
 from harness.estimation.layer_estimates import MOSTLY, LookedUp, look_up, mixture
@@ -21,15 +30,6 @@ from harness.lut.table_choice import TableReference, open_lut
 from harness.measure.summary import Z_95
 from harness.network.keyed_network import keyed
 from harness.probe.overhead_terms import OverheadTerms
-from harness.search.block_codes import Choices
-from harness.search.covering import Candidate
-from harness.search.layer_terms import ErrorSources, Terms
-from harness.search.neighbourhood_windows import windows_of_neighbours
-from harness.search.pair_tables import PairTables
-from harness.search.position_tables import PositionTable, WindowSearch
-from harness.search.search_space import SearchSpace
-from harness.search.sum_tables import SumTables
-from harness.search.weights_in_caches import WeightTables
 from harness.workspace import AnyWorkspace
 
 CHUNK = 1 << 13
@@ -57,7 +57,7 @@ class SpaceTables:
 
     @classmethod
     def of(cls, positions: tuple[PositionTable, ...], sizes: Sequence[int], covariance: Floats) -> SpaceTables:
-        """Make the tables from those of the positions."""
+        """Build the tables from the tables of the positions."""
         latencies = SumTables.of(positions, sizes, lambda one: one.remainder_s if one.is_complete else np.nan)
         return cls(positions, covariance, latencies, SumTables.of(positions, sizes, _packed, np.int64))
 

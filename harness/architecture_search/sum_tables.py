@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.search.block_codes import BlockCodes, Choices, PositionBlock, grouped, widened
-from harness.search.layer_terms import Terms
-from harness.search.position_tables import PositionTable
+from harness.architecture_search.block_codes import BlockCodes, Choices, PositionBlock, grouped, widened
+from harness.architecture_search.layer_terms import Terms
+from harness.architecture_search.position_tables import PositionTable
 
 _MOST_CODES = 1 << 14
 """Combinations of a block: its table of 128 KiB stays in a core's cache."""

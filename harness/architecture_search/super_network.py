@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from harness.architecture_search.candidate_model import CHOICE
 from harness.errors import UsageError
-from harness.search.candidate_model import CHOICE
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -84,7 +84,9 @@ def _check(prefix: str, block: ModelProto) -> None:
     shown, graph = prefix.rstrip("/"), block.graph
     weights = {tensor.name for tensor in graph.initializer}
     if [len(graph.input), len(graph.output)] != [1, 1] or graph.input[0].name in weights:
-        raise UsageError(f"Block {shown} does not have one input and one output", next_step="Export it as such")
+        raise UsageError(
+            f"Block {shown} does not have one input and one output", next_step="Export it with one of each"
+        )
     if block.functions or any(attribute.HasField("g") for node in graph.node for attribute in node.attribute):
         raise UsageError(f"Block {shown} has functions or subgraphs", next_step="Export it with plain operators alone")
     known = {"", graph.input[0].name, *weights}

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.architecture_search.block_codes import Choices
+from harness.architecture_search.search_space import SearchSpace
 from harness.array_types import Floats
 from harness.errors import UnsupportedNetwork
 from harness.lut.table import Lut
 from harness.measure.core_caches import cold_shares, core_cache_bytes
-from harness.search.block_codes import Choices
-from harness.search.search_space import SearchSpace
 
 _CHECKS = 16
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from harness.benchmarking.benchmark_results import Benchmark, BenchmarkedNetwork
 from harness.benchmarking.latency_figures import LatencyFigures, latencies_s, mean_power_w, reported_clock
 from harness.device.inventory import Device, find_device, load_inventory
-from harness.device.overrides import Variant
 from harness.device.session import LoadReport
+from harness.device.variant import Variant
 from harness.errors import UsageError
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
@@ -52,7 +52,7 @@ class _Process:
 
     @property
     def power_w(self) -> float | None:
-        """The mean power of the device meanwhile."""
+        """The mean power of the device during the runs."""
         cores = self.noise.fingerprint.get("cores", "")
         return mean_power_w(self.noise.states, int(cores) if cores.isdigit() else 0)
 

@@ -1,4 +1,4 @@
-"""Options of a device that one campaign replaces, and the facts that keep its samples apart from those of others."""
+"""A campaign's own batch and threads, and the facts that keep its samples apart from other campaigns."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class ConnectGate:
 
     @contextlib.contextmanager
     def connecting(self, device: Device, stop: threading.Event) -> Iterator[None]:
-        """Wait for a turn; raises Interrupted if a stop is requested meanwhile."""
+        """Wait for a turn; raises Interrupted if a stop is requested before it comes."""
         with contextlib.ExitStack() as taken:
             if isinstance(device.transport, Ssh):
                 address = f"{device.transport.host}:{device.transport.port}"
@@ -38,7 +38,7 @@ class ConnectGate:
 
 @contextlib.contextmanager
 def turn(semaphore: threading.Semaphore, stop: threading.Event) -> Iterator[None]:
-    """Hold a semaphore, after waiting for it; raises Interrupted if a stop is requested meanwhile."""
+    """Wait for a semaphore and hold it; raises Interrupted if a stop is requested before."""
     while not semaphore.acquire(timeout=_SLICE_S):
         pause(0.0, stop)
     try:

@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.device.inventory import find_device, load_inventory
-from harness.device.overrides import Variant
+from harness.device.variant import Variant
 from harness.errors import CampaignIncomplete, LutNotFound
 from harness.latency.joint import Place
 from harness.latency.layer_latency import CampaignData
@@ -41,7 +41,7 @@ _SEVERAL_THREADS = 0.05
 two threads (docs/accuracy_limits.md)."""
 _SLOWDOWNS = 3.0
 """The mean slowdown by slow phases over the standard deviation of what they add to networks. Chosen on 137 networks of
-seven campaigns (docs/method.md)."""
+seven campaigns (docs/method_measurement.md)."""
 
 
 def build_lut(

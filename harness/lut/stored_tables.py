@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.device.overrides import Variant
+from harness.device.variant import Variant
 from harness.errors import ConfigurationError, LutNotFound, reason_of
 from harness.lut.published_tables import PUBLISHED
 from harness.lut.table_choice import default_table, made_of, table_folders
@@ -25,7 +25,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True)
-class ShelvedTable:
+class StoredTable:
     """A table as its manifest describes it; `created` is empty for one whose manifest cannot be read.
 
     `variant` has the options of its batch and threads. `is_default` is whether commands use it for its device and
@@ -56,12 +56,12 @@ class ShelvedTable:
 class Pruning:
     """The tables to remove, and those that would be removed if no file referred to them, with these files."""
 
-    removed: tuple[ShelvedTable, ...]
-    referred: tuple[tuple[ShelvedTable, tuple[Path, ...]], ...]
+    removed: tuple[StoredTable, ...]
+    referred: tuple[tuple[StoredTable, tuple[Path, ...]], ...]
     kept: int
 
 
-def list_tables(workspace: Workspace, device: str | None = None) -> tuple[ShelvedTable, ...]:
+def list_tables(workspace: Workspace, device: str | None = None) -> tuple[StoredTable, ...]:
     """Return the tables of a workspace and of the package, or of one device: by device, the newest first."""
     wanted = "*" if device is None else device
     own, package = table_folders(workspace.lut, wanted), table_folders(PUBLISHED, wanted)
@@ -78,7 +78,7 @@ def plan_pruning(workspace: Workspace, keep: int, device: str | None = None) -> 
     The default of a device stays, so does a table whose manifest cannot be read, and one that a file of the workspace
     names: a report, the results of nights that later nights are compared with, or a settings file.
     """
-    groups: defaultdict[tuple[str, str, Variant], list[ShelvedTable]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str, Variant], list[StoredTable]] = defaultdict(list)
     tables = [one for one in list_tables(workspace, device) if not one.is_published]
     for table in tables:
         groups[table.device, table.method, table.variant].append(table)
@@ -89,7 +89,7 @@ def plan_pruning(workspace: Workspace, keep: int, device: str | None = None) -> 
     return Pruning(removed, referred, len(tables) - len(removed))
 
 
-def remove_tables(tables: Sequence[ShelvedTable]) -> None:
+def remove_tables(tables: Sequence[StoredTable]) -> None:
     """Remove the folders of tables; readers see each whole or not at all. Raises ConfigurationError."""
     for table in tables:
         aside = table.path.with_name(f".removing-{table.path.name}")
@@ -101,7 +101,7 @@ def remove_tables(tables: Sequence[ShelvedTable]) -> None:
             raise ConfigurationError(f"{table.path} cannot be removed", why=reason_of(error), next_step=step) from error
 
 
-def _shelved(workspace: Workspace, folder: Path) -> ShelvedTable:
+def _shelved(workspace: Workspace, folder: Path) -> StoredTable:
     made = made_of(folder)
     facts = made.fingerprint or {}
     batch, threads = (whole_number(facts.get(name, ""), _DIGITS) for name in ("batch", "threads"))
@@ -109,7 +109,7 @@ def _shelved(workspace: Workspace, folder: Path) -> ShelvedTable:
     size_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     is_default = made.fingerprint is not None and _default(workspace, folder.parent.name, variant) == folder
     published = folder.is_relative_to(PUBLISHED)
-    return ShelvedTable(folder, made.created, made.method, variant, made.entries, size_bytes, is_default, published)
+    return StoredTable(folder, made.created, made.method, variant, made.entries, size_bytes, is_default, published)
 
 
 def _default(workspace: Workspace, device: str, variant: Variant) -> Path | None:
@@ -119,7 +119,7 @@ def _default(workspace: Workspace, device: str, variant: Variant) -> Path | None
         return None
 
 
-def _references(workspace: Workspace, tables: Sequence[ShelvedTable]) -> dict[str, list[Path]]:
+def _references(workspace: Workspace, tables: Sequence[StoredTable]) -> dict[str, list[Path]]:
     """Return by the name of a table's folder the files of the workspace that contain it."""
     found: dict[str, list[Path]] = {table.path.name: [] for table in tables}
     for path in _files(workspace) if found else ():

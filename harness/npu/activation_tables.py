@@ -1,4 +1,4 @@
-"""Activations that a user gives as tables: the compiler's operator for them, and the same in ONNX's own operators."""
+"""Activations given as tables: as one operator of the compiler, and in ONNX's own operators for the check."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class ActivationTable:
     values: tuple[float, ...]
 
 
-def read_tables(given: Sequence[str]) -> tuple[ActivationTable, ...]:
+def read_tables(options: Sequence[str]) -> tuple[ActivationTable, ...]:
     """Read tables given as NAME=FILE.csv; raises UsageError, or InputError for a file that has no table."""
     tables = []
-    for text in given:
+    for text in options:
         name, equals, file = text.rpartition("=")
         if not (name and equals and file):
             what = f"--activation {printable(text, 80)} is not NAME=FILE.csv"

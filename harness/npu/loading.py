@@ -40,21 +40,23 @@ class CompiledModel:
     @property
     def operators(self) -> tuple[str, ...]:
         """The ONNX operators of each hardware layer, joined by +; the machine's function for a layer without a node."""
-        return tuple(
-            "+".join(self.model.operators[node] for node in layer.nodes) or layer.function.name.lower()
-            for layer in self.compiled.graph.layers
-        )
+        return tuple(map(self.model.operators_of, self.compiled.graph.layers))
 
 
 @dataclass(frozen=True)
 class LoadedProgram:
-    """A program and the machine that runs it; `source` is None for a program file. `reference` is what was named."""
+    """A program and the machine that runs it; `source` is None for a program file. `reference` is the user's."""
 
     name: str
     program: Program
     machine: Machine
     source: CompiledModel | None = None
     reference: str = ""
+
+    @classmethod
+    def of(cls, source: CompiledModel, reference: str = "") -> LoadedProgram:
+        """Return the program of a compiled network."""
+        return cls(source.model.name, source.compiled.program, source.compiled.machine, source, reference)
 
 
 def load(
@@ -72,8 +74,7 @@ def load(
     Raises UsageError for compiler options that contradict each other or that are given with a program file.
     """
     if not is_program(reference):
-        source = load_network(reference, machine, options, dims, tables, note)
-        return LoadedProgram(source.model.name, source.compiled.program, source.compiled.machine, source, reference)
+        return LoadedProgram.of(load_network(reference, machine, options, dims, tables, note), reference)
     if options != DEFAULT or dims or tables:
         why = "A program file is already compiled"
         raise UsageError(

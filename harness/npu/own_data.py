@@ -77,9 +77,9 @@ def write_outputs(folder: Path, outputs: Mapping[str, Array]) -> None:
         raise InputError(f"Outputs cannot be written to {folder}", why=reason_of(error)) from error
 
 
-def _by_name(given: Sequence[str]) -> dict[str, Path]:
+def _by_name(options: Sequence[str]) -> dict[str, Path]:
     found = {}
-    for text in given:
+    for text in options:
         name, equals, file = text.rpartition("=")
         if not (name and equals and file):
             raise UsageError(f"--input {printable(text, 80)} is not NAME=FILE.npy", next_step="Give --input x=x.npy")
@@ -134,11 +134,11 @@ def _as_sent(values: Array, spec: ArraySpec) -> Array:
     return values.reshape(spec.shape).astype(spec.dtype, copy=False)
 
 
-def _constants(proto: ModelProto, wanted: set[str]) -> dict[str, Array]:
-    """Return stored constants as they are, and computed ones by ONNX Runtime, as far as the file has them."""
-    found = {one.name: numpy_helper.to_array(one) for one in proto.graph.initializer if one.name in wanted}
-    computed = _needed(proto, wanted - found.keys())
-    left = sorted(wanted & {name for node in computed for name in node.output} - found.keys())
+def _constants(proto: ModelProto, names: set[str]) -> dict[str, Array]:
+    """Return the constants of these names that the file has: stored ones, and those that ONNX Runtime computes."""
+    found = {one.name: numpy_helper.to_array(one) for one in proto.graph.initializer if one.name in names}
+    computed = _needed(proto, names - found.keys())
+    left = sorted(names & {name for node in computed for name in node.output} - found.keys())
     if not left:
         return found
     part = ModelProto()
@@ -153,12 +153,12 @@ def _constants(proto: ModelProto, wanted: set[str]) -> dict[str, Array]:
     return {**found, **{name: np.asarray(one) for name, one in zip(left, session.run(None, {}), strict=True)}}
 
 
-def _needed(proto: ModelProto, wanted: Iterable[str]) -> list[Any]:
-    """Return the nodes that compute some constants, in the order of the file; () where an input is needed."""
+def _needed(proto: ModelProto, names: Iterable[str]) -> list[Any]:
+    """Return the nodes that compute these constants, in order; none for a constant that needs an input."""
     writers = {name: at for at, node in enumerate(proto.graph.node) for name in node.output if name}
     inputs = {one.name for one in proto.graph.input} - {one.name for one in proto.graph.initializer}
     chosen: set[int] = set()
-    for name in wanted:
+    for name in names:
         mine: set[int] = set()
         waiting, fixed = [name], True
         while waiting and fixed:

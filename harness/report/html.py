@@ -163,7 +163,7 @@ def _date(created: str) -> str:
 
 def _commands(table: Lut, names: Sequence[str], dims: str, validated: bool) -> tuple[str, ...]:
     """Return the commands that measure anew and estimate again; names that a shell would interpret are replaced."""
-    from harness.device.overrides import Variant
+    from harness.device.variant import Variant
     from harness.network.model_references import BUILTIN_NAMES
 
     device = table.device if is_safe_name(table.device) else "DEVICE"

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.imports.imported_layers import ImportedLayer
 from harness.lut.table import Lut
 from harness.predictor.features.key_features import describe
+from harness.table_import.imported_layers import ImportedLayer
 
 LEVEL = 0.9
 """The level of the predictor's intervals."""

@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import ConfigurationError
-from harness.imports.imported_layers import ImportedLayer, check_count
-from harness.imports.mapping import ImportMapping, StatedOverhead
-from harness.imports.source_file import SourceFile
 from harness.latency.layer_latency import RESOLUTION_SIGMAS
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.learning import learn_predictor
 from harness.lut.table import IMPORT, Entry, Lut
 from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule, ReportedGroups, learn_rules
+from harness.table_import.imported_layers import ImportedLayer, check_count
+from harness.table_import.mapping import ImportMapping, StatedOverhead
+from harness.table_import.source_file import SourceFile
 
 VISIT = "imported"
 """The visit policy of imported entries: another tool chose it."""
@@ -28,7 +28,7 @@ def table_of(
 ) -> Lut:
     """Return an unpublished table with a predictor if there are enough layers.
 
-    `patterns` are those of layers of several operators, `groups` those that a tool reported for networks. Raises
+    `patterns` count the layers of several operators, `groups` are the nodes that the tool executed together. Raises
     ConfigurationError for no layers, or more than a table holds.
     """
     mapping = source.mapping

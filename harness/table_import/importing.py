@@ -10,16 +10,23 @@ from typing import TypeVar
 
 from harness.errors import UsageError
 from harness.estimation.network_estimate import NetworkEstimate
-from harness.imports.cells import Row
-from harness.imports.held_out import HeldOutErrors, errors_of
-from harness.imports.imported_layers import ImportedLayer, RowCounts, Section, operator_layers, patterns_of, selected
-from harness.imports.imported_table import table_of
-from harness.imports.mapping import NetworkRows, NodeRows, OperatorRows, read_mapping
-from harness.imports.measured_networks import compare_networks, measured_networks
-from harness.imports.named_nodes import Networks, node_layers
-from harness.imports.source_file import read_source
 from harness.lut.table import Lut
 from harness.lut.table_files import publish
+from harness.table_import.cells import Row
+from harness.table_import.held_out import HeldOutErrors, errors_of
+from harness.table_import.imported_layers import (
+    ImportedLayer,
+    RowCounts,
+    Section,
+    operator_layers,
+    patterns_of,
+    selected,
+)
+from harness.table_import.imported_table import table_of
+from harness.table_import.mapping import NetworkRows, NodeRows, OperatorRows, read_mapping
+from harness.table_import.measured_networks import compare_networks, measured_networks
+from harness.table_import.named_nodes import Networks, node_layers
+from harness.table_import.source_file import read_source
 from harness.validation.results import Validation
 from harness.workspace import AnyWorkspace, as_workspace
 

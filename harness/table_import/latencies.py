@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from harness.imports.cells import BadRow, Column, Row, number, read_as, size
-from harness.imports.mapping import SECONDS, ImportMapping
+from harness.table_import.cells import BadRow, Column, Row, number, read_as, size
+from harness.table_import.mapping import SECONDS, ImportMapping
 
 MAX_S = 1e5
 MIN_S = 1e-12
@@ -76,15 +76,15 @@ def _runs(mapping: ImportMapping, row: Row) -> int | None:
     return found
 
 
-def without_overhead(mapping: ImportMapping, found: RowLatency, input_bytes: int, output_bytes: int) -> RowLatency:
+def without_overhead(mapping: ImportMapping, latency: RowLatency, input_bytes: int, output_bytes: int) -> RowLatency:
     """Subtract the stated overhead where the file's latencies include it; raises BadRow if nothing is left."""
     stated = mapping.overhead
     if not stated.included:
-        return found
+        return latency
     overhead_s = stated.a_s_per_byte * input_bytes + stated.b_s_per_byte * output_bytes + stated.c_s
-    if found.latency_s <= overhead_s:
-        raise BadRow(f"its latency {found.latency_s:.3g} s is not above the overhead of {overhead_s:.3g} s")
-    return RowLatency(found.latency_s - overhead_s, found.stderr_s, found.runs)
+    if latency.latency_s <= overhead_s:
+        raise BadRow(f"its latency {latency.latency_s:.3g} s is not above the overhead of {overhead_s:.3g} s")
+    return RowLatency(latency.latency_s - overhead_s, latency.stderr_s, latency.runs)
 
 
 def _check(name: str, latency_s: float) -> None:
@@ -92,11 +92,11 @@ def _check(name: str, latency_s: float) -> None:
         raise BadRow(f"{name} is {latency_s:.3g} s, which is not a latency")
 
 
-def combined(found: Sequence[RowLatency]) -> RowLatency:
+def combined(latencies: Sequence[RowLatency]) -> RowLatency:
     """Return the median of several rows of one layer; the spread between them enters the standard error."""
-    if len(found) == 1:
-        return found[0]
-    latency_s = statistics.median(one.latency_s for one in found)
-    between_s = statistics.stdev(one.latency_s for one in found) / math.sqrt(len(found))
-    within_s = statistics.median(one.stderr_s for one in found)
-    return RowLatency(latency_s, math.hypot(between_s, within_s), sum(one.runs for one in found))
+    if len(latencies) == 1:
+        return latencies[0]
+    latency_s = statistics.median(one.latency_s for one in latencies)
+    between_s = statistics.stdev(one.latency_s for one in latencies) / math.sqrt(len(latencies))
+    within_s = statistics.median(one.stderr_s for one in latencies)
+    return RowLatency(latency_s, math.hypot(between_s, within_s), sum(one.runs for one in latencies))

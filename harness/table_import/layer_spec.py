@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.imports.cells import (
+from harness.table_import.cells import (
     BadRow,
     Column,
     Row,
@@ -19,7 +19,7 @@ from harness.imports.cells import (
     sizes,
     word,
 )
-from harness.imports.mapping import DTYPES, OperatorRows
+from harness.table_import.mapping import DTYPES, OperatorRows
 
 Padding = Shape | str
 """The padding of each axis, or `same`, `half` or `valid`."""
@@ -85,11 +85,11 @@ def spec_of(section: OperatorRows, row: Row) -> LayerSpec:
     )
 
 
-def _in_order(op: str, layout: str, given: Shape) -> Shape:
+def _in_order(op: str, layout: str, shape: Shape) -> Shape:
     """Return a shape with the channels behind the batch, as ONNX has maps."""
-    if layout == "NCHW" or len(given) < (3 if op in _PLANES else 4):
-        return given
-    return (given[0], given[-1], *given[1:-1])
+    if layout == "NCHW" or len(shape) < (3 if op in _PLANES else 4):
+        return shape
+    return (shape[0], shape[-1], *shape[1:-1])
 
 
 def _positive(name: str, values: Values, row: Row) -> Shape:

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from harness.imports.cells import MAX_AXES, Column, PackedShape, Row, Scalar, Value, Values, columns_in, number
 from harness.samples import Clock
 from harness.settings import Keys, check_settings, invalid_key, read_toml
 from harness.strict_model import StrictModel
+from harness.table_import.cells import MAX_AXES, Column, PackedShape, Row, Scalar, Value, Values, columns_in, number
 from harness.text import safe_name
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -94,11 +94,11 @@ class Selection(StrictModel):
         )
 
 
-def _equal(cell: str, wanted: Scalar) -> bool:
-    if isinstance(wanted, (bool, str)):
-        return cell.lower() == str(wanted).lower() if isinstance(wanted, bool) else cell == wanted
+def _equal(cell: str, value: Scalar) -> bool:
+    if isinstance(value, (bool, str)):
+        return cell.lower() == str(value).lower() if isinstance(value, bool) else cell == value
     try:
-        return number(cell) == wanted
+        return number(cell) == value
     except ValueError:
         return False
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 
 from harness.errors import NetworkError
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
-from harness.imports.cells import BadRow, Row
-from harness.imports.imported_layers import RowCounts
-from harness.imports.latencies import NotMeasured, RowLatency, combined, latency_of, stated_error_s
-from harness.imports.mapping import SECONDS, ImportMapping, NetworkRows
-from harness.imports.named_nodes import Networks
 from harness.lut.table import Lut
 from harness.measure.summary import MAD_TO_SIGMA, Z_95
 from harness.network.network import Network
+from harness.table_import.cells import BadRow, Row
+from harness.table_import.imported_layers import RowCounts
+from harness.table_import.latencies import NotMeasured, RowLatency, combined, latency_of, stated_error_s
+from harness.table_import.mapping import SECONDS, ImportMapping, NetworkRows
+from harness.table_import.named_nodes import Networks
 from harness.validation.results import NetworkValidation, Validation, validation_of
 
 _FEW = 3
@@ -86,9 +86,9 @@ def compare_networks(table: Lut, measured: Sequence[MeasuredNetwork]) -> Compare
     return ComparedNetworks(widened, tuple(estimated for estimated, _ in covered), validation, uncovered)
 
 
-def _compare(estimated: NetworkEstimate, one: MeasuredNetwork) -> NetworkValidation:
+def _compare(estimated: NetworkEstimate, measured: MeasuredNetwork) -> NetworkValidation:
     latency_s, interval_s = estimated.latency_s or 0.0, estimated.interval_s or (0.0, 0.0)
-    measured_s, halfwidth_s = one.latency.latency_s, Z_95 * one.latency.stderr_s
+    measured_s, halfwidth_s = measured.latency.latency_s, Z_95 * measured.latency.stderr_s
     error = latency_s / measured_s - 1
     return NetworkValidation(
         name=estimated.name,
@@ -115,8 +115,8 @@ def _excess(result: NetworkValidation) -> float:
     return math.sqrt(max(0.0, difference**2 - explained**2))
 
 
-def _common(found: Sequence[float]) -> float:
+def _common(errors: Sequence[float]) -> float:
     """Return the further error of sums of any network: robust over several, the largest of a few, 0 without any."""
-    if len(found) < _FEW:
-        return max(found, default=0.0)
-    return MAD_TO_SIGMA * statistics.median(found)
+    if len(errors) < _FEW:
+        return max(errors, default=0.0)
+    return MAD_TO_SIGMA * statistics.median(errors)

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import NetworkError
-from harness.imports.cells import BadRow, Column, Row, read_as, word
-from harness.imports.imported_layers import ImportedLayer, RowCounts, lines_of, moved_bytes
-from harness.imports.latencies import NotMeasured, RowLatency, combined, latency_of, without_overhead
-from harness.imports.mapping import NetworkRows, NodeRows
-from harness.imports.one_layer_network import PlacedLayer
-from harness.imports.source_file import SourceFile
 from harness.network.fusion.fusion_rules import FusionRule, ReportedGroups, structure_of
 from harness.network.layers import context_of, cut
 from harness.network.model_references import BUILTIN_PREFIX, load_network
 from harness.network.network import Network
+from harness.table_import.cells import BadRow, Column, Row, read_as, word
+from harness.table_import.imported_layers import ImportedLayer, RowCounts, lines_of, moved_bytes
+from harness.table_import.latencies import NotMeasured, RowLatency, combined, latency_of, without_overhead
+from harness.table_import.mapping import NetworkRows, NodeRows
+from harness.table_import.one_layer_network import PlacedLayer
+from harness.table_import.source_file import SourceFile
 
 MAX_NETWORKS = 1000
 _SEPARATORS = re.compile(r" \+ |[,;]")
@@ -117,11 +117,11 @@ def _nodes(network: Network, section: NodeRows, row: Row) -> frozenset[int]:
     return found
 
 
-def _disjoint(parts: Sequence[Named], counts: RowCounts) -> list[Named]:
-    """Return the rows without those that share some nodes with an earlier row, but not all."""
+def _disjoint(rows: Sequence[Named], counts: RowCounts) -> list[Named]:
+    """Return the rows, except each that shares only a part of its nodes with an earlier row."""
     owner: dict[int, frozenset[int]] = {}
     kept = []
-    for nodes, latency, line in parts:
+    for nodes, latency, line in rows:
         if any(owner.get(node, nodes) != nodes for node in nodes):
             counts.refuse(line, BadRow("it shares nodes with an earlier row that has others, too"))
             continue

@@ -14,13 +14,13 @@ import onnx
 from onnx import NodeProto, TensorProto, ValueInfoProto, defs, helper, numpy_helper
 
 from harness.errors import NetworkError
-from harness.imports.cells import BadRow, Shape
-from harness.imports.layer_spec import LayerSpec
 from harness.network.fusion.fusion_rules import FusionRule, pattern_of, structure_of
 from harness.network.layers import cut
 from harness.network.network import Network
 from harness.network.reading.prepare import prepare
 from harness.network.reading.read import ModelFile
+from harness.table_import.cells import BadRow, Shape
+from harness.table_import.layer_spec import LayerSpec
 
 _IR_VERSION = 8
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
@@ -68,33 +68,33 @@ def keyed_layer(spec: LayerSpec, opset: int) -> PlacedLayer:
 def _network(spec: LayerSpec, opset: int) -> Network:
     if not defs.has(spec.op, opset):
         raise BadRow(f"op is {spec.op[:60]!r}, which opset {opset} of ONNX does not have")
-    parts = _Parts(spec.dtype)
-    result = _operator(parts, spec)
+    graph = _GraphBuilder(spec.dtype)
+    result = _operator(graph, spec)
     if spec.batch_norm:
         channels = _channels_written(spec)
-        scales = [parts.weight(f"norm.{name}", (channels,)) for name in ("scale", "bias", "mean", "variance")]
-        result = parts.node("BatchNormalization", "norm", [result, *scales])
+        scales = [graph.weight(f"norm.{name}", (channels,)) for name in ("scale", "bias", "mean", "variance")]
+        result = graph.node("BatchNormalization", "norm", [result, *scales])
     if spec.residual:
-        written = _written(parts, opset)
-        result = parts.node("Add", "add", [result, parts.input("residual", written)])
-    result = _activated(parts, spec.activation, result)
+        written = _written(graph, opset)
+        result = graph.node("Add", "add", [result, graph.input("residual", written)])
+    result = _activated(graph, spec.activation, result)
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = _IR_VERSION, {"": opset}
-    for node in parts.nodes:
+    for node in graph.nodes:
         onnx.checker.check_node(node, context)
-    outputs = [helper.make_tensor_value_info(result, parts.element, None)]
-    graph = helper.make_graph(parts.nodes, "layer", parts.inputs, outputs, parts.weights)
-    return _prepared(graph, opset)
+    return _prepared(graph, result, opset)
 
 
-def _prepared(graph: onnx.GraphProto, opset: int) -> Network:
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=_IR_VERSION)
+def _prepared(graph: _GraphBuilder, result: str, opset: int) -> Network:
+    outputs = [helper.make_tensor_value_info(result, graph.element, None)]
+    proto = helper.make_graph(graph.nodes, "layer", graph.inputs, outputs, graph.weights)
+    model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", opset)], ir_version=_IR_VERSION)
     digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
     return prepare(ModelFile("layer", model, digest), {})
 
 
 @dataclass
-class _Parts:
+class _GraphBuilder:
     """The graph under construction; weights have types and no values."""
 
     dtype: str
@@ -124,13 +124,13 @@ class _Parts:
         return f"{name}.output"
 
 
-def _operator(parts: _Parts, spec: LayerSpec) -> str:
+def _operator(graph: _GraphBuilder, spec: LayerSpec) -> str:
     if spec.op in _CONVOLUTIONS:
-        return _convolution(parts, spec)
+        return _convolution(graph, spec)
     if spec.op in _PRODUCTS:
-        return _product(parts, spec)
+        return _product(graph, spec)
     shapes = spec.inputs * 2 if spec.op in _PAIRS and len(spec.inputs) == 1 and not spec.weights else spec.inputs
-    operands = [parts.input(f"x{at}", shape) for at, shape in enumerate(shapes)]
+    operands = [graph.input(f"x{at}", shape) for at, shape in enumerate(shapes)]
     weights = spec.weights
     attributes: dict[str, Any] = dict(spec.attributes)
     if spec.op in _POOLINGS:
@@ -142,17 +142,17 @@ def _operator(parts: _Parts, spec: LayerSpec) -> str:
         weights = (spec.inputs[0][axis:],) * 2 if isinstance(axis, int) else ()
     if spec.op == "BatchNormalization" and not weights:
         weights = ((_axis_1(spec),),) * 4
-    operands += [parts.weight(f"w{at}", shape) for at, shape in enumerate(weights)]
-    integers = [parts.constant(f"i{at}", values, "int64") for at, values in enumerate(spec.integers)]
+    operands += [graph.weight(f"w{at}", shape) for at, shape in enumerate(weights)]
+    integers = [graph.constant(f"i{at}", values, "int64") for at, values in enumerate(spec.integers)]
     operands += ["", "", *integers] if spec.op == "Resize" else integers
-    return parts.node(spec.op, "layer", operands, **_lists(attributes))
+    return graph.node(spec.op, "layer", operands, **_lists(attributes))
 
 
 def _lists(attributes: dict[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in attributes.items()}
 
 
-def _convolution(parts: _Parts, spec: LayerSpec) -> str:
+def _convolution(graph: _GraphBuilder, spec: LayerSpec) -> str:
     channels = _axis_1(spec)
     groups = channels if spec.groups is None else spec.groups
     out = _channels_written(spec)
@@ -160,11 +160,11 @@ def _convolution(parts: _Parts, spec: LayerSpec) -> str:
         raise BadRow(f"{groups} groups do not divide {channels} input and {out} output channels")
     kernel = _per_axis("kernel", spec.kernel, len(spec.inputs[0]) - 2)
     first = (out, channels // groups) if spec.op == "Conv" else (channels, out // groups)
-    operands = [parts.input("x0", spec.inputs[0]), parts.weight("weight", (*first, *kernel))]
+    operands = [graph.input("x0", spec.inputs[0]), graph.weight("weight", (*first, *kernel))]
     if spec.bias:
-        operands.append(parts.weight("bias", (out,)))
+        operands.append(graph.weight("bias", (out,)))
     attributes = {"group": groups, **_window_attributes(spec), **dict(spec.attributes)}
-    return parts.node(spec.op, "layer", operands, **_lists(attributes))
+    return graph.node(spec.op, "layer", operands, **_lists(attributes))
 
 
 def _channels_written(spec: LayerSpec) -> int:
@@ -198,39 +198,37 @@ def _window_attributes(spec: LayerSpec) -> dict[str, Any]:
     return {**found, "pads": given if len(given) == 2 * spatial else _per_axis("padding", given, spatial) * 2}
 
 
-def _per_axis(name: str, given: Shape, spatial: int) -> Shape:
-    if len(given) not in (1, spatial):
-        raise BadRow(f"{name} has {len(given)} numbers for {spatial} axes")
-    return given * spatial if len(given) == 1 else given
+def _per_axis(name: str, sizes: Shape, spatial: int) -> Shape:
+    if len(sizes) not in (1, spatial):
+        raise BadRow(f"{name} has {len(sizes)} numbers for {spatial} axes")
+    return sizes * spatial if len(sizes) == 1 else sizes
 
 
-def _product(parts: _Parts, spec: LayerSpec) -> str:
-    operands = [parts.input(f"x{at}", shape) for at, shape in enumerate(spec.inputs)]
+def _product(graph: _GraphBuilder, spec: LayerSpec) -> str:
+    operands = [graph.input(f"x{at}", shape) for at, shape in enumerate(spec.inputs)]
     attributes = _lists(dict(spec.attributes))
     if len(operands) > 1:
-        return parts.node(spec.op, "layer", operands, **attributes)
+        return graph.node(spec.op, "layer", operands, **attributes)
     if spec.columns is None:
         raise BadRow(f"{spec.op} of one input has no columns")
     depth = spec.inputs[0][-1]
     shape = (spec.columns, depth) if spec.op == "Gemm" else (depth, spec.columns)
-    operands.append(parts.weight("weight", shape))
-    bias = parts.weight("bias", (spec.columns,)) if spec.bias else ""
+    operands.append(graph.weight("weight", shape))
+    bias = graph.weight("bias", (spec.columns,)) if spec.bias else ""
     if spec.op == "Gemm":
         given = {"alpha": 1.0, "beta": 1.0, "transB": 1, **attributes}
-        return parts.node("Gemm", "layer", [*operands, bias] if bias else operands, **given)
-    result = parts.node("MatMul", "layer", operands, **attributes)
-    return parts.node("Add", "bias", [bias, result]) if bias else result
+        return graph.node("Gemm", "layer", [*operands, bias] if bias else operands, **given)
+    result = graph.node("MatMul", "layer", operands, **attributes)
+    return graph.node("Add", "bias", [bias, result]) if bias else result
 
 
-def _written(parts: _Parts, opset: int) -> Shape:
+def _written(graph: _GraphBuilder, opset: int) -> Shape:
     """Return the shape of the result so far."""
-    result = parts.nodes[-1].output[0]
-    outputs = [helper.make_tensor_value_info(result, parts.element, None)]
-    network = _prepared(helper.make_graph(parts.nodes, "layer", parts.inputs, outputs, parts.weights), opset)
+    network = _prepared(graph, graph.nodes[-1].output[0], opset)
     return network.types[network.outputs[0]].shape
 
 
-def _activated(parts: _Parts, activation: str, tensor: str) -> str:
+def _activated(graph: _GraphBuilder, activation: str, tensor: str) -> str:
     wanted = _CALLED.get(activation.lower(), activation.lower())
     name = next((known for known in ACTIVATIONS if known.lower() == wanted), None)
     if name is None:
@@ -238,21 +236,21 @@ def _activated(parts: _Parts, activation: str, tensor: str) -> str:
     if name == "none":
         return tensor
     if name == "Relu6":
-        bounds = [parts.constant(f"relu6.{end}", value, parts.dtype) for end, value in (("min", 0.0), ("max", 6.0))]
-        return parts.node("Clip", "activation", [tensor, *bounds])
+        bounds = [graph.constant(f"relu6.{end}", value, graph.dtype) for end, value in (("min", 0.0), ("max", 6.0))]
+        return graph.node("Clip", "activation", [tensor, *bounds])
     if name == "Swish":
-        return parts.node("Mul", "activation.mul", [tensor, parts.node("Sigmoid", "activation", [tensor])])
+        return graph.node("Mul", "activation.mul", [tensor, graph.node("Sigmoid", "activation", [tensor])])
     if name == "Gelu":
-        return _gelu(parts, tensor)
-    return parts.node(name, "activation", [tensor])
+        return _gelu(graph, tensor)
+    return graph.node(name, "activation", [tensor])
 
 
-def _gelu(parts: _Parts, tensor: str) -> str:
+def _gelu(graph: _GraphBuilder, tensor: str) -> str:
     """Add the five operators that exporters write."""
     root, one, half = (
-        parts.constant(f"gelu.{name}", value, parts.dtype)
+        graph.constant(f"gelu.{name}", value, graph.dtype)
         for name, value in (("root", math.sqrt(2)), ("one", 1.0), ("half", 0.5))
     )
-    error = parts.node("Erf", "gelu.erf", [parts.node("Div", "gelu.div", [tensor, root])])
-    product = parts.node("Mul", "gelu.mul", [tensor, parts.node("Add", "gelu.add", [error, one])])
-    return parts.node("Mul", "activation", [product, half])
+    error = graph.node("Erf", "gelu.erf", [graph.node("Div", "gelu.div", [tensor, root])])
+    product = graph.node("Mul", "gelu.mul", [tensor, graph.node("Add", "gelu.add", [error, one])])
+    return graph.node("Mul", "activation", [product, half])

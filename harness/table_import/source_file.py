@@ -11,8 +11,8 @@ from pathlib import Path
 
 from harness.errors import ConfigurationError, reason_of
 from harness.files import read_file
-from harness.imports.cells import BadRow, Row
-from harness.imports.mapping import ImportMapping
+from harness.table_import.cells import BadRow, Row
+from harness.table_import.mapping import ImportMapping
 from harness.text import did_you_mean, printable
 
 MAX_FILE_BYTES = 64 << 20

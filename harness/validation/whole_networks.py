@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.device.inventory import find_device, load_inventory
-from harness.device.overrides import NO_VARIANT, Variant
 from harness.device.session import AgentSession, LoadReport, Truth
+from harness.device.variant import NO_VARIANT, Variant
 from harness.errors import BackendError, LutMismatch
 from harness.lut.table import Lut
 from harness.measure.busy_device import Patience, lease_when_free

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.search.mobile_space import mobile_space
+from harness.architecture_search.search_space import SearchSpace
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.chain_rows import ChainRow
 from harness.lut.error_correlations import pack
@@ -17,7 +18,6 @@ from harness.lut.table import Entry, Lut
 from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
 from harness.network.layers import Layer, context_of, cut, place_of
 from harness.network.network import HELD_CACHES, Network
-from harness.search.search_space import SearchSpace
 
 RULES = (*DEFAULT_RULES, FusionRule("Conv(x0);Add(0,x1)"))
 

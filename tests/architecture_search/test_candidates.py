@@ -14,15 +14,15 @@ import pytest
 from synthetic_tables import table_of
 
 from benchmarks.search.mobile_space import mobile_space
+from harness.architecture_search import candidates
+from harness.architecture_search.candidates import array_spans, random_count, random_spans, read_candidates, read_scores
+from harness.architecture_search.cluster import rank_on_cluster
+from harness.architecture_search.ranking import Selection, best_of, rank_span
+from harness.architecture_search.search_space import SearchSpace
+from harness.architecture_search.space_estimator import SpaceEstimator
 from harness.cli.app import main
 from harness.errors import ConfigurationError, UsageError
 from harness.lut.table_files import publish
-from harness.search import candidates
-from harness.search.candidates import array_spans, random_count, random_spans, read_candidates, read_scores
-from harness.search.cluster import rank_on_cluster
-from harness.search.ranking import Wanted, best_of, rank_span
-from harness.search.search_space import SearchSpace
-from harness.search.space_estimator import SpaceEstimator
 from harness.text import latency_s
 
 
@@ -49,8 +49,8 @@ def test_the_best_of_all_spans_are_kept(
     scores = random.integers(0, 20, 1000).astype(float) if scored else None
     latencies = estimator.latency_s(rows)
     bound_s = float(np.median(latencies))
-    wanted = Wanted(30, bound_s)
-    found = best_of((rank_span(estimator, span, wanted) for span in array_spans(rows, scores)), wanted)
+    selection = Selection(30, bound_s)
+    found = best_of((rank_span(estimator, span, selection) for span in array_spans(rows, scores)), selection)
     costs = latencies if scores is None else -scores
     under = np.flatnonzero(latencies <= bound_s)
     expected = under[np.lexsort((under, costs[under]))][:30]
@@ -70,8 +70,8 @@ def test_candidates_without_a_score_are_counted(
     bound_s = float(np.median(latencies))
     scores = np.arange(250.0)
     scores[:unscored] = np.nan
-    wanted = Wanted(1000, bound_s)
-    found = best_of((rank_span(estimator, span, wanted) for span in array_spans(rows, scores)), wanted)
+    selection = Selection(1000, bound_s)
+    found = best_of((rank_span(estimator, span, selection) for span in array_spans(rows, scores)), selection)
     left_out = int(np.count_nonzero(latencies[:unscored] <= bound_s))
     assert (found.unscored, len(found.rows)) == (left_out, found.under - left_out)
 
@@ -206,12 +206,16 @@ def test_a_cluster_ranks_as_one_process_does(estimator: SpaceEstimator, monkeypa
     from distributed import LocalCluster
 
     monkeypatch.setattr(candidates, "SPAN", 200)
-    wanted = Wanted(20)
-    here = best_of((rank_span(estimator, span, wanted) for span in random_spans(1500, estimator.sizes, 1)), wanted)
+    selection = Selection(20)
+    here = best_of(
+        (rank_span(estimator, span, selection) for span in random_spans(1500, estimator.sizes, 1)), selection
+    )
     options = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
     with LocalCluster(protocol="tcp", **options) as cluster:
-        rankings = rank_on_cluster(cluster.scheduler_address, estimator, random_spans(1500, estimator.sizes, 1), wanted)
-        there = best_of(rankings, wanted)
+        rankings = rank_on_cluster(
+            cluster.scheduler_address, estimator, random_spans(1500, estimator.sizes, 1), selection
+        )
+        there = best_of(rankings, selection)
     assert there.numbers.tolist() == here.numbers.tolist()
     assert (there.rows == here.rows).all()
     assert (there.seen, there.under) == (here.seen, here.under)

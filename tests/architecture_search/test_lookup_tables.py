@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.search.covering import Candidate, covering
-from harness.search.layer_terms import Terms
-from harness.search.pair_tables import PairTables
-from harness.search.position_tables import PositionTable, WindowSearch
-from harness.search.sum_tables import SumTables
+from harness.architecture_search.covering import Candidate, covering
+from harness.architecture_search.layer_terms import Terms
+from harness.architecture_search.pair_tables import PairTables
+from harness.architecture_search.position_tables import PositionTable, WindowSearch
+from harness.architecture_search.sum_tables import SumTables
 
 SOURCES = 6
 

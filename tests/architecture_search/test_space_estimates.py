@@ -10,12 +10,12 @@ from onnx import checker, helper
 from synthetic_tables import table_of
 
 from benchmarks.search.mobile_space import mobile_space
+from harness.architecture_search import position_tables
+from harness.architecture_search.search_space import SearchSpace
+from harness.architecture_search.space_estimator import SpaceEstimator
 from harness.errors import InvalidNetwork, UnsupportedNetwork, UsageError
 from harness.estimation.network_estimate import estimate_network
 from harness.network.model_references import load_network
-from harness.search import position_tables
-from harness.search.search_space import SearchSpace
-from harness.search.space_estimator import SpaceEstimator
 
 CANDIDATES = 6
 KINDS = ("plain", "neighbourhoods", "chained", "missing", "predicted", "few warm")

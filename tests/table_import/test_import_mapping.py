@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from import_files import CONVOLUTION, HEADER, MAPPING, ROW, toml, write_mapping
 
 from harness.errors import ConfigurationError
-from harness.imports.cells import BadRow, Row
-from harness.imports.latencies import RowLatency, combined, latency_of
-from harness.imports.layer_spec import spec_of
-from harness.imports.mapping import ImportMapping, read_mapping
+from harness.table_import.cells import BadRow, Row
+from harness.table_import.latencies import RowLatency, combined, latency_of
+from harness.table_import.layer_spec import spec_of
+from harness.table_import.mapping import ImportMapping, read_mapping
 
 ROW_OF_CELLS = Row(2, dict(zip(HEADER, ROW, strict=True)))
 KEYS = st.sampled_from([*ImportMapping.model_fields, "provenence", "where", ""])

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from import_files import CONVOLUTION, row, run_import
 from onnx import helper, numpy_helper
 
-from harness.imports.cells import BadRow, Row
-from harness.imports.layer_spec import spec_of
-from harness.imports.mapping import OperatorRows
-from harness.imports.one_layer_network import keyed_layer
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.predictor.features.key_parser import KeyOperator, ParsedKey, parse_key
+from harness.table_import.cells import BadRow, Row
+from harness.table_import.layer_spec import spec_of
+from harness.table_import.mapping import OperatorRows
+from harness.table_import.one_layer_network import keyed_layer
 
 _WINDOW = {"kernel_shape": "kernel", "strides": "stride", "dilations": "dilation", "pads": "padding"}
 _PLAIN = {"Relu", "Sigmoid", "Tanh", "HardSwish", "Clip", "Softmax", "Add", "Mul", "Concat", "Transpose"}

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from import_files import HEADER, MAPPING, row, run_import, write_mapping, write_rows
 
 from harness.errors import ConfigurationError
-from harness.imports import imported_layers, source_file
-from harness.imports.cells import BadRow, Column, Row, number, shape, size
-from harness.imports.importing import import_lut
 from harness.lut.table_files import read_lut
+from harness.table_import import imported_layers, source_file
+from harness.table_import.cells import BadRow, Column, Row, number, shape, size
+from harness.table_import.importing import import_lut
 
 
 @pytest.mark.parametrize(

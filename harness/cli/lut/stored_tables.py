@@ -13,7 +13,7 @@ from harness.text import byte_size, printable
 from harness.workspace import Workspace, find_workspace
 
 if TYPE_CHECKING:
-    from harness.lut.shelf import ShelvedTable
+    from harness.lut.stored_tables import StoredTable
 
 _SHOWN_FILES = 3
 
@@ -30,10 +30,10 @@ def list_tables(
 
     Example: harness lut list --device cpu01
     """
-    from harness.lut import shelf
+    from harness.lut import stored_tables
 
     workspace = find_workspace(directory)
-    tables = shelf.list_tables(workspace, device)
+    tables = stored_tables.list_tables(workspace, device)
     if not tables:
         raise _no_table(workspace, device)
     if json:
@@ -58,14 +58,14 @@ def prune(
 
     Example: harness lut prune --keep 5 --dry-run
     """
-    from harness.lut import shelf
+    from harness.lut import stored_tables
 
     workspace = find_workspace(directory)
-    plan = shelf.plan_pruning(workspace, keep, device)
+    plan = stored_tables.plan_pruning(workspace, keep, device)
     if device is not None and not plan.removed and not plan.kept:
         raise _no_table(workspace, device)
     if not dry_run:
-        shelf.remove_tables(plan.removed)
+        stored_tables.remove_tables(plan.removed)
     if json:
         print_json(
             removed=[one.name for one in plan.removed],
@@ -91,7 +91,7 @@ def _no_table(workspace: Workspace, device: str | None) -> LutNotFound:
     return LutNotFound(f"There is no table{whose} in {workspace.lut}", next_step=step)
 
 
-def _show(tables: tuple[ShelvedTable, ...]) -> None:
+def _show(tables: tuple[StoredTable, ...]) -> None:
     rows = [
         (
             one.name,
@@ -109,7 +109,7 @@ def _show(tables: tuple[ShelvedTable, ...]) -> None:
     print_table([header[at] for at in kept], [[row[at] for at in kept] for row in rows], left=2)
 
 
-def _json(table: ShelvedTable) -> dict[str, Any]:
+def _json(table: StoredTable) -> dict[str, Any]:
     return {
         "lut": str(table.path),
         "name": printable(table.name),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -172,7 +171,7 @@ def _effort(choice: LayerChoice) -> float:
 
 
 def _ways(choices: Sequence[LayerChoice]) -> Mapping[str, Sequence[SplitCandidate]]:
-    """Return the ways to split the network that split any layer, and those of one core and of the best splits."""
+    """Return the ways to split the network: one core, each kind that splits any layer, and the best split of each."""
     ways = {kind: [choice.of_kind(kind) or choice.fallback for choice in choices] for kind in (ONE, *SPLIT_KINDS)}
     ways[BEST] = [choice.best for choice in choices]
     return {name: chosen for name, chosen in ways.items() if name in (ONE, BEST) or _count(chosen)}
@@ -233,16 +232,8 @@ def _alone(layer: HardwareLayer, graph: Graph) -> Graph:
 
 
 def kendall_tau_b(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Kendall's tau-b, (concordant - discordant) / sqrt(untied in first x untied in second).
+    """Return Kendall's tau-b of two sequences; None if either has no two different values."""
+    from scipy.stats import kendalltau
 
-    None if either sequence has no two different values.
-    """
-    agreement = untied_first = untied_second = 0
-    for (a, b), (c, d) in itertools.combinations(zip(first, second, strict=True), 2):
-        one, other = (a > c) - (a < c), (b > d) - (b < d)
-        agreement += one * other
-        untied_first += one != 0
-        untied_second += other != 0
-    if not untied_first or not untied_second:
-        return None
-    return agreement / math.sqrt(untied_first * untied_second)
+    tau = float(kendalltau(first, second).statistic)
+    return None if math.isnan(tau) else tau
