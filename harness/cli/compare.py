@@ -140,7 +140,7 @@ def _uncovered(compared: TableComparison, tables: tuple[Lut, Lut]) -> CoverageEr
 def _show(compared: TableComparison, top: int, wide: bool) -> None:
     if compared.networks:
         rows = [
-            (one.name, *_latencies(one.a_s, one.b_s), _ratio(one.ratio), _WORDS[one.faster])
+            (one.name, _latency(one.a_s), _latency(one.b_s), _ratio(one.ratio), _WORDS[one.faster])
             for one in compared.networks
         ]
         print_table(("network", "A ms", "B ms", "B / A", "faster"), rows)
@@ -180,8 +180,8 @@ def _show_layers(compared: TableComparison, top: int, wide: bool) -> None:
         print_line(f"and {counted(len(compared.layers) - len(rows), 'more layer')}, differing less; --top 0 shows all")
 
 
-def _latencies(*seconds: float | None) -> tuple[str, ...]:
-    return tuple("not covered" if one is None else milliseconds(one) for one in seconds)
+def _latency(seconds: float | None) -> str:
+    return "not covered" if seconds is None else milliseconds(seconds)
 
 
 def _ratio(value: float | None) -> str:

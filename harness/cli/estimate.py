@@ -17,7 +17,6 @@ from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import file_option
 from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers, work_fields
 from harness.cli.terminal.output import interval_ms, note, print_error, print_json, print_line, print_table, write_csv
-from harness.cli.terminal.progress import show_count
 from harness.errors import CoverageError, UsageError
 from harness.text import clock_name, counted, microseconds, milliseconds
 from harness.workspace import find_workspace
@@ -78,14 +77,10 @@ def estimate(
         raise UsageError("There is nothing to estimate", next_step=step)
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.table_choice import open_table
-    from harness.network.keyed_reading import read_keyed_networks
 
     workspace = find_workspace(directory)
     table = open_table(choice.device, choice.lut, workspace, reading.variant)
-    with show_count("reading networks") as progress:
-        read = read_keyed_networks(
-            models, table.rules, reading.dims, batch=reading.batch, strict=reading.strict, note=note, progress=progress
-        )
+    read = reading.networks(models, table)
     estimates = NetworkEstimates.of(read, table)
     _write(files, estimates, read, table, workspace)
     works = _works(read.networks, estimates, table) if layers or view != LayerView() else None

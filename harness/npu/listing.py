@@ -10,8 +10,7 @@ from pathlib import Path
 from device_agents.emulated_npu.isa.assembly import assemble, disassemble
 from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
 from device_agents.emulated_npu.isa.program import Program, Setup
-from harness.errors import InputError, reason_of
-from harness.files import read_file
+from harness.files import read_input_text
 from harness.npu.error_translation import errors_of_user
 from harness.text import printable
 
@@ -49,12 +48,8 @@ def assembled(listing: Path, base: Program) -> Program:
     With as many instructions as before, each keeps its layer; otherwise the comments of the listing name the layers.
     Raises InputError if the listing cannot be read, or, naming the line, if it does not assemble.
     """
-    try:
-        text = read_file(listing, _MAX_LISTING_BYTES).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = reason_of(error) if isinstance(error, OSError) else "It is not UTF-8 text"
-        step = "Name a file with the output of `harness npu disassemble`"
-        raise InputError(f"{printable(str(listing))} cannot be read", why=why, next_step=step) from error
+    step = "Name a file with the output of `harness npu disassemble`"
+    text = read_input_text(listing, _MAX_LISTING_BYTES, step)
     with errors_of_user():
         code = assemble(text)
     layer_of = base.layer_of

@@ -14,7 +14,7 @@ from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.isa.program import MAGIC, Program
 from device_agents.emulated_npu.machine import Machine, preset_names
 from harness.errors import InputError, UsageError, reason_of
-from harness.files import read_file
+from harness.files import read_input
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.model_references import BUILTIN_PREFIX, ModelReference
 from harness.network.network import Network
@@ -26,6 +26,7 @@ from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import DEFAULT, MachineChoice, Options
 
 _MAX_PROGRAM_BYTES = 1 << 28
+_NAME_A_FILE = "Name an ONNX file, builtin:NAME, or a file of `harness npu compile -o`"
 Note = Callable[[str], None]
 
 
@@ -165,19 +166,11 @@ def is_program(reference: str) -> bool:
         with Path(reference).open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
     except OSError as error:
-        raise _unreadable(reference, error) from error
+        raise InputError(f"{reference} cannot be read", why=reason_of(error), next_step=_NAME_A_FILE) from error
 
 
 def read_program(path: Path) -> Program:
     """Read a program file; raises InputError if it cannot be read or is no sound program."""
-    try:
-        content = read_file(path, _MAX_PROGRAM_BYTES)
-    except OSError as error:
-        raise _unreadable(str(path), error) from error
+    content = read_input(path, _MAX_PROGRAM_BYTES, _NAME_A_FILE)
     with errors_of_user():
         return Program.from_bytes(content)
-
-
-def _unreadable(path: str, error: OSError) -> InputError:
-    step = "Name an ONNX file, builtin:NAME, or a file of `harness npu compile -o`"
-    return InputError(f"{path} cannot be read", why=reason_of(error), next_step=step)

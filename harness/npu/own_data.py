@@ -23,6 +23,7 @@ from harness.network.assemble import ArraySpec
 from harness.network.model_references import model_path
 from harness.network.network import PACKED
 from harness.npu.network_model import NetworkModel
+from harness.npu.npu_options import named_files
 from harness.text import printable
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -59,7 +60,7 @@ def read_own_data(reference: str, model: NetworkModel, inputs: Sequence[str]) ->
 
 def read_inputs(specs: Sequence[InputSpec], inputs: Sequence[str]) -> dict[str, Array]:
     """Return the values of the inputs that are given as NAME=FILE.npy; raises as `read_own_data`."""
-    files, known = _by_name(inputs), {spec.name: spec for spec in specs}
+    files, known = dict(named_files("--input", inputs, "x=x.npy")), {spec.name: spec for spec in specs}
     unknown = next((name for name in files if name not in known), None)
     if unknown is not None:
         names = ", ".join(f"{printable(spec.name, 80)} {spec.dtype}{list(spec.shape)}" for spec in specs)
@@ -75,16 +76,6 @@ def write_outputs(folder: Path, outputs: Mapping[str, Array]) -> None:
             np.save(folder / f"{_UNSAFE.sub('_', name)}.npy", values)
     except OSError as error:
         raise InputError(f"Outputs cannot be written to {folder}", why=reason_of(error)) from error
-
-
-def _by_name(options: Sequence[str]) -> dict[str, Path]:
-    found = {}
-    for text in options:
-        name, equals, file = text.rpartition("=")
-        if not (name and equals and file):
-            raise UsageError(f"--input {printable(text, 80)} is not NAME=FILE.npy", next_step="Give --input x=x.npy")
-        found[name] = Path(file)
-    return found
 
 
 def _read_array(file: Path, spec: InputSpec) -> Array:

@@ -16,6 +16,7 @@ from harness.report.units import ELLIPSIS, Unit, display, unit_for
 
 if TYPE_CHECKING:
     from bokeh import plotting
+    from bokeh.models.renderers import GlyphRenderer
 
 TEXT, RULE, ACCENT, SECOND, WARNING = "#fe0001", "#fe0002", "#fe0003", "#fe0004", "#fe0005"
 COLOURS = {TEXT: "--muted", RULE: "--rule", ACCENT: "--accent", SECOND: "--second", WARNING: "--warning"}
@@ -188,30 +189,31 @@ def _marks(
             "name": [display(point.name) for point, _, _ in chosen],
             "text": [point.text for point, _, _ in chosen],
         }
-        look = {"marker": marker, "size": 10, "line_color": colour, "fill_color": colour, "fill_alpha": alpha}
-        draw(plot, "scatter", columns, x="x", y="y", **look)
+        look: dict[str, Any] = {"marker": marker, "size": 10, "line_color": colour, "fill_color": colour}
+        draw(plot, "scatter", columns, x="x", y="y", fill_alpha=alpha, **look)
 
 
 def draw(
     plot: plotting.figure,
     kind: str,
-    columns: Mapping[str, Sequence[Any]],
+    columns: Mapping[str, Any],
     *,
     mode: Literal["mouse", "vline"] = "mouse",
     line: Mapping[str, Any] | None = None,
     **look: Any,
-) -> None:
+) -> list[GlyphRenderer[Any]]:
     """Draw glyphs of a kind, such as `scatter`, by columns; the mouse shows the columns `name` and `text`.
 
-    `look` is the appearance of the glyphs, `line` that of a line through their x and y, without one None.
+    `look` is the appearance of the glyphs, `line` that of a line through their x and y, if there is one. Returns the
+    line and the glyphs.
     """
     from bokeh.models import ColumnDataSource, HoverTool
 
     source = ColumnDataSource(dict(columns))
-    if line is not None:
-        plot.line("x", "y", source=source, **line)
+    lines = [] if line is None else [plot.line("x", "y", source=source, **line)]
     glyphs = getattr(plot, kind)(source=source, **look)
     plot.add_tools(HoverTool(renderers=[glyphs], tooltips=_TOOLTIP, mode=mode, visible=False))
+    return [*lines, glyphs]
 
 
 def figure_json(plot: plotting.figure) -> str:

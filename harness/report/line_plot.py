@@ -104,10 +104,8 @@ def _draw(plot: plotting.figure, series: PlotSeries, number: int, texts: dict[fl
         "text": said,
     }
     line = None if series.names else {"line_color": colour, "line_width": 2, "line_join": "round"}
-    look = {"x": "x", "y": "y", "marker": marker, "size": 8, "line_color": None, "fill_color": colour}
-    before = len(plot.renderers)
-    draw(plot, "scatter", columns, line=line, **look)
-    drawn: list[GlyphRenderer[Any]] = plot.renderers[before:]
+    look: dict[str, Any] = {"x": "x", "y": "y", "marker": marker, "size": 8, "line_color": None, "fill_color": colour}
+    drawn = draw(plot, "scatter", columns, line=line, **look)
     if series.mark is not None:
         _ring(plot, xs[series.mark.place], ys[series.mark.place], series.mark.label, colour)
     return drawn

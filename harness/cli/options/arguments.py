@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,9 @@ from harness.text import duration_s
 
 if TYPE_CHECKING:
     from harness.device.variant import Variant
+    from harness.lut.table import Lut
+    from harness.network.keyed_network import KeyedNetwork
+    from harness.network.network_list import NetworksRead
 
 
 def command_group(help: str) -> typer.Typer:
@@ -188,6 +191,25 @@ class Reading:
     def dims(self) -> dict[str, int]:
         """The values of symbolic dimensions; raises UsageError."""
         return parse_dims(self.dim)
+
+    def networks(
+        self, models: Sequence[str], table: Lut, dims: Mapping[str, int] | None = None
+    ) -> NetworksRead[KeyedNetwork]:
+        """Read networks and cut them by the rules of a table, with progress on stderr."""
+        from harness.cli.terminal.output import note
+        from harness.cli.terminal.progress import show_count
+        from harness.network.keyed_reading import read_keyed_networks
+
+        with show_count("reading networks") as progress:
+            return read_keyed_networks(
+                models,
+                table.rules,
+                dims or self.dims,
+                batch=self.batch,
+                strict=self.strict,
+                note=note,
+                progress=progress,
+            )
 
     @property
     def variant(self) -> Variant:

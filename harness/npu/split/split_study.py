@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -232,8 +233,16 @@ def _alone(layer: HardwareLayer, graph: Graph) -> Graph:
 
 
 def kendall_tau_b(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Kendall's tau-b of two sequences; None if either has no two different values."""
-    from scipy.stats import kendalltau
+    """Return Kendall's tau-b, (concordant - discordant) / sqrt(untied in first x untied in second).
 
-    tau = float(kendalltau(first, second).statistic)
-    return None if math.isnan(tau) else tau
+    None if either sequence has no two different values.
+    """
+    agreement = untied_first = untied_second = 0
+    for (a, b), (c, d) in itertools.combinations(zip(first, second, strict=True), 2):
+        one, other = (a > c) - (a < c), (b > d) - (b < d)
+        agreement += one * other
+        untied_first += one != 0
+        untied_second += other != 0
+    if not untied_first or not untied_second:
+        return None
+    return agreement / math.sqrt(untied_first * untied_second)

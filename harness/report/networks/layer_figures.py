@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.report.figures import ACCENT, RULE, SECOND, TEXT, WARNING, base_figure, draw, figure_json
 from harness.report.units import Unit, percent, unit_for
@@ -74,7 +74,7 @@ def _draw(plot: plotting.figure, columns: Sequence[_Column], top: float, unit: U
         "name": [name for name, _ in texts],
         "text": [text for _, text in texts],
     }
-    look = {"x": "x", "top": "top", "width": "width", "color": colour, "alpha": alpha, "line_width": 0}
+    look: dict[str, Any] = {"x": "x", "top": "top", "width": "width", "color": colour, "alpha": alpha, "line_width": 0}
     draw(plot, "vbar", values, mode="vline", **look)
 
 

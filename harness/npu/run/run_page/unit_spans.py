@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from device_agents.emulated_npu.inference import TimedProgram
 from device_agents.emulated_npu.unit_commands import Command
@@ -82,8 +83,8 @@ def gantt(timed: TimedProgram) -> str:
         "name": [display(layers[span.layer]) if 0 <= span.layer < len(layers) else "no layer" for span in spans],
         "text": [_text(span) for span in spans],
     }
-    place = {"y": "y", "height": 0.7, "left": "left", "right": "right"}
-    draw(plot, "hbar", columns, **place, fill_color="colour", line_color=None)
+    look: dict[str, Any] = {"height": 0.7, "left": "left", "right": "right", "fill_color": "colour", "line_color": None}
+    draw(plot, "hbar", columns, y="y", **look)
     return figure_json(plot)
 
 
