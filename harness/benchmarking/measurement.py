@@ -112,7 +112,7 @@ class _Bench:
 def _noise(run: DeviceRun, campaign: Campaign) -> ProcessNoise:
     """Return the noise of a process on the clock of its percentiles."""
     clock = reported_clock(campaign.clock)
-    slow_share = phases_of(run.journal.taken_samples(campaign.id), clock).slow_share
+    slow_share = phases_of(run.journal.probe_samples(campaign.id), clock).slow_share
     return ProcessNoise.of(run.journal, campaign, clock, slow_share)
 
 

@@ -107,6 +107,7 @@ def estimate(
 
 _SHOWN = 10
 _MOSTLY = 0.5
+_NETWORK_FIELDS = ("name", "latency_s", "interval_s", "covered_latency_s", "overhead_s", "predicted_share")
 
 
 def _write(
@@ -135,11 +136,8 @@ def _document(estimates: NetworkEstimates, works: Sequence[Sequence[LayerWork | 
     from harness.lut.published_tables import is_published
 
     return {
-        "device": table.device,
         "lut": table.name,
-        "clock": table.clock,
-        "method": table.method,
-        "machine": table.machine,
+        **{name: getattr(table, name) for name in ("device", "clock", "method", "machine")},
         "published": is_published(table),
         "networks": [_json(network, work) for network, work in zip(estimates, works, strict=True)],
         "refused_networks": [asdict(one) for one in estimates.refused_networks],
@@ -176,12 +174,7 @@ def _warnings(estimates: Sequence[NetworkEstimate]) -> list[str]:
 
 def _json(network: NetworkEstimate, works: Sequence[LayerWork | None]) -> dict[str, Any]:
     return {
-        "name": network.name,
-        "latency_s": network.latency_s,
-        "interval_s": network.interval_s,
-        "covered_latency_s": network.covered_latency_s,
-        "overhead_s": network.overhead_s,
-        "predicted_share": network.predicted_share,
+        **{name: getattr(network, name) for name in _NETWORK_FIELDS},
         "coverage": dict(network.coverage),
         "layers": [
             {**asdict(layer), **(work_fields(works[at]) if works else {})} for at, layer in enumerate(network.layers)

@@ -87,8 +87,8 @@ def check_golden_again(run: DeviceRun, before: GoldenCheck) -> None:
 
 
 def _golden_s(run: DeviceRun) -> float | None:
-    taken = measure_reference(run, GOLDEN)
-    return summarise(taken, run.session.hello.clock).latency_s if taken else None
+    samples = measure_reference(run, GOLDEN)
+    return summarise(samples, run.session.hello.clock).latency_s if samples else None
 
 
 def configured_band(device: Device) -> Band | None:

@@ -182,8 +182,8 @@ def _rates(known: Sequence[Sequence[_Known]]) -> Floats:
         return np.zeros(2)
     weights = np.array([max(one.mean_s + other.mean_s, 1e-12) for one, other in pairs]) ** -0.5
     moved = np.array([np.subtract(one.bytes, other.bytes) for one, other in pairs], float)
-    taken = np.array([one.mean_s - other.mean_s for one, other in pairs])
-    return _least_squares(moved * weights[:, None], taken * weights)
+    differences = np.array([one.mean_s - other.mean_s for one, other in pairs])
+    return _least_squares(moved * weights[:, None], differences * weights)
 
 
 def _least_squares(design: Floats, wanted: Floats) -> Floats:

@@ -67,7 +67,7 @@ def list_tables(workspace: Workspace, device: str | None = None) -> tuple[Stored
     own, package = table_folders(workspace.lut, wanted), table_folders(PUBLISHED, wanted)
     names = {folder.name for folder in own}
     folders = (*own, *(folder for folder in package if folder.name not in names))
-    found = [_shelved(workspace, folder) for folder in folders]
+    found = [_stored(workspace, folder) for folder in folders]
     newest = sorted(found, key=lambda one: (one.created or one.path.name, one.path.name), reverse=True)
     return tuple(sorted(newest, key=lambda one: one.device))
 
@@ -101,7 +101,7 @@ def remove_tables(tables: Sequence[StoredTable]) -> None:
             raise ConfigurationError(f"{table.path} cannot be removed", why=reason_of(error), next_step=step) from error
 
 
-def _shelved(workspace: Workspace, folder: Path) -> StoredTable:
+def _stored(workspace: Workspace, folder: Path) -> StoredTable:
     made = made_of(folder)
     facts = made.fingerprint or {}
     batch, threads = (whole_number(facts.get(name, ""), _DIGITS) for name in ("batch", "threads"))

@@ -147,13 +147,13 @@ def _tensor_names(network: Network, assembled: AssembledModel, constants: Iterab
     """Map the name of each computed tensor in the model to its name in the network; `constants` keep theirs."""
     inputs = (spec.name for spec in assembled.inputs)
     own = {**assembled.names.tensors, **dict(zip(inputs, network.inputs, strict=True))}
-    taken, found = set(constants), {}
+    used, names = set(constants), {}
     for emitted, name in own.items():
-        while name in taken:
+        while name in used:
             name = f"{name}'"
-        taken.add(name)
-        found[emitted] = name
-    return found
+        used.add(name)
+        names[emitted] = name
+    return names
 
 
 def is_program(reference: str) -> bool:

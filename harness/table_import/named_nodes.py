@@ -140,16 +140,16 @@ def _layers(source: SourceFile, network: Network, parts: Sequence[Named], counts
     found = []
     for layer in cut(network, rules):
         nodes = frozenset(node.index for node in layer.graph.nodes if not network.is_fixed(node))
-        taken = rows.get(nodes)
-        if not taken:
+        measured = rows.get(nodes)
+        if not measured:
             continue
         keyed = PlacedLayer(layer.key.text, layer.op, context_of(network, layer))
         try:
-            total = without_overhead(source.mapping, combined([one for one, _ in taken]), *moved_bytes(keyed.key))
+            total = without_overhead(source.mapping, combined([one for one, _ in measured]), *moved_bytes(keyed.key))
         except BadRow as error:
-            counts.refuse(taken[0][1], error)
+            counts.refuse(measured[0][1], error)
             continue
-        found.append(ImportedLayer(keyed, total, lines_of([line for _, line in taken]), (network.sha256[:8],)))
+        found.append(ImportedLayer(keyed, total, lines_of([line for _, line in measured]), (network.sha256[:8],)))
     return found
 
 

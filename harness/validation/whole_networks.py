@@ -162,7 +162,7 @@ def _measure_process(
     records = journal.probes(campaign.id).values()
     refused = {one.id: one.refused for one in records if one.refused and one.role == "network"}
     reports = dict(session.load_reports)
-    taken = journal.taken_samples(campaign.id)
+    taken = journal.probe_samples(campaign.id)
     noise = ProcessNoise.of(journal, campaign, campaign.clock, phases_of(taken, campaign.clock).slow_share, reference)
     return ProcessSamples(by_probe(taken), run.fingerprint, load_reports=reports, noise=noise), refused
 

@@ -14,6 +14,7 @@ from harness.text import byte_size, milliseconds, printable
 
 _PS_PER_S = 1e12
 _WIDTH = 28
+_REPORT_FIELDS = ("cores", "inputs", "inputs_per_s", "speedup", "efficiency", "imbalance", "bound", "bound_by")
 
 
 def json_fields(run: PipelineRun) -> dict[str, Any]:
@@ -51,17 +52,10 @@ def _partition_fields(run: PipelineRun, divided: PartitionRun) -> dict[str, Any]
             for step in divided.partition.steps
         ],
         "events": list(divided.partition.events),
-        "cores": report.cores,
-        "inputs": report.inputs,
         "latency_s": report.latency_ps / _PS_PER_S,
         "interval_s": report.interval_ps / _PS_PER_S,
-        "inputs_per_s": report.inputs_per_s,
-        "speedup": report.speedup,
-        "efficiency": report.efficiency,
-        "imbalance": report.imbalance,
+        **{name: getattr(report, name) for name in _REPORT_FIELDS},
         "predicted_interval_s": divided.placed.predicted_interval_ps / _PS_PER_S,
-        "bound": report.bound,
-        "bound_by": report.bound_by,
         "max_rel_error": divided.max_rel_error,
         "took_s": divided.took_s,
         "items": divided.timed.items,
