@@ -56,7 +56,7 @@ def _checks(device: Device) -> Iterator[Check]:
             session.greet(with_backend=False)
             status = session.status()
         except HarnessError as error:
-            yield Check("agent", False, sentences(error.what, error.why), error.next_step or _start_mend(device))
+            yield Check("agent", False, _found(error), error.next_step or _start_mend(device))
             return
         yield Check("agent", True, f"version {session.hello.agent_version}")
         governor = session.hello.fingerprint.get("governor", "none")
@@ -93,7 +93,7 @@ def _link_failure(device: Device, error: HarnessError) -> Iterator[Check]:
         passed = [] if resolve(device.name, device.transport).via else list(_link(device))  # a bastion's, perhaps
         yield from itertools.takewhile(lambda check: check.name != name, passed)
     mend = _start_mend(device) if name == "agent" else error.next_step or _start_mend(device)
-    yield Check(name, False, sentences(error.what, error.why), mend)
+    yield Check(name, False, _found(error), mend)
     yield Check("everything else", None, f"not checked, because {name} failed")
 
 
@@ -106,10 +106,10 @@ def _backend(device: Device, status: Mapping[str, Any]) -> Iterator[Check]:
             facts, clock = session.hello.fingerprint, session.hello.clock
     except BackendError as error:
         mend = f"Install the runtime of {device.backend} for the Python of the agent, or correct the device's options"
-        yield Check("backend", False, sentences(error.what, error.why), mend)
+        yield Check("backend", False, _found(error), mend)
         return
     except HarnessError as error:
-        yield Check("backend", False, sentences(error.what, error.why), error.next_step or _start_mend(device))
+        yield Check("backend", False, _found(error), error.next_step or _start_mend(device))
         return
     settings = facts.get("settings")
     shown = f" ({settings})" if settings else ""
@@ -149,6 +149,10 @@ def _status(device: Device, status: Mapping[str, Any], cores: int) -> Iterator[C
         yield Check("power", True, said)
     else:
         yield Check("power", None, "the device does not report it")
+
+
+def _found(error: HarnessError) -> str:
+    return sentences(error.what, error.why)
 
 
 def _start_mend(device: Device) -> str:
