@@ -223,7 +223,7 @@ def _checks(
 
 
 def _is_check(groups: slice, count: int) -> bool:
-    """Return whether a window is longer than a pair and shorter than the network of `count` groups."""
+    """Return whether a window of so many groups shows more than pairs do, and is not the whole network."""
     size: int = groups.stop - groups.start
     return CHECKED <= size <= min(MOST_CHECKED, count - 1)
 
