@@ -82,7 +82,7 @@ reliability: $(STAMP)  ## inject faults and rewrite docs/reliability.md; needs a
 	-$(INSTALL) --require-hashes --requirement requirements-fuzz.lock
 	$(BIN)/python -m benchmarks.reliability
 
-fuzz: $(STAMP)  ## fuzz the readers of foreign input for SECONDS each (docs/security.md)
+fuzz: $(STAMP)  ## fuzz the readers of foreign input for SECONDS each (docs/hostile_input.md)
 	-$(INSTALL) --require-hashes --requirement requirements-fuzz.lock
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
 
