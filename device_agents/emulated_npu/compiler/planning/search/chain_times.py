@@ -29,7 +29,6 @@ _Times = dict[Queue, int]
 class QueueTimes:
     """Time of a chain on each queue; of that on the IO queue, `fill_ps` before and `drain_ps` after all computation.
 
-    In the first pass, units wait `wait_ps` for loads behind the first computation, such as weights of later layers.
     Where MFU and VFU have queues of their own, `cp_ps` is the time in which at least one of them works, and `unit_ps`
     is the time of the busier one. If they share a queue, both are its time.
     """
@@ -39,17 +38,11 @@ class QueueTimes:
     fill_ps: int
     drain_ps: int
     unit_ps: int
-    wait_ps: int = 0
 
     @property
     def together_ps(self) -> int:
         """Time of the chain alone: the loads of the first pass, then the busier queue, then the last store."""
         return self.fill_ps + max(self.cp_ps, self.io_ps - self.fill_ps - self.drain_ps) + self.drain_ps
-
-    @property
-    def alone_ps(self) -> int:
-        """Time of the chain alone with the waits of its first pass: no neighbour fetches the weights of later layers."""
-        return max(self.together_ps, self.fill_ps + self.wait_ps + self.cp_ps + self.drain_ps)
 
     def beside_ps(self, before: float, after: float) -> int:
         """Time of the chain where its neighbours hide a share of what happens before and after its busier queue."""
@@ -73,47 +66,7 @@ class TimedPlan:
 def in_sequence(times: Sequence[QueueTimes]) -> QueueTimes:
     """Return the times of chains of which each loads while the one before it computes."""
     io_ps, cp_ps = sum(each.io_ps for each in times), sum(each.cp_ps for each in times)
-    unit_ps = sum(each.unit_ps for each in times)
-    return QueueTimes(io_ps, cp_ps, times[0].fill_ps, times[-1].drain_ps, unit_ps, times[0].wait_ps)
-
-
-@dataclass
-class _Pass:
-    """A pass of a chain: loads, work of the units, and when its stores end.
-
-    `fill_ps` are the loads before the first computation; `late_ps` is how long units wait for all loads.
-    """
-
-    loaded_ps: int = 0
-    worked_ps: int = 0
-    stored_ps: int = 0
-    late_ps: int = 0
-    fill_ps: int | None = None
-
-    @property
-    def drain_ps(self) -> int:
-        """Time of the stores after the last computation."""
-        return max(0, self.stored_ps - self.worked_ps)
-
-    def compute(self, times_ps: _Times, lead_ps: int) -> None:
-        """Add a layer, of which the first computation needs the loads of `lead_ps`."""
-        needed_ps = self.loaded_ps + lead_ps
-        self.fill_ps = needed_ps if self.fill_ps is None else self.fill_ps
-        self.late_ps = max(self.late_ps, needed_ps - self.worked_ps)
-        self.loaded_ps += times_ps[Queue.IO]
-        self._work(times_ps)
-        self.late_ps = max(self.late_ps, self.loaded_ps - self.worked_ps)
-
-    def move(self, times_ps: _Times, *, leaves: bool) -> None:
-        """Add a transfer or a copy; what leaves the core waits for its computation."""
-        if leaves:
-            self.stored_ps = max(self.stored_ps, self.worked_ps) + times_ps[Queue.IO]
-        else:
-            self.loaded_ps += times_ps[Queue.IO]
-        self._work(times_ps)
-
-    def _work(self, times_ps: _Times) -> None:
-        self.worked_ps += times_ps[Queue.CP] + times_ps[Queue.VFU]
+    return QueueTimes(io_ps, cp_ps, times[0].fill_ps, times[-1].drain_ps, sum(each.unit_ps for each in times))
 
 
 class ChainTimes:
@@ -134,27 +87,32 @@ class ChainTimes:
 
     def _queue_times(self, plan: ChainPlan) -> QueueTimes:
         writer = ChainWriter(plan, self._values, self._machine, self._externals)
+        fill_ps = drain_ps = 0
         totals_ps = dict.fromkeys(Queue, 0)
-        passes: list[_Pass] = []
         for tile, count in _representatives(plan.geometry):
-            passes.append(_Pass())
+            filling = not any(tile)
+            pass_ps = stored_ps = 0
             for step in writer.steps(tile):
                 if isinstance(step, ComputeStep):
                     times_ps, lead_ps = self._computing_ps(plan, writer, step)
-                    passes[-1].compute(times_ps, lead_ps)
+                    fill_ps += lead_ps if filling else 0
+                    filling = False
                 else:
                     times_ps = self._moving_ps(writer, step)
-                    passes[-1].move(times_ps, leaves=step.function in _LEAVING)
+                    if step.function in _LEAVING:
+                        stored_ps = max(stored_ps, pass_ps) + times_ps[Queue.IO]
+                    fill_ps += times_ps[Queue.IO] if filling else 0
+                pass_ps += times_ps[Queue.CP] + times_ps[Queue.VFU]
                 for queue, duration_ps in times_ps.items():
                     totals_ps[queue] += duration_ps * count
-        fill_ps, late_ps, drain_ps = passes[0].fill_ps or 0, passes[0].late_ps, passes[-1].drain_ps
+            drain_ps = max(0, stored_ps - pass_ps)
         io_ps, mfu_ps, vfu_ps = totals_ps[Queue.IO], totals_ps[Queue.CP], totals_ps[Queue.VFU]
         if not plan.loads_ahead:
-            fill_ps = late_ps = io_ps - drain_ps
+            fill_ps = io_ps - drain_ps
         unit_ps = max(mfu_ps, vfu_ps)
         # Where the units overlap, the first pass of the other unit has nothing to overlap with.
         other_ps = (mfu_ps + vfu_ps - unit_ps) // (plan.passes if plan.overlaps else 1)
-        return QueueTimes(io_ps, unit_ps + other_ps, fill_ps, drain_ps, unit_ps, max(0, late_ps - fill_ps))
+        return QueueTimes(io_ps, unit_ps + other_ps, fill_ps, drain_ps, unit_ps)
 
     def _times_ps(self, counted: Iterable[tuple[Command, int]]) -> tuple[_Times, int]:
         """Return the time of commands, each so many times, on each queue, and of the loads before any computation."""

@@ -16,7 +16,7 @@ class Assumption:
 
     `before` and `after` are the shares of a chain's first loads and last stores that neighbours hide. `trusting`
     choices divide a chain that fits in one pass wherever that is predicted to be faster; others only where it is beyond
-    doubt. If neighbours fetch nothing, the first pass `waits` for the weights of later layers. If neighbours keep the queues `busy` all the time, a chain costs what it adds to their work. With `few`, ways
+    doubt. If neighbours keep the queues `busy` all the time, a chain costs what it adds to their work. With `few`, ways
     that hardly cost more are better in fewer passes: predictions do not know of waits between passes.
     """
 
@@ -25,7 +25,6 @@ class Assumption:
     trusting: bool
     busy: bool = False
     few: bool = False
-    waits: bool = False
 
     def between(self, is_first: bool, is_last: bool) -> Assumption:
         """Return the assumption for a chain by its place: before the first and after the last one there is nothing."""
@@ -35,8 +34,6 @@ class Assumption:
 
     def predicted_ps(self, times: Sequence[QueueTimes]) -> int:
         """Return the time of chains in sequence."""
-        if self.waits:
-            return sum(each.alone_ps for each in times)
         return sum(each.beside_ps(self.before, self.after) for each in times)
 
     def cost_ps(self, times: Sequence[QueueTimes]) -> int:
@@ -51,7 +48,7 @@ class Assumption:
 
 ASSUMPTIONS = (
     Assumption(0.0, 0.0, False),
-    Assumption(0.0, 0.0, True, waits=True),
+    Assumption(0.0, 0.0, True),
     Assumption(0.5, 0.5, True, few=True),
     Assumption(0.5, 0.5, True, busy=True),
 )
