@@ -92,8 +92,7 @@ def _link_failure(device: Device, error: HarnessError) -> Iterator[Check]:
     elif isinstance(device.transport, Ssh) and name in ("host key", "authentication"):
         passed = [] if resolve(device.name, device.transport).via else list(_link(device))  # a bastion's, perhaps
         yield from itertools.takewhile(lambda check: check.name != name, passed)
-    mend = _start_mend(device) if name == "agent" else _mend(device, error)
-    yield Check(name, False, _found(error), mend)
+    yield Check(name, False, _found(error), _mend(device, error))
     yield Check("everything else", None, f"not checked, because {name} failed")
 
 
