@@ -72,7 +72,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         why = f"byte {error.start + 1} is not UTF-8 text"
         raise ConfigurationError(f"{path} is not valid TOML", why=why, next_step="Save it as UTF-8") from error
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits is a ValueError, too
-        raise ConfigurationError(f"{path} is not valid TOML", why=str(error)[:300], next_step="Correct the line") from error
+        why = str(error)[:300]
+        raise ConfigurationError(f"{path} is not valid TOML", why=why, next_step="Correct the line") from error
 
 
 def _check_keys(path: Path, text: str) -> None:

@@ -216,7 +216,8 @@ class AgentLink:
         except wire.FrameError as error:
             why = f"{error}; {last_part(self._connection.diagnosis())}"
             next_step = f"Find the cause with `harness devices check {self._device}`"
-            raise ProtocolError(f"{self._device} sent bytes that are not a frame", why=why, next_step=next_step) from error
+            what = f"{self._device} sent bytes that are not a frame"
+            raise ProtocolError(what, why=why, next_step=next_step) from error
         return len(data)
 
     def _last_words(self) -> HarnessError | None:

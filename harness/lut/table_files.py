@@ -241,7 +241,8 @@ def _parse_manifest(folder: Path, content: bytes) -> _Manifest:
         detail = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else {"msg": str(error)}
         keys = ".".join(str(part) for part in detail.get("loc", ()))
         if keys == "schema_version":
-            what, why = f"The table {folder} is of another version of harness", f"It does not have schema {SCHEMA_VERSION}"
+            what = f"The table {folder} is of another version of harness"
+            why = f"It does not have schema {SCHEMA_VERSION}"
             step = "Build it again with `harness lut build`, or use the version that built it"
             raise LutCorrupt(what, why=why, next_step=step) from error
         raise _corrupt(folder, f"{MANIFEST} {keys}: {detail['msg']}"[:300]) from error
