@@ -10,7 +10,7 @@ SECONDS ?= 60
 
 # pip installs nothing whose hash is not in the lock file, and nothing that the lock file does not name.
 # Many modules are never imported, so each is compiled when it first is. Workers write no bytecode: what they load is
-# compiled here.
+# compiled here, and so is this program.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 LOADED_BY_WORKERS := numpy onnxruntime openvino
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
@@ -21,7 +21,8 @@ $(STAMP): pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --require-hashes --requirement requirements.lock
 	$(INSTALL) --no-deps --no-build-isolation --editable .
-	-$(BIN)/python -m compileall -q -j 0 $(addprefix $(VENV)/lib/python*/site-packages/,$(LOADED_BY_WORKERS))
+	-$(BIN)/python -m compileall -q -j 0 harness device_agents \
+		$(addprefix $(VENV)/lib/python*/site-packages/,$(LOADED_BY_WORKERS))
 	touch $(STAMP)
 
 demo: $(STAMP)  ## measure three networks on the emulated NPU; prints a table and writes reports/demo.html
