@@ -10,7 +10,7 @@ __all__ = ["Clock", "Sample", "TakenSample"]
 Clock = Literal["cpu", "wall", "device"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TakenSample:
     """A sample with its probe and the number of its batch."""
 
