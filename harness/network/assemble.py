@@ -15,6 +15,7 @@ from harness.errors import HarnessError
 from harness.network.learnt_weights import INTEGER_RANGE, is_weight, needs_values
 from harness.network.network import FLOATS, Network, Node, TensorType, bytes_of
 from harness.network.node_inference import onnx_dtype, opset_imports, value_info
+from harness.network.runtime_operators import checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -295,6 +296,14 @@ def copy_node(node: Node, name: str, inputs: Sequence[str], outputs: Sequence[st
 
 def _check(model: ModelProto) -> None:
     """Check a model and its types; types of operators that ONNX defines by functions may be beyond its inference."""
+    import onnx
+    from onnx import defs
+
+    with checkable(model, model.graph.node):
+        _check_types(model)
+
+
+def _check_types(model: ModelProto) -> None:
     import onnx
     from onnx import defs
 

@@ -26,6 +26,8 @@ _IR_VERSION = 8
 _SESSIONS = 32
 
 Opsets = tuple[tuple[str, int], ...]
+Kinds = tuple[tuple[str, str, tuple[int | None, ...]], ...]
+"""Names, element types and sizes of tensors."""
 
 
 def form_of(node: Node) -> bytes | None:
@@ -54,13 +56,11 @@ def values(node: Node, feeds: Mapping[str, Any], opsets: Mapping[str, int]) -> d
     form = form_of(node)
     try:
         if form is None:
-            kinds = tuple((name, str(value.dtype), len(value.shape)) for name, value in feeds.items())
-            session = _open(node.proto, kinds, _pairs(opsets))
             given = dict(feeds)
+            session = _open(node.proto, _kinds(node, given), _pairs(opsets))
         else:
             given = {f"i{place}": feeds[name] for place, name in enumerate(node.proto.input) if name}
-            kinds = tuple((name, str(value.dtype), len(value.shape)) for name, value in given.items())
-            session = _session(form, kinds, _pairs(opsets))
+            session = _session(form, _kinds(node, given), _pairs(opsets))
         results = session.run(None, given)
     except Exception as error:  # the runtime's exceptions have no narrower common base
         if is_shortage(error):
@@ -71,6 +71,17 @@ def values(node: Node, feeds: Mapping[str, Any], opsets: Mapping[str, int]) -> d
 
 def _holds_graph(item: Any) -> bool:
     return bool(item.HasField("g") or item.graphs)
+
+
+def _kinds(node: Node, given: Mapping[str, Any]) -> Kinds:
+    """Return the types of what a node reads; without sizes for ONNX's operators, so that they share a session.
+
+    Some operators of ONNX Runtime demand the sizes.
+    """
+    return tuple(
+        (name, str(value.dtype), value.shape if node.domain else (None,) * len(value.shape))
+        for name, value in given.items()
+    )
 
 
 def _pairs(opsets: Mapping[str, int]) -> Opsets:
@@ -101,20 +112,20 @@ def _constant(node: Node) -> Array | None:
 
 
 @functools.lru_cache(_SESSIONS)
-def _session(form: bytes, kinds: tuple[tuple[str, str, int], ...], opsets: Opsets) -> Any:
+def _session(form: bytes, kinds: Kinds, opsets: Opsets) -> Any:
     from onnx import NodeProto
 
     return _open(NodeProto.FromString(form), kinds, opsets)
 
 
-def _open(proto: NodeProto, kinds: tuple[tuple[str, str, int], ...], opsets: Opsets) -> Any:
-    """Return a session of one node for inputs of these types and ranks, and any sizes."""
+def _open(proto: NodeProto, kinds: Kinds, opsets: Opsets) -> Any:
+    """Return a session of one node for inputs of these types."""
     import numpy
     from onnx import helper
 
     inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)), [None] * rank)
-        for name, dtype, rank in kinds
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)), sizes)
+        for name, dtype, sizes in kinds
     ]
     outputs = [helper.make_empty_tensor_value_info(name) for name in proto.output if name]
     graph = helper.make_graph([proto], "node", inputs, outputs)

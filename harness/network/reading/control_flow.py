@@ -6,6 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.errors import InvalidNetwork, UnsupportedNetwork
+from harness.network.network import Node
+from harness.network.reading.network_ends import choice_step
+
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
 
@@ -164,3 +168,16 @@ def _renamed(graph: GraphProto, names: Mapping[str, str], label: str) -> GraphPr
             visible = {name: new for name, new in names.items() if name not in shadowed}
             inner.CopyFrom(_renamed(inner, visible, label))
     return copy
+
+
+def contradiction(node: Node) -> InvalidNetwork:
+    """Return the error of a loop whose inputs do not fit its body."""
+    why = "They differ in the number of tensors, or tensors that it scans differ in length"
+    return InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) and its body contradict each other", why=why)
+
+
+def unknown_flow(node: Node, choices: Sequence[str]) -> UnsupportedNetwork:
+    """Return the error of control flow that depends on the inputs; `choices` are those whose values can be given."""
+    why = "It holds a subgraph, and the latency of control flow depends on the data"
+    step = choice_step(choices) or "Export the network without If, Loop and Scan"
+    return UnsupportedNetwork(f"Node {node.name[:80]!r} ({node.op}) cannot be measured", why=why, next_step=step)
