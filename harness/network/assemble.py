@@ -197,7 +197,8 @@ class ModelBuilder:
 
         model = self._model(outputs, external=False)
         try:
-            _check(model)
+            with checkable(model, model.graph.node):
+                _check(model)
         except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
             raise HarnessError("A model assembled for the device is not valid ONNX", why=str(error)[:500]) from error
         return AssembledModel(
@@ -296,14 +297,6 @@ def copy_node(node: Node, name: str, inputs: Sequence[str], outputs: Sequence[st
 
 def _check(model: ModelProto) -> None:
     """Check a model and its types; types of operators that ONNX defines by functions may be beyond its inference."""
-    import onnx
-    from onnx import defs
-
-    with checkable(model, model.graph.node):
-        _check_types(model)
-
-
-def _check_types(model: ModelProto) -> None:
     import onnx
     from onnx import defs
 

@@ -106,7 +106,10 @@ def checked(kind: TensorType, name: str, *, flows: bool = False) -> TensorType:
         why = f"Its shape {list(kind.shape)} takes {kind.bytes:,} bytes; the limit is {MAX_TENSOR_BYTES:,}"
         raise UnsupportedNetwork(what, why=why)
     if flows and not kind.elements:
-        why, step = f"Its shape {list(kind.shape)} has a dimension of zero", "Give larger inputs, with --dim or by export"
+        why, step = (
+            f"Its shape {list(kind.shape)} has a dimension of zero",
+            "Give larger inputs, with --dim or by export",
+        )
         raise InvalidNetwork(what, why=why, next_step=step)
     return kind
 

@@ -80,9 +80,7 @@ def given_choices(types: Mapping[str, TensorType], dims: Mapping[str, int]) -> d
     return found
 
 
-def choices_behind(
-    tensors: Iterable[str], nodes: Iterable[Node], inputs: Mapping[str, TensorType]
-) -> list[str]:
+def choices_behind(tensors: Iterable[str], nodes: Iterable[Node], inputs: Mapping[str, TensorType]) -> list[str]:
     """Return the inputs that some tensors depend on and whose values can be given."""
     writers = {result: node for node in nodes for result in node.results}
     waiting = list(tensors)

@@ -6,7 +6,6 @@ of the file. DequantizeLinear stays: a runtime that computes with integers reads
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from harness.network.reading.control_flow import (
     tensors_read,
     unknown_flow,
 )
+from harness.network.reading.free_nodes import free_reason
 from harness.network.reading.network_ends import (
     bound_inputs,
     check_outputs,
@@ -168,7 +168,7 @@ class _Preparation:
             self._fold_shape(node)
         elif all(not name or name in self._constants for name in node.inputs) and node.op not in NOT_FOLDED:
             self._fold(node)
-        elif reason := self._free_reason(node):
+        elif reason := free_reason(node, self._operands, self._read):
             self._aliases[node.outputs[0]] = node.inputs[0]
             self._free.append(FreeNode(node.name, node.op, reason))
         else:
@@ -323,26 +323,6 @@ class _Preparation:
             name = f"{name}#{index}"
         self._names.add(name)
         return name
-
-    def _free_reason(self, node: Node) -> str:
-        """Return why the node only renames its first input; an empty string if it does more."""
-        if not self._read.isdisjoint(name for name in node.outputs[1:] if name):
-            return ""
-        if node.op == "Identity":
-            return "identity"
-        if node.op == "Dropout" and self._is_inference(node):
-            return "dropout at inference"
-        if node.op == "Cast":
-            with contextlib.suppress(UnsupportedType):
-                (kind,) = output_types(node, self._operands).values()
-                return "cast to the same type" if kind == self._types[node.inputs[0]] else ""
-        return ""
-
-    def _is_inference(self, node: Node) -> bool:
-        if len(node.inputs) < 3 or not node.inputs[2]:
-            return True
-        mode = self._constants.get(node.inputs[2])
-        return mode is not None and mode.value is not None and mode.value.size == 1 and not mode.value.any()
 
     def _fold(self, node: Node) -> None:
         """Make the results of a node constants: with their values if they are small, else with their types alone."""

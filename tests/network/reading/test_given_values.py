@@ -33,6 +33,7 @@ def choosing(rank: int) -> ModelProto:
 
 def repeating(kind: int = TensorProto.INT64) -> ModelProto:
     """Return a model that doubles its input as often as its input `steps` states."""
+    result = helper.make_tensor_value_info("w", FLOAT, SHAPE)
     body = helper.make_graph(
         [helper.make_node("Add", ["v", "v"], ["w"]), helper.make_node("Identity", ["go"], ["again"])],
         "body",
@@ -41,7 +42,10 @@ def repeating(kind: int = TensorProto.INT64) -> ModelProto:
             helper.make_tensor_value_info("go", TensorProto.BOOL, ()),
             helper.make_tensor_value_info("v", FLOAT, SHAPE),
         ],
-        [helper.make_tensor_value_info("again", TensorProto.BOOL, ()), helper.make_tensor_value_info("w", FLOAT, SHAPE)],
+        [
+            helper.make_tensor_value_info("again", TensorProto.BOOL, ()),
+            helper.make_tensor_value_info("w", FLOAT, SHAPE),
+        ],
     )
     nodes = [node("Cast", "steps", "times", to=TensorProto.INT64), helper.make_node("Loop", ["times", "", "x"], ["y"])]
     nodes[1].attribute.append(helper.make_attribute("body", body))

@@ -224,9 +224,7 @@ def test_words_of_an_embedding_are_no_sizes() -> None:
 def test_sizes_of_operators_of_onnx_runtime_are_not_guessed() -> None:
     """An integer input that decides the size of a result is seen, because another value gives another size."""
     nodes = [node("Relu", "x", "r"), node("ExpandDims", "r axis", "e", domain="com.microsoft"), node("Abs", "e", "y")]
-    network = prepared(
-        runtime_model(nodes, {"x": (2, 3), "axis": ()}, ("y", "r"), types={"axis": TensorProto.INT32})
-    )
+    network = prepared(runtime_model(nodes, {"x": (2, 3), "axis": ()}, ("y", "r"), types={"axis": TensorProto.INT32}))
     assert [one.op for one in network.nodes] == ["Relu"]
     assert [one.op for one in network.unmeasured] == ["ExpandDims", "Abs"]
 
