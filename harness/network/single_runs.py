@@ -7,16 +7,16 @@ They share one session, because opening one takes longer than running it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork
 from harness.host_runtime import is_shortage, open_session, session_options
-from harness.network.network import Node
+from harness.network.network import PACKED, Node
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnx import NodeProto
+    from onnx import NodeProto, TensorProto
 
     Array = np.ndarray[Any, Any]
 
@@ -50,14 +50,17 @@ def values(node: Node, feeds: Mapping[str, Any], opsets: Mapping[str, int]) -> d
     constant without its data.
     """
     import numpy
+    from onnx import numpy_helper
 
     if node.op == "Constant" and (held := _constant(node)) is not None:
         return {node.outputs[0]: held}
     form = form_of(node)
+    stored = {name for name, value in feeds.items() if str(value.dtype) in PACKED}
     try:
-        if form is None:
-            given = dict(feeds)
-            session = _open(node.proto, _kinds(node, given), _pairs(opsets))
+        if form is None or stored:
+            given = {name: value for name, value in feeds.items() if name not in stored}
+            tensors = [numpy_helper.from_array(feeds[name], name) for name in stored]
+            session = _open(node.proto, _kinds(node, given), _pairs(opsets), tensors)
         else:
             given = {f"i{place}": feeds[name] for place, name in enumerate(node.proto.input) if name}
             session = _session(form, _kinds(node, given), _pairs(opsets))
@@ -118,8 +121,8 @@ def _session(form: bytes, kinds: Kinds, opsets: Opsets) -> Any:
     return _open(NodeProto.FromString(form), kinds, opsets)
 
 
-def _open(proto: NodeProto, kinds: Kinds, opsets: Opsets) -> Any:
-    """Return a session of one node for inputs of these types."""
+def _open(proto: NodeProto, kinds: Kinds, opsets: Opsets, held: Sequence[TensorProto] = ()) -> Any:
+    """Return a session of one node for inputs of these types; `held` are inputs that can only be constants."""
     import numpy
     from onnx import helper
 
@@ -128,7 +131,7 @@ def _open(proto: NodeProto, kinds: Kinds, opsets: Opsets) -> Any:
         for name, dtype, sizes in kinds
     ]
     outputs = [helper.make_empty_tensor_value_info(name) for name in proto.output if name]
-    graph = helper.make_graph([proto], "node", inputs, outputs)
+    graph = helper.make_graph([proto], "node", inputs, outputs, held)
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets]
     model = helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
     options = session_options(threads=1, level="DISABLE_ALL")

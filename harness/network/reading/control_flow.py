@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -74,6 +75,29 @@ def captured(node: NodeProto) -> list[str]:
         own = _defined(graph) | {tensor.name for tensor in stored(graph)}
         found.update((name, None) for name in tensors_read(graph) if name and name not in own)
     return list(found)
+
+
+def sort_nodes(graph: GraphProto) -> None:
+    """Put each node behind those that it reads from, as runtimes do; nodes that read in a circle come last."""
+    writers = {name: at for at, node in enumerate(graph.node) for name in node.output if name}
+    awaited = [{writers[name] for name in (*node.input, *captured(node)) if name in writers} for node in graph.node]
+    if all(at > max(before, default=-1) for at, before in enumerate(awaited)):
+        return
+    readers: dict[int, list[int]] = {}
+    for at, before in enumerate(awaited):
+        for writer in before:
+            readers.setdefault(writer, []).append(at)
+    ready = [at for at, before in enumerate(awaited) if not before]
+    order: list[int] = []
+    while ready:
+        order.append(at := heapq.heappop(ready))
+        for reader in readers.get(at, ()):
+            awaited[reader].discard(at)
+            if not awaited[reader]:
+                heapq.heappush(ready, reader)
+    nodes = [graph.node[at] for at in (*order, *sorted(set(range(len(awaited))) - set(order)))]
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def renamed(graph: GraphProto, label: str, weights: str = "") -> GraphProto:

@@ -112,8 +112,11 @@ def measured_outputs(
     """
     if not unmeasured:
         return outputs
+    nodes = list(nodes)
+    integers = [node for node in nodes if node.op == "DequantizeLinear" and node.inputs[0] in constants]
+    weights = {**constants, **{node.outputs[0]: constants[node.inputs[0]] for node in integers}}
     for node in unmeasured:
-        if reads_weights(node, constants):
+        if reads_weights(node, weights):
             raise unknown[node.results[0]]
     written = {name for node in nodes for name in node.results}
     read = [name for node in unmeasured for name in node.inputs if name in written]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
 from harness.file_digest import read_with_digest
 from harness.network.network import ML_DOMAIN
-from harness.network.reading.control_flow import all_nodes, domain_of
+from harness.network.reading.control_flow import all_nodes, domain_of, sort_nodes
 from harness.network.reading.expansion import check_expansion
 from harness.network.runtime_operators import RUNTIME_DOMAINS, checkable, defined
 from harness.text import printable
@@ -108,6 +108,7 @@ def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") 
     what = f"The functions of {name} cannot be inlined"
     try:
         model = inliner.inline_local_functions(model) if model.functions else model
+        sort_nodes(model.graph)
         _complete_domains(model)
         _complete_outputs(model)
         _complete_attributes(model)

@@ -42,10 +42,7 @@ def repeating(kind: int = TensorProto.INT64) -> ModelProto:
             helper.make_tensor_value_info("go", TensorProto.BOOL, ()),
             helper.make_tensor_value_info("v", FLOAT, SHAPE),
         ],
-        [
-            helper.make_tensor_value_info("again", TensorProto.BOOL, ()),
-            helper.make_tensor_value_info("w", FLOAT, SHAPE),
-        ],
+        [helper.make_tensor_value_info("again", TensorProto.BOOL, ()), result],
     )
     nodes = [node("Cast", "steps", "times", to=TensorProto.INT64), helper.make_node("Loop", ["times", "", "x"], ["y"])]
     nodes[1].attribute.append(helper.make_attribute("body", body))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
-from onnx_models import FLOAT, IMAGE, model_of, network_of, node, prepared, run_assembled, run_plain
+from onnx_models import FLOAT, IMAGE, model_of, network_of, node, prepared, random_dags, run_assembled, run_plain
 
 from harness.errors import UnresolvedDimension, UnsupportedNetwork
 from harness.network.assemble import assemble_network
@@ -260,3 +263,40 @@ def test_outputs_need_no_shape(has_type: bool) -> None:
     if has_type:
         model.graph.output[0].type.tensor_type.elem_type = FLOAT
     assert prepared(model).types["y"].shape == (2, 3)
+
+
+@given(random_dags(), st.randoms(use_true_random=False))
+def test_the_order_of_nodes_in_a_file_does_not_matter(model: ModelProto, order: random.Random) -> None:
+    """Nodes in any order, which a runtime puts in order, have the values of the sorted file."""
+    _, expected = run_assembled(assemble_network(prepared(model)))
+    nodes = list(model.graph.node)
+    order.shuffle(nodes)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    _, values = run_assembled(assemble_network(prepared(model)))
+    for ours, theirs in zip(values, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_product_with_dequantised_weights_is_not_left_out() -> None:
+    """A network is refused if the size of what a product reads is unknown, also where its weights are integers."""
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Compress", "r chosen", "c", axis=0),
+        node("DequantizeLinear", "w scale", "d"),
+        node("MatMul", "c d", "y"),
+    ]
+    constants = {"w": np.ones((3, 3), np.int8), "scale": np.array(0.5, np.float32)}
+    inputs, types = {"x": (2, 3), "chosen": (2,)}, {"chosen": TensorProto.BOOL}
+    with pytest.raises(UnresolvedDimension, match="Compress"):
+        network_of(nodes, inputs, constants=constants, types=types)
+
+
+def test_tables_of_four_bits_are_typed() -> None:
+    """An operator of ONNX Runtime that looks up packed integers has the shape that the runtime gives it."""
+    attributes = {"block_size": 16, "gather_axis": 0, "quantize_axis": 1}
+    look = node("GatherBlockQuantized", "table ids scale", "y", domain="com.microsoft", **attributes)
+    constants, types = {"scale": np.ones((5, 2), np.float32)}, {"ids": TensorProto.INT64}
+    model = runtime_model([look], {"ids": (1, 4)}, constants=constants, types=types, opset=21, ir_version=10)
+    model.graph.initializer.append(helper.make_tensor("table", TensorProto.UINT4, (5, 32), [1] * 160))
+    assert prepared(model).types["y"].shape == (1, 4, 32)
