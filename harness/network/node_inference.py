@@ -237,7 +237,9 @@ def _run_on_ones(node: Node, read: Operands) -> dict[str, TypeProto]:
 
 def _types_of_run(node: Node, feeds: Mapping[str, Any], read: Operands) -> dict[str, TensorType] | None:
     results = values(node, feeds, read.opsets)
-    return results and {name: TensorType(str(value.dtype), value.shape) for name, value in results.items()}
+    if results is None:
+        return None
+    return {name: TensorType(str(value.dtype), value.shape) for name, value in results.items()}
 
 
 def _may_be_a_size(node: Node, kind: TensorType) -> bool:
