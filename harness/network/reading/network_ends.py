@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from harness.errors import InvalidNetwork, NetworkError, UnresolvedDimension, UnsupportedNetwork
+from harness.errors import InvalidNetwork, NetworkError, UnresolvedDimension, UnsupportedNetwork, UsageError
 from harness.network.learnt_weights import reads_weights
 from harness.network.network import Constant, Node, TensorType
 from harness.network.node_inference import tensor_type
@@ -49,6 +49,9 @@ def bound_inputs(
                 why = f"It has no dimension {unused[:80]}" if unused else ""
                 step = f"Give one, for example --dim {shlex.quote(f'{names[0][:80]}=1')}"
                 raise UnresolvedDimension(what, why=why, next_step=step)
+            if not dims[bound]:
+                why = f"It is the size of input {value.name[:80]!r} along axis {axis}, at least 1"
+                raise UsageError(f"--dim {bound[:80]}=0 is no size", why=why, next_step="Write --dim NAME=1 or more")
             shape.append(dims[bound])
         kind = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name, flows=True)
         known.update((value.name,) if is_choice(kind) else ())
