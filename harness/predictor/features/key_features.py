@@ -30,7 +30,13 @@ from harness.predictor.features.key_parser import (
     parse_key,
     windowed,
 )
-from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
+from harness.predictor.features.layer_features import (
+    INTEGER,
+    LayerFeatures,
+    Pair,
+    channelwise,
+    unfolding,
+)
 from harness.predictor.features.memory_runs import is_general, run_of
 from harness.predictor.features.mover_classes import (
     CONVERSIONS,
@@ -44,6 +50,8 @@ from harness.predictor.features.mover_classes import (
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
 _FOLDED = frozenset({"BatchNormalization", "Affine"})
+_BYTES = ("uint8", "int8")
+"""The usual types of maps and weights of a convolution on bytes."""
 # Chains of operators that exporters write and devices run as one operator, longest first.
 _IDIOMS = (
     (("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "Add"), "LayerNormalization"),
@@ -121,7 +129,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
         out_channels, out_size = out_channels * math.prod(kernel), in_size
         kernel = stride = dilation = (1, 1)
     return LayerFeatures(
-        operator="/".join(("mac", "conv", kind + _typed(operator), _suffix(layer, place))),
+        operator="/".join(("mac", "conv", kind + _typed(operator, kind), _suffix(layer, place))),
         batch=data.shape[0],
         in_channels=in_channels,
         out_channels=out_channels,
@@ -167,9 +175,15 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     )
 
 
-def _typed(convolution: KeyOperator) -> str:
+def _typed(convolution: KeyOperator, kind: str) -> str:
     """Return what sets the code for another element type apart; sums that stay integers are other code, too."""
-    return "-integer" if convolution.op == "ConvInteger" else type_suffix(convolution.tensors[0].dtype)
+    if convolution.op == "ConvInteger":
+        return INTEGER
+    data, weight = convolution.tensors[0], convolution.tensors[WEIGHT_SLOT.get(convolution.op, 1)]
+    if data.dtype not in _BYTES or not data.shape or not weight.shape:
+        return type_suffix(data.dtype)
+    channels = (data.shape[1], weight.shape[0]) if (data.dtype, weight.dtype) == _BYTES else (0, 0)
+    return unfolding(kind, *channels) + type_suffix(data.dtype)
 
 
 def _suffix(layer: ParsedKey, place: int) -> str:
