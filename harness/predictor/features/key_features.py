@@ -48,10 +48,11 @@ from harness.predictor.features.mover_classes import (
     type_suffix,
 )
 
-_MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
+_MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm"})
+_ON_INTEGERS = "QLinear"
+"""What the names of operators on integers begin with."""
 _FOLDED = frozenset({"BatchNormalization", "Affine"})
 _BYTES = ("uint8", "int8")
-"""The usual types of maps and weights of a convolution on bytes."""
 # Chains of operators that exporters write and devices run as one operator, longest first.
 _IDIOMS = (
     (("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "Add"), "LayerNormalization"),
@@ -162,7 +163,7 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     operands = 0 if right.constant else -(-elements // (rows * columns))
     kind = "weights" if right.constant else "activations"
     return LayerFeatures(
-        operator="/".join(("mac", "product", kind + type_suffix(left.dtype), _suffix(layer, place))),
+        operator="/".join(("mac", "product", kind + _signed(operator, left), _suffix(layer, place))),
         batch=1,
         in_channels=batch * depth,
         out_channels=batch * columns,
@@ -176,14 +177,19 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
 
 
 def _typed(convolution: KeyOperator, kind: str) -> str:
-    """Return what sets the code for another element type apart; sums that stay integers are other code, too."""
-    if convolution.op == "ConvInteger":
-        return INTEGER
+    """Return what sets the code for other element types apart; sums that stay integers are other code, too."""
     data, weight = convolution.tensors[0], convolution.tensors[WEIGHT_SLOT.get(convolution.op, 1)]
+    if convolution.op == "ConvInteger":
+        return INTEGER if weight.dtype == "int8" else f"{INTEGER}-unsigned"
     if data.dtype not in _BYTES or not data.shape or not weight.shape:
         return type_suffix(data.dtype)
-    channels = (data.shape[1], weight.shape[0]) if (data.dtype, weight.dtype) == _BYTES else (0, 0)
-    return unfolding(kind, *channels) + type_suffix(data.dtype)
+    channels = (data.shape[1], weight.shape[0]) if weight.dtype == "int8" else (0, 0)
+    return unfolding(kind, *channels) + _signed(convolution, data)
+
+
+def _signed(operator: KeyOperator, data: Tensor) -> str:
+    """Return the suffix of a type; runtimes shift signed bytes to unsigned ones, but not in operators on integers."""
+    return "-signed" if operator.op in WEIGHT_SLOT and data.dtype == "int8" else type_suffix(data.dtype)
 
 
 def _suffix(layer: ParsedKey, place: int) -> str:
@@ -221,7 +227,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     item = ITEM_BYTES.get(written.dtype, 4)
     out_shape = written.shape or (1,)
     path = class_of_mover(_names(layer.operators), read.dtype)
-    window = next((operator for operator in layer.operators if operator.op in WINDOWS), None)
+    window = next((operator for operator in layer.operators if _name(operator) in WINDOWS), None)
     kernel = stride = (1, 1)
     in_shape = read.shape or (1,)
     extra = 0
@@ -285,7 +291,8 @@ def _name(operator: KeyOperator) -> str:
     """Return the name of an operator, another one where its attributes select other code."""
     if operator.op in SCALING and operator.attributes.get("mode", "nearest") != "nearest":
         return INTERPOLATE
-    return "Affine" if _is_affine(operator) else "Permute" if is_general(operator) else operator.op
+    name = operator.op.removeprefix(_ON_INTEGERS)
+    return "Affine" if _is_affine(operator) else "Permute" if is_general(operator) else name
 
 
 def _image(shape: Shape) -> tuple[int, int, Pair]:
