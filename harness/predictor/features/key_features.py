@@ -183,7 +183,7 @@ def _typed(convolution: KeyOperator, kind: str) -> str:
         return INTEGER if weight.dtype == "int8" else f"{INTEGER}-unsigned"
     if data.dtype not in _BYTES or not data.shape or not weight.shape:
         return type_suffix(data.dtype)
-    channels = (data.shape[1], weight.shape[0]) if weight.dtype == "int8" else (0, 0)
+    channels = (0, 0) if weight.dtype == "uint8" else (data.shape[1], weight.shape[0])
     return unfolding(kind, *channels) + _signed(convolution, data)
 
 
