@@ -113,9 +113,7 @@ def _members(arrays: LayerArrays, names: Sequence[str]) -> csr_array:
     return csr_array((np.ones(len(columns)), columns, ends), shape=(len(arrays), len(names)))
 
 
-def _start(
-    inputs: Inputs, arrays: LayerArrays, names: Sequence[str], latency_s: Floats
-) -> tuple[Floats, Floats]:
+def _start(inputs: Inputs, arrays: LayerArrays, names: Sequence[str], latency_s: Floats) -> tuple[Floats, Floats]:
     """Return the constants of tiles and names to start from: the best rates and the shortest times in the data.
 
     Convolutions on bytes move their map far more slowly than the fastest layers, the more so if they unfold it. A fit

@@ -221,7 +221,7 @@ def quantised_convolution(op: str, data: str, weight: str, inputs: int, outputs:
     ],
 )
 def test_convolutions_on_bytes_are_classes_by_their_kernels(layer: tuple[str, str, str, int, int], kind: str) -> None:
-    """Types and channels decide whether a convolution on bytes reads its windows in place, and which product it runs."""
+    """Types and channels decide whether a convolution on bytes reads windows in place, and which product it runs."""
     found = described(quantised_convolution(*layer))
     assert code_of(found.operator) == f"mac/conv/{kind}"
     windows = 36 * 9 * found.in_channels
