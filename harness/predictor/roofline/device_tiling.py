@@ -81,7 +81,7 @@ class DeviceTiling:
 
 
 def _whole_vectors(arrays: LayerArrays) -> Floats:
-    """Return the work of windows on the bytes of each channel alone, empty parts of vectors included, over useful work."""
+    """Return by how much vectors that are in part empty make a window longer: those of bytes of each channel alone."""
     own = arrays.channelwise & (arrays.sizes["element_bytes"] == 1) & (arrays.taps > 1)
     return np.where(own, np.ceil(arrays.groups / _VECTOR_BYTES) * _VECTOR_BYTES / arrays.groups, 1.0)
 
