@@ -38,7 +38,7 @@ test: $(STAMP)  ## run the test suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 test-long: $(STAMP)  ## run the tests that take minutes
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long --timeout=3600
 
 lint: types ruff imports dependencies  ## check style, types, import contracts and dependencies; -j 2 checks side by side
 
@@ -82,7 +82,7 @@ reliability: $(STAMP)  ## inject faults and rewrite docs/reliability.md; needs a
 	-$(INSTALL) --require-hashes --requirement requirements-fuzz.lock
 	$(BIN)/python -m benchmarks.reliability
 
-fuzz: $(STAMP)  ## fuzz the readers of foreign input for SECONDS each (docs/security.md)
+fuzz: $(STAMP)  ## fuzz the readers of foreign input for SECONDS each (docs/hostile_input.md)
 	-$(INSTALL) --require-hashes --requirement requirements-fuzz.lock
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
 

@@ -1,7 +1,7 @@
 """`python -m fuzz --seconds 60`: run all targets under atheris, one after the other; print a table and JSON.
 
 Needs the extra `fuzz` (atheris, for CPython 3.11 to 3.13). Exits with 1 if an input crashed, hung or took too much
-memory; such inputs are kept in the folder of `--keep`. `--docs` writes the figures into docs/security.md; with
+memory; such inputs are kept in the folder of `--keep`. `--docs` writes the figures into docs/hostile_input.md; with
 `--figures FILE` those of an earlier run, whose JSON the file holds, or of `python -m benchmarks.reliability fuzz`.
 """
 
@@ -26,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description="Fuzz the readers of foreign input.")
     parser.add_argument("--seconds", type=int, default=60, help="seconds for each target; default: 60")
     parser.add_argument("--keep", type=Path, default=None, help="folder for inputs that fail; default: a new one")
-    parser.add_argument("--docs", action="store_true", help="write the figures into docs/security.md")
+    parser.add_argument("--docs", action="store_true", help="write the figures into docs/hostile_input.md")
     parser.add_argument("--figures", type=Path, default=None, help="with --docs: write these figures, do not fuzz")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"{', '.join(NAMES)}; default: all")
     options = parser.parse_args()

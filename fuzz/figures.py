@@ -1,4 +1,4 @@
-"""The figures of fuzzing: what they are, as a table, and in docs/security.md."""
+"""The figures of fuzzing: what they are, as a table, and in docs/hostile_input.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "security.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "hostile_input.md"
 _BEGIN, _END = "<!-- figures of make fuzz: begin -->", "<!-- figures of make fuzz: end -->"
 _COLUMNS = ("target", "seconds", "inputs", "accepted", "valid ONNX", "stopped", "faults")
 _MEASURED = ("slowest input", "peak memory", "edges reached")
@@ -63,7 +63,7 @@ def read_figures(path: Path) -> list[Figures]:
 
 
 def write_docs(results: Sequence[Figures]) -> None:
-    """Write the table into docs/security.md."""
+    """Write the table into docs/hostile_input.md."""
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(_BEGIN)
     _, _, after = rest.partition(_END)

@@ -12,6 +12,9 @@ from harness import version
 
 if TYPE_CHECKING:
     from harness import errors
+    from harness.architecture_search.search_space import SearchSpace
+    from harness.architecture_search.space_estimator import CandidateEstimates, SpaceEstimator, estimate_space
+    from harness.architecture_search.super_network import super_network
     from harness.benchmarking.benchmark_results import Benchmark, BenchmarkedNetwork
     from harness.benchmarking.latency_figures import LatencyFigures
     from harness.benchmarking.measurement import benchmark
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
     from harness.estimation.network_estimate import NetworkEstimate, NetworkEstimates, estimate
     from harness.fleet.profile import profile, profile_request
     from harness.fleet.profile_outcome import ProfileOutcome
-    from harness.imports.importing import Sampling, TableImport, import_lut
     from harness.lut.build import build_lut
     from harness.lut.table import Entry, Lut
     from harness.lut.table_choice import open_lut
@@ -34,10 +36,8 @@ if TYPE_CHECKING:
     from harness.notebook import BarPlot, LatencyBar
     from harness.npu.emulation import CompilerOptions, Emulation, emulate
     from harness.probe.auxiliary import AuxiliaryKind
-    from harness.search.search_space import SearchSpace
-    from harness.search.space_estimator import CandidateEstimates, SpaceEstimator, estimate_space
-    from harness.search.super_network import super_network
     from harness.space.space_profile import SpaceProfile
+    from harness.table_import.importing import Sampling, TableImport, import_lut
     from harness.validation.layer_trace import DeviceTrace, NetworkTrace, TracedLayer, trace
     from harness.validation.network_validation import validate
     from harness.validation.results import NetworkValidation, Validation
@@ -108,7 +108,7 @@ _MODULES = {
     "estimation.network_estimate": ("NetworkEstimate", "NetworkEstimates", "estimate"),
     "fleet.profile": ("profile", "profile_request"),
     "fleet.profile_outcome": ("ProfileOutcome",),
-    "imports.importing": ("Sampling", "TableImport", "import_lut"),
+    "table_import.importing": ("Sampling", "TableImport", "import_lut"),
     "lut.build": ("build_lut",),
     "lut.table": ("Entry", "Lut"),
     "lut.table_choice": ("open_lut",),
@@ -121,9 +121,9 @@ _MODULES = {
     "notebook": ("BarPlot", "LatencyBar"),
     "npu.emulation": ("CompilerOptions", "Emulation", "emulate"),
     "probe.auxiliary": ("AuxiliaryKind",),
-    "search.super_network": ("super_network",),
-    "search.search_space": ("SearchSpace",),
-    "search.space_estimator": ("CandidateEstimates", "SpaceEstimator", "estimate_space"),
+    "architecture_search.super_network": ("super_network",),
+    "architecture_search.search_space": ("SearchSpace",),
+    "architecture_search.space_estimator": ("CandidateEstimates", "SpaceEstimator", "estimate_space"),
     "space.space_profile": ("SpaceProfile",),
     "validation.layer_trace": ("DeviceTrace", "NetworkTrace", "TracedLayer", "trace"),
     "validation.network_validation": ("validate",),

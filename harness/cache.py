@@ -35,7 +35,7 @@ def code_version(*packages: str) -> str:
 
 @contextlib.contextmanager
 def unused() -> Iterator[None]:
-    """Neither read nor write the cache meanwhile, to check what it would vouch for."""
+    """Neither read nor write the cache inside, to check the files themselves."""
     with contextlib.ExitStack() as stack:
         if VARIABLE in os.environ:
             stack.callback(os.environ.__setitem__, VARIABLE, os.environ[VARIABLE])

@@ -52,6 +52,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar, Literal
 
+from harness.text import sentences
+
 Fault = Literal["user", "device", "link", "harness"]
 
 _GRAVEST_FIRST = (1, 3, 2, 4, 5, 6, 7)
@@ -93,7 +95,18 @@ class HarnessError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        return ". ".join(part.rstrip(".") for part in (self.what, self.why, self.next_step) if part)
+        return sentences(self.what, self.why, self.next_step)
+
+
+def bug(
+    error: BaseException,
+    what: str = "This is a bug in harness",
+    next_step: str = "Run `harness --debug …` and report it",
+) -> HarnessError:
+    """Return the error for an unexpected exception, which is its cause."""
+    found = HarnessError(what, why=f"{type(error).__name__}: {error}", next_step=next_step)
+    found.__cause__ = error
+    return found
 
 
 class UsageError(HarnessError, exit_code=2, fault="user"):

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import ConfigurationError, reason_of
+from harness.errors import ConfigurationError, InputError, reason_of
 from harness.text import printable
 
 _BLOCK_BYTES = 1 << 20
@@ -39,6 +39,24 @@ def read_file(path: Path, limit_bytes: int) -> bytes:
     """Return the content of a regular file; raise OSError for pipes, devices, and files over the limit."""
     with open_plain(path) as file:
         return read_rest(file, limit_bytes)
+
+
+def read_input(path: Path, limit_bytes: int, next_step: str = "") -> bytes:
+    """Return the content of a file that the user names; raises InputError if it cannot be read."""
+    try:
+        return read_file(path, limit_bytes)
+    except OSError as error:
+        what = f"{printable(str(path), 200)} cannot be read"
+        raise InputError(what, why=reason_of(error), next_step=next_step) from error
+
+
+def read_input_text(path: Path, limit_bytes: int, next_step: str = "") -> str:
+    """Return the text of a file that the user names; raises InputError if it cannot be read or is not UTF-8."""
+    try:
+        return read_input(path, limit_bytes, next_step).decode()
+    except UnicodeDecodeError as error:
+        what = f"{printable(str(path), 200)} cannot be read"
+        raise InputError(what, why="It is not UTF-8 text", next_step=next_step) from error
 
 
 def read_large(path: Path, limit_bytes: int) -> memoryview:

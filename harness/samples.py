@@ -5,13 +5,13 @@ from typing import Literal
 
 from device_agents.messages import Sample
 
-__all__ = ["Clock", "Sample", "TakenSample"]
+__all__ = ["Clock", "ProbeSample", "Sample"]
 
 Clock = Literal["cpu", "wall", "device"]
 
 
 @dataclass(frozen=True)
-class TakenSample:
+class ProbeSample:
     """A sample with its probe and the number of its batch."""
 
     probe: str

@@ -85,6 +85,11 @@ def count_of(number: float) -> str:
     return f"{number:.0f}"
 
 
+def sentences(*texts: str) -> str:
+    """Return texts as sentences, without empty ones and without the last full stop."""
+    return ". ".join(text.rstrip(".") for text in texts if text)
+
+
 def first_names(names: Iterable[str], most: int) -> str:
     """Return the first names with commas between them, and … if there are more."""
     found = list(names)

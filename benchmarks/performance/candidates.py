@@ -14,11 +14,11 @@ from threadpoolctl import threadpool_limits
 from benchmarks.generated_page import Section, table
 from benchmarks.performance.measuring import Run, cpu, grow, growth_table, half_decades, in_turns
 from benchmarks.performance.page import reached_linear
-from harness.search.candidates import random_spans
-from harness.search.layer_terms import Terms
-from harness.search.position_tables import PositionTable
-from harness.search.ranking import Wanted, best_of, rank_span
-from harness.search.space_estimator import SpaceEstimator, SpaceTables
+from harness.architecture_search.candidates import random_spans
+from harness.architecture_search.layer_terms import Terms
+from harness.architecture_search.position_tables import PositionTable
+from harness.architecture_search.ranking import Selection, best_of, rank_span
+from harness.architecture_search.space_estimator import SpaceEstimator, SpaceTables
 
 POSITIONS, CHOICES, LAYERS = 20, 5, 3
 COUNTS, QUICK_COUNTS = half_decades(10_000, 10_000_000), half_decades(1_000, 10_000)
@@ -70,5 +70,5 @@ def invented(choices: int) -> SpaceEstimator:
 
 
 def _rank(estimator: SpaceEstimator, count: int) -> None:
-    wanted = Wanted(100, 1e-2)
-    best_of((rank_span(estimator, span, wanted) for span in random_spans(count, estimator.sizes, 0)), wanted)
+    selection = Selection(100, 1e-2)
+    best_of((rank_span(estimator, span, selection) for span in random_spans(count, estimator.sizes, 0)), selection)

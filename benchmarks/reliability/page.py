@@ -252,7 +252,7 @@ def _nights_target(one: Any) -> Reached:
 
 
 def _fuzz(found: Any) -> Section:
-    """Return the inputs and the faults alone: docs/security.md has the table of the targets."""
+    """Return the inputs and the faults alone: docs/hostile_input.md has the table of the targets."""
     if "missing" in found:
         return Section(f"Not run: {found['missing']}.", (Reached("fuzzing", "0 faults", NOT_MEASURED, None),))
     faults = [f"- {one['target']}: {fault}" for one in found["targets"] for fault in one["faults"]]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from harness.search.super_network import Choices, super_network
+from harness.architecture_search.super_network import Choices, super_network
 
 OPSET = 17
 IR_VERSION = 8

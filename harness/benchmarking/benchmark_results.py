@@ -26,7 +26,7 @@ class BenchmarkedNetwork:
     the first run. `before_bytes` is the worker's resident set before it loads the network, `peak_bytes` the largest one
     until its first run ends, and `loaded_bytes` the one after it; all contain the runtime's arena. `power_w` is the
     mean power while it runs and `energy_j` the energy of one run. What the device does not report is None. Load times
-    are medians over processes, memory is the largest value. `machine` is the verdict on the machine meanwhile.
+    are medians over processes, memory is the largest value. `machine` is the verdict on the machine then.
     """
 
     network: str

@@ -1,4 +1,4 @@
-"""Figures of one benchmarked network: percentiles of its samples, and the mean power of the device meanwhile."""
+"""Figures of one benchmarked network: percentiles of its samples, and the mean power of the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ State = Mapping[str, float]
 
 @dataclass(frozen=True)
 class LatencyFigures:
-    """Latencies of all runs, preempted ones included. A percentile is the smallest latency that so many runs reach."""
+    """Latencies of all runs, preempted ones included. pN_s is the smallest that at least N % do not exceed."""
 
     runs: int
     mean_s: float

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from harness.benchmarking.benchmark_results import Benchmark, BenchmarkedNetwork
 from harness.benchmarking.latency_figures import LatencyFigures, latencies_s, mean_power_w, reported_clock
 from harness.device.inventory import Device, find_device, load_inventory
-from harness.device.overrides import Variant
 from harness.device.session import LoadReport
+from harness.device.variant import Variant
 from harness.errors import UsageError
 from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
@@ -52,7 +52,7 @@ class _Process:
 
     @property
     def power_w(self) -> float | None:
-        """The mean power of the device meanwhile."""
+        """The mean power of the device during the runs."""
         cores = self.noise.fingerprint.get("cores", "")
         return mean_power_w(self.noise.states, int(cores) if cores.isdigit() else 0)
 
@@ -112,7 +112,7 @@ class _Bench:
 def _noise(run: DeviceRun, campaign: Campaign) -> ProcessNoise:
     """Return the noise of a process on the clock of its percentiles."""
     clock = reported_clock(campaign.clock)
-    slow_share = phases_of(run.journal.taken_samples(campaign.id), clock).slow_share
+    slow_share = phases_of(run.journal.probe_samples(campaign.id), clock).slow_share
     return ProcessNoise.of(run.journal, campaign, clock, slow_share)
 
 

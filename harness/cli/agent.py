@@ -10,7 +10,7 @@ from harness.cli.options import arguments
 from harness.cli.terminal.output import note, print_json, print_line
 from harness.workspace import find_workspace
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Install the agent on a device.")
+app = arguments.command_group("Install the agent on a device.")
 
 
 @app.callback()

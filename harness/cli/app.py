@@ -19,7 +19,7 @@ import typer
 from harness.cli.options.invocation import remember
 from harness.cli.options.result_files import ResultCommand
 from harness.cli.terminal.output import note, print_error
-from harness.errors import ConfigurationError, DamagedTableWarning, HarnessError, InputError, Interrupted
+from harness.errors import ConfigurationError, DamagedTableWarning, HarnessError, InputError, Interrupted, bug
 from harness.version import VERSION
 
 EXIT_CODES = """
@@ -38,8 +38,8 @@ _CLOSED_PIPE = 128 + signal.SIGPIPE
 _debug = False
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         print(VERSION)
         raise typer.Exit
 
@@ -117,9 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
         step = "Use a smaller network, or give the command more memory"
         _end(InputError("There is not enough memory for this", why=str(error), next_step=step), error)
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        bug = HarnessError("This is a bug in harness", why=why, next_step="Run `harness --debug …` and report it")
-        _end(bug, error)
+        _end(bug(error), error)
 
 
 @contextlib.contextmanager

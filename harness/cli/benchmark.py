@@ -73,7 +73,7 @@ def benchmark(
     workspace = find_workspace(directory)
     device = device or workspace.default_device
     with show_progress(f"benchmark {device}") as observe, stop_on_interrupt() as stop:
-        found = measurement.benchmark(
+        measured = measurement.benchmark(
             models,
             device=device,
             batches=batches or (None,),
@@ -88,34 +88,34 @@ def benchmark(
             stop=stop,
         )
     if files.csv is not None:
-        write_csv(files.csv, list(found.samples()))
+        write_csv(files.csv, list(measured.samples()))
     if files.html is not None:
         from harness.report.html import write_figure
         from harness.report.sweep_plot import sweep_plot
 
-        write_figure(files.html, *sweep_plot(found), notes=[f"The machine meanwhile: {found.machine}."])
+        write_figure(files.html, *sweep_plot(measured), notes=[f"The machine during the runs: {measured.machine}."])
     if json:
-        refused = [asdict(one) for one in found.refused_networks]
-        networks = [{**one.figures, "machine": asdict(one.machine)} for one in found.networks]
-        print_json(device=found.device, networks=networks, refused_networks=refused)
+        refused = [asdict(one) for one in measured.refused_networks]
+        networks = [{**one.figures, "machine": asdict(one.machine)} for one in measured.networks]
+        print_json(device=measured.device, networks=networks, refused_networks=refused)
     else:
-        _show(found)
-    if found.refused_networks:
-        raise refusals_error(found.refused_networks, len(found.networks))
+        _show(measured)
+    if measured.refused_networks:
+        raise refusals_error(measured.refused_networks, len(measured.networks))
 
 
-def _show(found: Benchmark) -> None:
+def _show(measured: Benchmark) -> None:
     from harness.benchmarking.benchmark_results import HEADER, cells
 
-    print_table(HEADER, [cells(one) for one in found.networks])
-    print_line(f"device: {found.device}  clock: {', '.join(sorted({one.clock for one in found.networks}))}")
-    print_line(f"machine: {found.machine}")
-    if any(one.latency.runs < _RUNS_OF_P99 for one in found.networks):
+    print_table(HEADER, [cells(one) for one in measured.networks])
+    print_line(f"device: {measured.device}  clock: {', '.join(sorted({one.clock for one in measured.networks}))}")
+    print_line(f"machine: {measured.machine}")
+    if any(one.latency.runs < _RUNS_OF_P99 for one in measured.networks):
         note(f"With fewer than {_RUNS_OF_P99} runs, p99 is the longest one")
-    if all(one.peak_bytes is None for one in found.networks):
-        note(f"{found.device} reports no memory")
-    if all(one.energy_j is None for one in found.networks):
+    if all(one.peak_bytes is None for one in measured.networks):
+        note(f"{measured.device} reports no memory")
+    if all(one.energy_j is None for one in measured.networks):
         note(
-            f"{found.device} reports no energy: it has neither an INA sensor, a readable RAPL counter nor a program"
+            f"{measured.device} reports no energy: it has neither an INA sensor, a readable RAPL counter nor a program"
             " ~/.config/harness/power; docs/benchmark.md describes them"
         )

@@ -66,7 +66,7 @@ def compare(
     tables = _table(a, workspace), _table(b, workspace)
     if tables[0].clock != tables[1].clock:
         note(f"The clocks differ: A has {tables[0].clock} time, B {tables[1].clock} time")
-    found = compare_tables(
+    compared = compare_tables(
         *tables,
         tuple(models or ()),
         workspace=workspace,
@@ -78,29 +78,31 @@ def compare(
     if html is not None:
         from harness.report.comparison_page import write_comparison
 
-        write_comparison(html, *tables, command_line(), found)
+        write_comparison(html, *tables, command_line(), compared)
     if json:
         sides = [{"lut": one.name, "device": one.device, "clock": one.clock} for one in tables]
-        print_json(a=sides[0], b=sides[1], **asdict(found))
+        print_json(a=sides[0], b=sides[1], **asdict(compared))
     else:
         names = side_names(*tables)
         print_line(f"A: {names[0]}    B: {names[1]}")
-        _show(found, top, wide)
-    _require_complete(found, tables)
+        _show(compared, top, wide)
+    _require_complete(compared, tables)
 
 
-def _require_complete(found: TableComparison, tables: tuple[Lut, Lut]) -> None:
+def _require_complete(compared: TableComparison, tables: tuple[Lut, Lut]) -> None:
     """Name the networks that were not compared; raise the error of those refused or not covered."""
     from harness.network.network_list import refusals_error
 
-    if found.unnamed:
-        shown = first_names(found.unnamed, _NAMED)
-        note(f"{len(found.unnamed)} networks of both tables ({shown}) are neither built in nor files here; name them")
-    if found.refused_networks:
-        raise refusals_error(found.refused_networks, len(found.networks))
-    if found.uncovered:
-        raise _uncovered(found, tables)
-    if not found.networks and not found.layers:
+    if compared.unnamed:
+        shown = first_names(compared.unnamed, _NAMED)
+        note(
+            f"{len(compared.unnamed)} networks of both tables ({shown}) are neither built in nor files here; name them"
+        )
+    if compared.refused_networks:
+        raise refusals_error(compared.refused_networks, len(compared.networks))
+    if compared.uncovered:
+        raise _uncovered(compared, tables)
+    if not compared.networks and not compared.layers:
         step = "Profile the same networks on both devices, or name networks"
         raise CoverageError("The tables have no layer in common", next_step=step)
 
@@ -118,11 +120,11 @@ def _table(side: str, workspace: Workspace) -> Lut:
     return open_table(side, None, workspace)
 
 
-def _uncovered(found: TableComparison, tables: tuple[Lut, Lut]) -> CoverageError:
+def _uncovered(compared: TableComparison, tables: tuple[Lut, Lut]) -> CoverageError:
     """Name each table that lacks layers of a network, and some of these layers."""
     whats, whys, devices = [], [], []
     for side, table in zip(("A", "B"), tables, strict=True):
-        lacking = {one.name: one.a_unknown if side == "A" else one.b_unknown for one in found.networks}
+        lacking = {one.name: one.a_unknown if side == "A" else one.b_unknown for one in compared.networks}
         lacking = {name: layers for name, layers in lacking.items() if layers}
         if not lacking:
             continue
@@ -135,14 +137,15 @@ def _uncovered(found: TableComparison, tables: tuple[Lut, Lut]) -> CoverageError
     return CoverageError("; ".join(whats), why="\n".join(whys), next_step=step)
 
 
-def _show(found: TableComparison, top: int, wide: bool) -> None:
-    if found.networks:
+def _show(compared: TableComparison, top: int, wide: bool) -> None:
+    if compared.networks:
         rows = [
-            (one.name, *_latencies(one.a_s, one.b_s), _ratio(one.ratio), _WORDS[one.faster]) for one in found.networks
+            (one.name, _latency(one.a_s), _latency(one.b_s), _ratio(one.ratio), _WORDS[one.faster])
+            for one in compared.networks
         ]
         print_table(("network", "A ms", "B ms", "B / A", "faster"), rows)
         print()
-    if found.operators:
+    if compared.operators:
         operators = [
             (
                 one.op,
@@ -153,32 +156,32 @@ def _show(found: TableComparison, top: int, wide: bool) -> None:
                 str(one.a_faster),
                 str(one.b_faster),
             )
-            for one in found.operators
+            for one in compared.operators
         ]
         head = ("operators", "layers", "A µs", "B µs", "B / A", "A faster", "B faster")
         print_table(head, operators)
         print()
-        _show_layers(found, top, wide)
-    wins = [sum(one.faster == side for one in found.layers) for side in ("a", "b")]
-    common = f"{counted(len(found.layers), 'common layer')}: A is faster on {wins[0]}, B on {wins[1]}"
-    alone = f"in A alone: {found.only_a}, in B alone: {found.only_b}"
-    print_line(f"{common if found.layers else 'no common layers'}; {alone}")
+        _show_layers(compared, top, wide)
+    wins = [sum(one.faster == side for one in compared.layers) for side in ("a", "b")]
+    common = f"{counted(len(compared.layers), 'common layer')}: A is faster on {wins[0]}, B on {wins[1]}"
+    alone = f"in A alone: {compared.only_a}, in B alone: {compared.only_b}"
+    print_line(f"{common if compared.layers else 'no common layers'}; {alone}")
 
 
-def _show_layers(found: TableComparison, top: int, wide: bool) -> None:
+def _show_layers(compared: TableComparison, top: int, wide: bool) -> None:
     rows: list[Sequence[str]] = []
-    for one in found.layers[: top or None]:
+    for one in compared.layers[: top or None]:
         places = (one.key, one.context) if wide else ()
         times = (microseconds(one.a_s), microseconds(one.b_s), _ratio(one.ratio), _WORDS[one.faster])
         rows.append((one.op, *places, *times))
     places = ("key", "context") if wide else ()
     print_table(("layer", *places, "A µs", "B µs", "B / A", "faster"), rows, left=1 + len(places))
-    if len(rows) < len(found.layers):
-        print_line(f"and {counted(len(found.layers) - len(rows), 'more layer')}, differing less; --top 0 shows all")
+    if len(rows) < len(compared.layers):
+        print_line(f"and {counted(len(compared.layers) - len(rows), 'more layer')}, differing less; --top 0 shows all")
 
 
-def _latencies(*seconds: float | None) -> tuple[str, ...]:
-    return tuple("not covered" if one is None else milliseconds(one) for one in seconds)
+def _latency(seconds: float | None) -> str:
+    return "not covered" if seconds is None else milliseconds(seconds)
 
 
 def _ratio(value: float | None) -> str:

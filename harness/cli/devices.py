@@ -11,7 +11,7 @@ from harness.cli.terminal.output import interval_ms, print_json, print_line, pri
 from harness.errors import DeviceUnreachable
 from harness.workspace import find_workspace
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, check and mark devices.")
+app = arguments.command_group("List, show, check and mark devices.")
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of a device.", autocompletion=arguments.complete_device)

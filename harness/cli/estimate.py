@@ -17,7 +17,6 @@ from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import file_option
 from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers, work_fields
 from harness.cli.terminal.output import interval_ms, note, print_error, print_json, print_line, print_table, write_csv
-from harness.cli.terminal.progress import show_count
 from harness.errors import CoverageError, UsageError
 from harness.text import clock_name, counted, microseconds, milliseconds
 from harness.workspace import find_workspace
@@ -78,79 +77,75 @@ def estimate(
         raise UsageError("There is nothing to estimate", next_step=step)
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.table_choice import open_table
-    from harness.network.keyed_reading import read_keyed_networks
 
     workspace = find_workspace(directory)
     table = open_table(choice.device, choice.lut, workspace, reading.variant)
-    with show_count("reading networks") as progress:
-        read = read_keyed_networks(
-            models, table.rules, reading.dims, batch=reading.batch, strict=reading.strict, note=note, progress=progress
-        )
-    found = NetworkEstimates.of(read, table)
-    _write(files, found, read, table, workspace)
-    works = _works(read.networks, found, table) if layers or view != LayerView() else None
-    warnings = _warnings(found)
+    read = reading.networks(models, table)
+    estimates = NetworkEstimates.of(read, table)
+    _write(files, estimates, read, table, workspace)
+    works = _works(read.networks, estimates, table) if layers or view != LayerView() else None
+    warnings = _warnings(estimates)
     for warning in warnings:
         note(f"warning: {warning}")
     if json:
-        print_json(**_document(found, works or [()] * len(found), table), warnings=warnings)
+        print_json(**_document(estimates, works or [()] * len(estimates), table), warnings=warnings)
     else:
-        _show(found)
-        for network, work in zip(found, works or (), strict=works is not None):
+        _show(estimates)
+        for network, work in zip(estimates, works or (), strict=works is not None):
             _show_layers(network, work, view)
         print_line(f"table: {table.name}  method: {table.method}  clock: {clock_name(table.clock)}")
     _note_source(table, by_default=choice.lut is None)
     uncovered = None
-    if any(network.unknown for network in found):
-        covering = _covering(found, models, table, reading)
+    if any(network.unknown for network in estimates):
+        covering = _covering(estimates, models, table, reading)
         if not allow_partial:
-            uncovered = _uncovered(found, table.device + reading.variant.options(), covering)
+            uncovered = _uncovered(estimates, table.device + reading.variant.options(), covering)
         elif covering:
             note(covering)
-    _raise_for(found, uncovered)
+    _raise_for(estimates, uncovered)
 
 
 _SHOWN = 10
 _MOSTLY = 0.5
+_NETWORK_FIELDS = ("name", "latency_s", "interval_s", "covered_latency_s", "overhead_s", "predicted_share")
 
 
 def _write(
-    files: Files, found: NetworkEstimates, read: NetworksRead[KeyedNetwork], table: Lut, workspace: Workspace
+    files: Files, estimates: NetworkEstimates, read: NetworksRead[KeyedNetwork], table: Lut, workspace: Workspace
 ) -> None:
     if files.csv is not None:
-        write_csv(files.csv, [_row(network, layer) for network in found for layer in network.layers])
+        write_csv(files.csv, [_row(network, layer) for network in estimates for layer in network.layers])
     if files.html is not None:
         from harness.report.html import report_networks
 
         report_networks(files.html, workspace, table, read, command_words())
 
 
-def _works(networks: Sequence[KeyedNetwork], found: NetworkEstimates, table: Lut) -> list[Sequence[LayerWork | None]]:
+def _works(
+    networks: Sequence[KeyedNetwork], estimates: NetworkEstimates, table: Lut
+) -> list[Sequence[LayerWork | None]]:
     """Return the work of the layers of each network."""
     from harness.lut.layer_work import DeviceRoofs, WorkedLayer
 
     roofs = DeviceRoofs.of(table)
-    pairs = [zip(network.layers, one.layers, strict=True) for network, one in zip(networks, found, strict=True)]
+    pairs = [zip(network.layers, one.layers, strict=True) for network, one in zip(networks, estimates, strict=True)]
     return [roofs.works([WorkedLayer(layer.key.text, known.latency_s) for layer, known in layers]) for layers in pairs]
 
 
-def _document(found: NetworkEstimates, works: Sequence[Sequence[LayerWork | None]], table: Lut) -> dict[str, Any]:
+def _document(estimates: NetworkEstimates, works: Sequence[Sequence[LayerWork | None]], table: Lut) -> dict[str, Any]:
     from harness.lut.published_tables import is_published
 
     return {
-        "device": table.device,
         "lut": table.name,
-        "clock": table.clock,
-        "method": table.method,
-        "machine": table.machine,
+        **{name: getattr(table, name) for name in ("device", "clock", "method", "machine")},
         "published": is_published(table),
-        "networks": [_json(network, work) for network, work in zip(found, works, strict=True)],
-        "refused_networks": [asdict(one) for one in found.refused_networks],
+        "networks": [_json(network, work) for network, work in zip(estimates, works, strict=True)],
+        "refused_networks": [asdict(one) for one in estimates.refused_networks],
     }
 
 
 def _note_source(table: Lut, *, by_default: bool) -> None:
-    """Say what a reader must know of where the table's latencies come from."""
+    """Note what limits the use of the table's latencies: their origin, method and machine."""
     from harness.lut.published_tables import is_published
 
     if by_default and is_published(table):
@@ -167,9 +162,9 @@ def _note_source(table: Lut, *, by_default: bool) -> None:
         note(f"The machine that measured the table was {table.machine}")
 
 
-def _warnings(found: Sequence[NetworkEstimate]) -> list[str]:
+def _warnings(estimates: Sequence[NetworkEstimate]) -> list[str]:
     """Return one sentence for each network whose latency is mostly predicted."""
-    mostly = [network for network in found if network.predicted_share > _MOSTLY]
+    mostly = [network for network in estimates if network.predicted_share > _MOSTLY]
     return [
         f"{network.predicted_share:.0%} of the latency of {network.name} is predicted from other layers; "
         "profile the network to measure its own"
@@ -179,12 +174,7 @@ def _warnings(found: Sequence[NetworkEstimate]) -> list[str]:
 
 def _json(network: NetworkEstimate, works: Sequence[LayerWork | None]) -> dict[str, Any]:
     return {
-        "name": network.name,
-        "latency_s": network.latency_s,
-        "interval_s": network.interval_s,
-        "covered_latency_s": network.covered_latency_s,
-        "overhead_s": network.overhead_s,
-        "predicted_share": network.predicted_share,
+        **{name: getattr(network, name) for name in _NETWORK_FIELDS},
         "coverage": dict(network.coverage),
         "layers": [
             {**asdict(layer), **(work_fields(works[at]) if works else {})} for at, layer in enumerate(network.layers)
@@ -194,9 +184,9 @@ def _json(network: NetworkEstimate, works: Sequence[LayerWork | None]) -> dict[s
     }
 
 
-def _show(found: Sequence[NetworkEstimate]) -> None:
+def _show(estimates: Sequence[NetworkEstimate]) -> None:
     rows = []
-    for network in found:
+    for network in estimates:
         known = len(network.layers) - len(network.unknown)
         if network.latency_s is None or network.interval_s is None:
             shown = (f"≥ {milliseconds(network.covered_latency_s)}" if known else "unknown", "unknown")
@@ -204,7 +194,7 @@ def _show(found: Sequence[NetworkEstimate]) -> None:
             shown = (milliseconds(network.latency_s), interval_ms(network.interval_s))
         rows.append((network.name, *shown, _coverage(network)))
     print_table(("network", "latency ms", "95 % interval", "layers measured"), rows)
-    far = sum(network.coverage["extrapolated"] for network in found)
+    far = sum(network.coverage["extrapolated"] for network in estimates)
     if far:
         note(f"{counted(far, 'layer')} unlike all measured ones: predictions of such layers have wide intervals")
 
@@ -241,19 +231,19 @@ def _show_layers(network: NetworkEstimate, works: Sequence[LayerWork | None], vi
         print_line(f"nodes that take no time, {reason}: {count}")
 
 
-def _raise_for(found: NetworkEstimates, uncovered: CoverageError | None) -> None:
+def _raise_for(estimates: NetworkEstimates, uncovered: CoverageError | None) -> None:
     """Raise if networks were refused or layers are unknown; print the second error if there are both."""
     from harness.network.network_list import refusals_error
 
-    if found.refused_networks:
+    if estimates.refused_networks:
         if uncovered:
             print_error(uncovered)
-        raise refusals_error(found.refused_networks, len(found))
+        raise refusals_error(estimates.refused_networks, len(estimates))
     if uncovered:
         raise uncovered
 
 
-def _covering(found: NetworkEstimates, models: Sequence[str], table: Lut, reading: arguments.Reading) -> str:
+def _covering(estimates: NetworkEstimates, models: Sequence[str], table: Lut, reading: arguments.Reading) -> str:
     """Return the advice to use the package's table if it has more layers of the networks, else nothing."""
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.published_tables import is_published
@@ -266,25 +256,25 @@ def _covering(found: NetworkEstimates, models: Sequence[str], table: Lut, readin
     read = read_keyed_networks(models, published.rules, reading.dims, batch=reading.batch)
     lacking = _lacking(NetworkEstimates.of(read, published))
     has = f"lacks {counted(lacking, 'layer')} of them" if lacking else "has all layers"
-    return f"Give --lut {published.name}, the published table, which {has}" if lacking < _lacking(found) else ""
+    return f"Give --lut {published.name}, the published table, which {has}" if lacking < _lacking(estimates) else ""
 
 
-def _lacking(found: Sequence[NetworkEstimate]) -> int:
-    return sum(len(network.unknown) for network in found)
+def _lacking(estimates: Sequence[NetworkEstimate]) -> int:
+    return sum(len(network.unknown) for network in estimates)
 
 
-def _uncovered(found: Sequence[NetworkEstimate], device: str, covering: str) -> CoverageError:
-    for network in found:
+def _uncovered(estimates: Sequence[NetworkEstimate], device: str, covering: str) -> CoverageError:
+    for network in estimates:
         for layer in network.unknown[:_SHOWN]:
             note(f"not in the table: {network.name}: {layer.name} ({layer.op})")
         if len(network.unknown) > _SHOWN:
             note(f"not in the table: {network.name}: {len(network.unknown) - _SHOWN} more; --layers shows all")
-    names = ", ".join(network.name for network in found if network.unknown)
-    unknown = _lacking(found)
+    names = ", ".join(network.name for network in estimates if network.unknown)
+    unknown = _lacking(estimates)
     step = f"Run `harness profile --device {device}` on them and build the table again, or give --allow-partial"
     from harness.network.learnt_weights import is_quantised
 
-    if any(is_quantised(op) for network in found for layer in network.unknown for op in layer.op.split("+")):
+    if any(is_quantised(op) for network in estimates for layer in network.unknown for op in layer.op.split("+")):
         step = f"Run `harness profile --device {device} --space builtin:int8`, or{step.removeprefix('Run')}"
     if covering:
         step = f"{covering}. Or run{step.removeprefix('Run')}"

@@ -18,11 +18,11 @@ from harness.errors import CoverageError, UsageError
 from harness.text import clock_name, latency_s, milliseconds
 
 if TYPE_CHECKING:
+    from harness.architecture_search.candidates import Span
+    from harness.architecture_search.ranking import Ranking, Selection
+    from harness.architecture_search.search_space import SearchSpace
+    from harness.architecture_search.space_estimator import SpaceEstimator
     from harness.measure.progress import Observer
-    from harness.search.candidates import Span
-    from harness.search.ranking import Ranking, Wanted
-    from harness.search.search_space import SearchSpace
-    from harness.search.space_estimator import SpaceEstimator
     from harness.workspace import Workspace
 
 _INTERVAL = "95 % interval"
@@ -64,24 +64,24 @@ def estimate_candidates(
     json: bool,
 ) -> None:
     """Rank the candidates of a space and print the best."""
+    from harness.architecture_search.ranking import Selection, best_of
+    from harness.architecture_search.search_space import SearchSpace
+    from harness.architecture_search.space_estimator import SpaceEstimator
     from harness.lut.table_choice import open_table
-    from harness.search.ranking import Wanted, best_of
-    from harness.search.search_space import SearchSpace
-    from harness.search.space_estimator import SpaceEstimator
 
     if options.space is None or options.candidates is None:
         step = "Give --candidates FILE.npy or --candidates random:N"
         raise UsageError("--space needs candidates", next_step=step)
-    wanted = Wanted(options.best, _bound_s(options.under))
+    selection = Selection(options.best, _bound_s(options.under))
     table = open_table(choice.device, choice.lut, workspace, reading.variant)
     space = SearchSpace.read(options.space, reading.dims, reading.batch)
     count, spans = _spans(options, space)
     estimator = SpaceEstimator.of(space, table)
     with show_progress("estimate", quiet_s=LINE_EVERY_S, by_thread=False) as observe:
-        rankings = _watched(_rankings(options.engine, estimator, spans, wanted), count, observe)
-        found = best_of(rankings, wanted)
+        rankings = _watched(_rankings(options.engine, estimator, spans, selection), count, observe)
+        ranking = best_of(rankings, selection)
     if options.output is not None:
-        write_result(options.output, _npy(found))
+        write_result(options.output, _npy(ranking))
     if json:
         print_json(
             device=table.device,
@@ -90,23 +90,29 @@ def estimate_candidates(
             method=table.method,
             space=space.name,
             positions=[asdict(position) for position in space.positions],
-            candidates=found.seen,
-            under=found.under,
-            unknown=found.unknown,
-            unscored=found.unscored,
-            best=_rows(found, estimator, scored=options.scores is not None),
+            candidates=ranking.seen,
+            under=ranking.under,
+            unknown=ranking.unknown,
+            unscored=ranking.unscored,
+            best=_rows(ranking, estimator, scored=options.scores is not None),
         )
     else:
-        _show(found, estimator)
+        _show(ranking, estimator)
         print_line(f"table: {table.name}  method: {table.method}  clock: {clock_name(table.clock)}")
-    if found.unscored:
-        note(f"{found.unscored:,} candidates have a score that is not a number; they were left out")
-    _raise_unknown(found)
+    if ranking.unscored:
+        note(f"{ranking.unscored:,} candidates have a score that is not a number; they were left out")
+    _raise_unknown(ranking)
 
 
 def _spans(options: SpaceOptions, space: SearchSpace) -> tuple[int, Iterator[Span]]:
     """Return the number of candidates, and their spans."""
-    from harness.search.candidates import array_spans, random_count, random_spans, read_candidates, read_scores
+    from harness.architecture_search.candidates import (
+        array_spans,
+        random_count,
+        random_spans,
+        read_candidates,
+        read_scores,
+    )
 
     text = options.candidates or ""
     count = random_count(text)
@@ -123,8 +129,8 @@ def _spans(options: SpaceOptions, space: SearchSpace) -> tuple[int, Iterator[Spa
 
 def _watched(rankings: Iterable[Ranking], candidates: int, observe: Observer) -> Iterator[Ranking]:
     """Yield rankings of spans, and report how many of the candidates are ranked."""
+    from harness.architecture_search.candidates import SPAN
     from harness.measure.progress import DONE, steps_of
-    from harness.search.candidates import SPAN
 
     show = steps_of(observe, "ranking spans of candidates")
     for done, ranking in enumerate(rankings, start=1):
@@ -133,16 +139,16 @@ def _watched(rankings: Iterable[Ranking], candidates: int, observe: Observer) ->
     observe(DONE)
 
 
-def _rankings(engine: str, estimator: SpaceEstimator, spans: Iterator[Span], wanted: Wanted) -> Iterator[Ranking]:
+def _rankings(engine: str, estimator: SpaceEstimator, spans: Iterator[Span], selection: Selection) -> Iterator[Ranking]:
+    from harness.architecture_search.ranking import rank_span
     from harness.fleet.cluster.access import engine_address
-    from harness.search.ranking import rank_span
 
     scheduler = engine_address(engine)
     if scheduler is None:
-        return (rank_span(estimator, span, wanted) for span in spans)
-    from harness.search.cluster import rank_on_cluster
+        return (rank_span(estimator, span, selection) for span in spans)
+    from harness.architecture_search.cluster import rank_on_cluster
 
-    return rank_on_cluster(scheduler, estimator, spans, wanted)
+    return rank_on_cluster(scheduler, estimator, spans, selection)
 
 
 def _bound_s(text: str | None) -> float:
@@ -154,48 +160,50 @@ def _bound_s(text: str | None) -> float:
         raise UsageError(f"--under {text[:40]} {error}") from error
 
 
-def _npy(found: Ranking) -> bytes:
+def _npy(ranking: Ranking) -> bytes:
     import numpy as np
 
     content = io.BytesIO()
-    np.save(content, np.asarray(found.rows))
+    np.save(content, np.asarray(ranking.rows))
     return content.getvalue()
 
 
-def _rows(found: Ranking, estimator: SpaceEstimator, *, scored: bool) -> list[dict[str, object]]:
-    intervals = estimator.intervals_s(found.rows)
-    coverage = estimator.coverage(found.rows)
+def _rows(ranking: Ranking, estimator: SpaceEstimator, *, scored: bool) -> list[dict[str, object]]:
+    intervals = estimator.intervals_s(ranking.rows)
+    coverage = estimator.coverage(ranking.rows)
     return [
         {
             "number": int(number),
-            "choices": found.rows[at].tolist(),
+            "choices": ranking.rows[at].tolist(),
             "latency_s": float(intervals.latency_s[at]),
             "interval_s": [float(intervals.low_s[at]), float(intervals.high_s[at])],
-            "score": -float(found.costs[at]) if scored else None,
+            "score": -float(ranking.costs[at]) if scored else None,
             "coverage": {name: int(counts[at]) for name, counts in coverage.items()},
         }
-        for at, number in enumerate(found.numbers)
+        for at, number in enumerate(ranking.numbers)
     ]
 
 
-def _show(found: Ranking, estimator: SpaceEstimator) -> None:
-    intervals = estimator.intervals_s(found.rows)
-    coverage = estimator.coverage(found.rows)
+def _show(ranking: Ranking, estimator: SpaceEstimator) -> None:
+    intervals = estimator.intervals_s(ranking.rows)
+    coverage = estimator.coverage(ranking.rows)
     rows = []
-    for at, number in enumerate(found.numbers):
+    for at, number in enumerate(ranking.numbers):
         ends = float(intervals.low_s[at]), float(intervals.high_s[at])
         layers = sum(int(counts[at]) for counts in coverage.values())
         measured = f"{int(coverage['measured'][at])}/{layers}"
-        choices = " ".join(map(str, found.rows[at].tolist()))
+        choices = " ".join(map(str, ranking.rows[at].tolist()))
         rows.append((f"{number}", choices, milliseconds(float(intervals.latency_s[at])), interval_ms(ends), measured))
     print_table(("candidate", "choices", "latency ms", _INTERVAL, "layers measured"), rows, left=2)
-    print_line(f"candidates: {found.seen:,}  within the bound: {found.under:,}  with unknown layers: {found.unknown:,}")
+    print_line(
+        f"candidates: {ranking.seen:,}  within the bound: {ranking.under:,}  with unknown layers: {ranking.unknown:,}"
+    )
 
 
-def _raise_unknown(found: Ranking) -> None:
+def _raise_unknown(ranking: Ranking) -> None:
     """Raise CoverageError if no candidate is known, else note how many are not."""
-    if found.unknown == found.seen:
+    if ranking.unknown == ranking.seen:
         step = "Run `harness profile` on the super-network and build the table again"
         raise CoverageError("Each candidate has layers that are not in the table", next_step=step)
-    if found.unknown:
-        note(f"{found.unknown:,} candidates have layers that are neither measured nor predicted; they were left out")
+    if ranking.unknown:
+        note(f"{ranking.unknown:,} candidates have layers that are neither measured nor predicted; they were left out")

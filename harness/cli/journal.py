@@ -11,7 +11,7 @@ from harness.cli.terminal.output import note, print_json, print_line
 from harness.errors import JournalError
 from harness.workspace import find_workspace
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Check the journal of samples.")
+app = arguments.command_group("Check the journal of samples.")
 
 
 @app.callback()

@@ -141,20 +141,20 @@ def _show_result(outcome: ProfileOutcome, result: ProfileResult, json: bool) -> 
     note(f"Next: harness lut build --device {result.device}{outcome.request.variant.options()}")
 
 
-def _show_space(found: SpaceProfile, json: bool) -> None:
+def _show_space(profiled: SpaceProfile, json: bool) -> None:
     if json:
-        print_json(**asdict(found))
+        print_json(**asdict(profiled))
         return
     header = ("round", "measured", "refused", "error of predictions before")
-    rows = [(str(one.number), str(one.measured), str(one.refused), _error(one.error)) for one in found.result.rounds]
+    rows = [(str(one.number), str(one.measured), str(one.refused), _error(one.error)) for one in profiled.result.rounds]
     print_table(header, rows)
-    resumed = f" ({found.resumed} rounds resumed)" if found.resumed else ""
+    resumed = f" ({profiled.resumed} rounds resumed)" if profiled.resumed else ""
     print_line(
-        f"{found.device}  {found.result.measured} layers{resumed}  {found.device_seconds:.2f} s on the device"
-        f"  {found.wall_seconds:.1f} s in total"
+        f"{profiled.device}  {profiled.result.measured} layers{resumed}  {profiled.device_seconds:.2f} s on the device"
+        f"  {profiled.wall_seconds:.1f} s in total"
     )
-    note(f"Stopped: {_STOPPED[found.result.stopped]}")
-    note(f"Next: harness lut build --device {found.device}")
+    note(f"Stopped: {_STOPPED[profiled.result.stopped]}")
+    note(f"Next: harness lut build --device {profiled.device}")
 
 
 def _error(value: float | None) -> str:

@@ -10,7 +10,6 @@ from harness.cli.options import arguments
 from harness.cli.options.invocation import command_words
 from harness.cli.options.option_groups import spread
 from harness.cli.terminal.output import note, print_json
-from harness.cli.terminal.progress import show_count
 from harness.text import first_names, printable
 from harness.workspace import Workspace, find_workspace
 
@@ -46,7 +45,6 @@ def report(
     from harness.estimation.known_networks import networks_of
     from harness.estimation.network_estimate import NetworkEstimates
     from harness.lut.table_choice import open_table
-    from harness.network.keyed_reading import read_keyed_networks
     from harness.network.network_list import NetworksRead
     from harness.report.html import report_networks
     from harness.validation.last_validation import last_validation
@@ -57,16 +55,7 @@ def report(
     chosen = tuple(models or ()) or (last.models if last else ()) or networks_of(table, workspace)
     read: NetworksRead[KeyedNetwork] = NetworksRead(())
     if chosen:
-        with show_count("reading networks") as progress:
-            read = read_keyed_networks(
-                chosen,
-                table.rules,
-                reading.dims or (last.dims if last and not models else {}),
-                batch=reading.batch,
-                strict=reading.strict,
-                note=note,
-                progress=progress,
-            )
+        read = reading.networks(chosen, table, reading.dims or (last.dims if last and not models else {}))
     validation = _matching(last.result, NetworkEstimates.of(read, table)) if last else None
     path = html or _default_path(workspace, table)
     report_networks(path, workspace, table, read, command_words(), validation)

@@ -19,7 +19,7 @@ from harness.errors import (
     HarnessError,
     HostKeyError,
 )
-from harness.text import last_part, whole_number
+from harness.text import last_part, sentences, whole_number
 
 _DISK_BYTES = 500 << 20
 _MOST_DIGITS = 5
@@ -152,7 +152,7 @@ def _status(device: Device, status: Mapping[str, Any], cores: int) -> Iterator[C
 
 
 def _found(error: HarnessError) -> str:
-    return ". ".join(part.rstrip(".") for part in (error.what, error.why) if part)
+    return sentences(error.what, error.why)
 
 
 def _start_mend(device: Device) -> str:

@@ -94,7 +94,7 @@ class AgentLink:
         return request
 
     def allow(self, type: str, payload_bytes: int) -> None:
-        """Accept frames of this type with so long a payload from now on; others have none."""
+        """From now on accept payloads of at most `payload_bytes` in frames of this type; other types have none."""
         self._payload_limits[type] = payload_bytes
 
     def end_run(self) -> None:

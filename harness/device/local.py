@@ -113,7 +113,7 @@ class LocalConnection:
         return stream.fileno() in ready
 
     def _drain_errors(self) -> None:
-        """Read what is there of the standard error, for a moment at most; two threads may ask for it."""
+        """Read the standard error that has arrived, for a moment at most; two threads may call this."""
         with self._draining, contextlib.suppress(BlockingIOError):
             for _ in range(_DRAINED_BYTES // _READ_BYTES if self._has_errors else 0):
                 data = os.read(self._stderr.fileno(), _READ_BYTES)
@@ -130,7 +130,7 @@ def start_here() -> LocalConnection:
 
 
 def start_process(what: str, words: Sequence[str], environment: Mapping[str, str] | None = None) -> LocalConnection:
-    """Start a program whose standard input and output are those of an agent; `what` names it in errors.
+    """Start a program that is an agent on its standard input and output; `what` names it in errors.
 
     It has a process session of its own, so that Ctrl-C reaches the controller only.
     """

@@ -47,7 +47,7 @@ class PutsAhead:
         return self.wait(self.send(request) if sent is None else sent)
 
     def finish(self, until: str = "") -> None:
-        """Wait for the answers of the requests before that of a probe, or of all: nobody wants these any more."""
+        """Wait for all answers, or for those before the answer to a probe, and discard them."""
         while self._sent and (first := next(iter(self._sent))) != until:
             with contextlib.suppress(BackendError):  # a refusal of a probe that is not wanted
                 self.wait(self._sent.pop(first))

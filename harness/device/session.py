@@ -18,13 +18,13 @@ from harness.device.adb import start_over_adb
 from harness.device.inventory import Adb, Device, Ssh
 from harness.device.link import AgentLink, Deadlines
 from harness.device.local import start_here
-from harness.device.overrides import HOST_FACTS
 from harness.device.puts_ahead import FIRST_MINOR, PutsAhead
 from harness.device.replies import RunCheck, Series, Visit, check, read_truth
 from harness.device.revealed import check_revealed, reveal_limit_bytes
 from harness.device.ssh.ssh_connection import start_over_ssh
 from harness.device.time_limit import TimeLimit
 from harness.device.transport import Connection
+from harness.device.variant import HOST_FACTS
 from harness.errors import DeviceUnreachable, LinkLost, ProtocolError
 from harness.text import last_part
 
@@ -63,7 +63,7 @@ class AgentHello:
 class AgentSession:
     """A session with an agent; closing it ends the agent and frees the lease.
 
-    `load_reports` has for each probe that was loaded how that went. `board` is that of the device.
+    `load_reports` has the report of each probe that was loaded. `board` is the device's.
     """
 
     hello: AgentHello

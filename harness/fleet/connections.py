@@ -24,21 +24,21 @@ class ConnectGate:
 
     @contextlib.contextmanager
     def connecting(self, device: Device, stop: threading.Event) -> Iterator[None]:
-        """Wait for a turn; raises Interrupted if a stop is requested meanwhile."""
-        with contextlib.ExitStack() as taken:
+        """Wait for a turn; raises Interrupted if a stop is requested before it comes."""
+        with contextlib.ExitStack() as turns:
             if isinstance(device.transport, Ssh):
                 address = f"{device.transport.host}:{device.transport.port}"
                 with self._guard:
                     host = self._hosts.setdefault(address, threading.BoundedSemaphore(self._per_host))
-                taken.enter_context(turn(host, stop))
+                turns.enter_context(turn(host, stop))
                 pause(random.uniform(0.0, 0.1), stop)  # noqa: S311 - jitter, no secret
-            taken.enter_context(turn(self._total, stop))
+            turns.enter_context(turn(self._total, stop))
             yield
 
 
 @contextlib.contextmanager
 def turn(semaphore: threading.Semaphore, stop: threading.Event) -> Iterator[None]:
-    """Hold a semaphore, after waiting for it; raises Interrupted if a stop is requested meanwhile."""
+    """Wait for a semaphore and hold it; raises Interrupted if a stop is requested before."""
     while not semaphore.acquire(timeout=_SLICE_S):
         pause(0.0, stop)
     try:

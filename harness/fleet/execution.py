@@ -201,12 +201,12 @@ def _judged(
     return replace(outcome, result=replace(result, machine=machine))
 
 
-def _measure(bare: ProfileOutcome, run: DeviceRun, found: NetworkList) -> ProfileOutcome:
+def _measure(bare: ProfileOutcome, run: DeviceRun, networks: NetworkList) -> ProfileOutcome:
     """Run the campaign, and the watch campaign with the rest of the budget."""
     request, whole_s = bare.request, bare.request.policy.budget_s
     own_s = whole_s * (1 - _WATCH_SHARE) if whole_s and request.watch_level is not None else whole_s
     own = replace(request, policy=replace(request.policy, budget_s=own_s))
-    profiled = profile_networks(run, found.networks, own, refused=found.refused, excluded=PENDING)
+    profiled = profile_networks(run, networks.networks, own, refused=networks.refused, excluded=PENDING)
     reached = replace(bare, result=profiled.result)
     if request.watch_level is None:
         return reached

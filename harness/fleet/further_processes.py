@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 
 from harness.device.inventory import Device
-from harness.device.overrides import Variant
 from harness.device.session import open_session
 from harness.device.time_limit import TimeLimit
+from harness.device.variant import Variant
 from harness.errors import DeviceError, DeviceTooSlow
 from harness.fleet.connections import ConnectGate
 from harness.measure.device_run import DeviceRun, leased_run

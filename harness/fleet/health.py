@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from harness.device.inventory import Device
-from harness.device.overrides import Variant
 from harness.device.time_limit import TimeLimit
+from harness.device.variant import Variant
 from harness.errors import (
     AuthenticationError,
     DeviceBusy,
@@ -87,8 +87,8 @@ def check_golden_again(run: DeviceRun, before: GoldenCheck) -> None:
 
 
 def _golden_s(run: DeviceRun) -> float | None:
-    taken = measure_reference(run, GOLDEN)
-    return summarise(taken, run.session.hello.clock).latency_s if taken else None
+    samples = measure_reference(run, GOLDEN)
+    return summarise(samples, run.session.hello.clock).latency_s if samples else None
 
 
 def configured_band(device: Device) -> Band | None:
@@ -100,7 +100,7 @@ def configured_band(device: Device) -> Band | None:
 
 
 def band_name(device: str, variant: Variant) -> str:
-    """Return the name under which the store keeps a band: another number of threads has a band of its own."""
+    """Return the name of a band in the store: each number of threads has a separate band."""
     return device if variant.threads is None else f"{device}/threads={variant.threads}"
 
 

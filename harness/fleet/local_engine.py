@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from harness.device.inventory import find_device
-from harness.errors import HarnessError
+from harness.errors import HarnessError, bug
 from harness.fleet.connections import ConnectGate
 from harness.fleet.execution import WaitPolicy, run_request
 from harness.fleet.profile_outcome import ProfileOutcome
@@ -87,10 +87,7 @@ class LocalEngine:
         except HarnessError as error:  # of the workspace itself: journal or store
             return ProfileOutcome.failed(request, error, started, 1)
         except Exception as error:  # a bug met on one device must not end the requests for the others
-            what, why = "This is a bug in harness", f"{type(error).__name__}: {error}"
-            bug = HarnessError(what, why=why, next_step="Run `harness --debug …` and report it")
-            bug.__cause__ = error
-            return ProfileOutcome.failed(request, bug, started, 1)
+            return ProfileOutcome.failed(request, bug(error), started, 1)
 
 
 class _Either(threading.Event):
@@ -109,7 +106,7 @@ class _Either(threading.Event):
 
 
 def _allow_files(requests: int) -> None:
-    """Raise the soft limit on open files as far as the requests need and the hard limit allows."""
+    """Raise the soft limit on open files to what the requests need, at most to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 256 + _FILES_PER_REQUEST * requests
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

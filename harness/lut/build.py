@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.device.inventory import find_device, load_inventory
-from harness.device.overrides import Variant
+from harness.device.variant import Variant
 from harness.errors import CampaignIncomplete, LutNotFound
 from harness.latency.joint import Place
 from harness.latency.layer_latency import CampaignData
@@ -41,7 +41,7 @@ _SEVERAL_THREADS = 0.05
 two threads (docs/accuracy_limits.md)."""
 _SLOWDOWNS = 3.0
 """The mean slowdown by slow phases over the standard deviation of what they add to networks. Chosen on 137 networks of
-seven campaigns (docs/method.md)."""
+seven campaigns (docs/method_measurement.md)."""
 
 
 def build_lut(
@@ -202,9 +202,9 @@ def _entries(sources: Sequence[CampaignSource], method: LatencyMethod) -> tuple[
     covariance = np.zeros((len(places), len(places)))
     for number, source in enumerate(sources):
         rows = {place: row for row, place in enumerate(source.latencies.latencies)}
-        mine = [at for at, place in enumerate(places) if newest[place] == number]
-        taken = [rows[places[at]] for at in mine]
-        covariance[np.ix_(mine, mine)] = source.latencies.covariance[np.ix_(taken, taken)]
+        own_places = [at for at, place in enumerate(places) if newest[place] == number]
+        own_rows = [rows[places[at]] for at in own_places]
+        covariance[np.ix_(own_places, own_places)] = source.latencies.covariance[np.ix_(own_rows, own_rows)]
     return tuple(_entry(sources, sources[newest[place]], place, method) for place in places), covariance
 
 
@@ -218,10 +218,6 @@ def _entry(sources: Sequence[CampaignSource], source: CampaignSource, place: Pla
         key=layer.key.digest,
         context=context,
         op=layer.op,
-        latency_s=latency.latency_s,
-        stderr_s=latency.stderr_s,
-        samples=latency.samples,
-        resolved=latency.resolved,
         visit=source.measured.visits[probe],
         flags=source.latencies.flags.get(place, ""),
         networks=" ".join(networks),
@@ -229,8 +225,7 @@ def _entry(sources: Sequence[CampaignSource], source: CampaignSource, place: Pla
         probe=probe,
         baseline=baseline,
         signature=layer.key.text,
-        remainder_s=latency.remainder_s,
-        remainder_stderr_s=latency.remainder_stderr_s,
+        **asdict(latency),
     )
 
 

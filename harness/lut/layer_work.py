@@ -34,7 +34,7 @@ _LEAST_SHARE, _LEAST_RATIO = 0.5, 2.0
 class LayerWork:
     """The multiply-adds of a layer, None without or if they are not known; the bytes it moves; and what bounds it.
 
-    Bytes are those of inputs, weights and outputs, each once and in its own type.
+    Bytes are of inputs, weights and outputs, each counted once and in its own type.
 
     `bound` is None where that is not known: the table has too few layers, no work takes most of the latency, two take
     about equally long, or the layer multiplies nothing, so that arithmetic and bytes grow alike.

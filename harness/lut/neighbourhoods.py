@@ -29,7 +29,7 @@ USUAL_SPREAD = 0.3
 FEWEST_DIFFERENCES = 5
 """Number of differences between neighbourhoods from which rates and spreads are estimated from them."""
 PRIOR = 2.0
-"""Number of neighbourhoods that the spread of all layers counts as, beside those of the layer itself."""
+"""Weight of the spread of all layers, as a number of the layer's own neighbourhoods."""
 _ON_CHIP = (0, 0)
 LEAST_PART = 0.3
 """Part of a known value that a value for less traffic keeps at least."""
@@ -103,7 +103,7 @@ class Neighbourhoods:
         self._within, self._across = self._spreads()
 
     def find(self, key: str, read_bytes: int, written_bytes: int) -> ClassValue | None:
-        """Return the value of a layer that exchanges so many bytes with other chains; None for an unknown key."""
+        """Return the value of a layer that exchanges these bytes with other chains; None for an unknown key."""
         if key not in self._known:
             return None
         wanted = (read_bytes, written_bytes)
@@ -182,8 +182,8 @@ def _rates(known: Sequence[Sequence[_Known]]) -> Floats:
         return np.zeros(2)
     weights = np.array([max(one.mean_s + other.mean_s, 1e-12) for one, other in pairs]) ** -0.5
     moved = np.array([np.subtract(one.bytes, other.bytes) for one, other in pairs], float)
-    taken = np.array([one.mean_s - other.mean_s for one, other in pairs])
-    return _least_squares(moved * weights[:, None], taken * weights)
+    differences = np.array([one.mean_s - other.mean_s for one, other in pairs])
+    return _least_squares(moved * weights[:, None], differences * weights)
 
 
 def _least_squares(design: Floats, wanted: Floats) -> Floats:
@@ -197,11 +197,11 @@ def _least_squares(design: Floats, wanted: Floats) -> Floats:
     return min(allowed, key=lambda one: float(((design @ one - wanted) ** 2).sum()))
 
 
-def _relative(found: Sequence[tuple[float, float]]) -> float:
+def _relative(pairs: Sequence[tuple[float, float]]) -> float:
     """Return the root of the mean relative variance, each weighted by its time."""
-    if len(found) < FEWEST_DIFFERENCES:
+    if len(pairs) < FEWEST_DIFFERENCES:
         return USUAL_SPREAD
-    return float((sum(variance / mean for mean, variance in found) / sum(mean for mean, _ in found)) ** 0.5)
+    return float((sum(variance / mean for mean, variance in pairs) / sum(mean for mean, _ in pairs)) ** 0.5)
 
 
 def _distance(one: tuple[int, int], other: tuple[int, int]) -> int:

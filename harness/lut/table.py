@@ -85,7 +85,7 @@ class Lut:
     `overhead` is what the method subtracts; `other_overhead` is the fit of the other model to the same null probes,
     None where there is none. `repeatability` is the relative spread of a latency from process to process, and `machine`
     the verdict on the machine while it measured, empty where nothing is known of it; `reference_s` is the latency of
-    the reference probe meanwhile, None where it was not measured. `correlations` are those of the entries' errors,
+    the reference probe then, None where it was not measured. `correlations` are those of the entries' errors,
     packed by `harness.lut.error_correlations`. `predictor` is the ONNX model for unmeasured layers, or empty. `chains`
     are those of the table's networks, none where the device reports no chains. `additivity` is the robust spread in
     standard errors that the additive model leaves unexplained, None where the method does not estimate it. `sum_error`

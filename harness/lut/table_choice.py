@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.device.overrides import NO_VARIANT, Variant
+from harness.device.variant import NO_VARIANT, Variant
 from harness.errors import DamagedTableWarning, LutMismatch, LutNotFound
 from harness.latency.method_names import COMPARISON_METHODS
 from harness.lut.published_tables import PUBLISHED

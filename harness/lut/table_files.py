@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -64,6 +64,12 @@ class _Manifest(StrictModel):
     rules: tuple[FusionRule, ...]
     entries: int
     sha256: dict[str, str]
+
+
+_FACTS = tuple(
+    name for name in _Manifest.model_fields if name not in ("schema_version", "tool_version", "entries", "sha256")
+)
+"""The facts that the manifest and the table name alike."""
 
 
 def publish(lut: Lut, root: Path) -> Lut:
@@ -141,26 +147,8 @@ def _parse(folder: Path, manifest_bytes: bytes, rows: Content, files: Mapping[st
     for overhead in filter(None, (manifest.overhead, manifest.other_overhead)):
         _check_overhead(folder, overhead)
     _check_rules(folder, manifest.rules)
-    table = Lut(
-        path=folder,
-        device=manifest.device,
-        created=manifest.created,
-        clock=manifest.clock,
-        method=manifest.method,
-        fingerprint=manifest.fingerprint,
-        overhead=manifest.overhead,
-        other_overhead=manifest.other_overhead,
-        repeatability=manifest.repeatability,
-        machine=manifest.machine,
-        reference_s=manifest.reference_s,
-        rules=manifest.rules,
-        entries=entries,
-        additivity=manifest.additivity,
-        sum_error=manifest.sum_error,
-        network_errors=manifest.network_errors,
-        correlations=correlations,
-        predictor=files.get(PREDICTOR, b""),
-    )
+    facts: dict[str, Any] = {name: getattr(manifest, name) for name in _FACTS}
+    table = Lut(folder, entries=entries, correlations=correlations, predictor=files.get(PREDICTOR, b""), **facts)
     try:
         chains = read_rows(files[CHAINS], lambda place: table.at(*place) is not None) if CHAINS in files else ()
     except ValueError as error:
@@ -209,19 +197,20 @@ def _manifest_json(lut: Lut, files: Mapping[str, Content]) -> bytes:
     content = {
         "schema_version": SCHEMA_VERSION,
         "tool_version": VERSION,
-        **{name: getattr(lut, name) for name in ("device", "created", "clock", "method", "additivity", "sum_error")},
-        "network_errors": dict(lut.network_errors),
-        "fingerprint": dict(lut.fingerprint),
-        "overhead": asdict(lut.overhead),
-        "other_overhead": asdict(lut.other_overhead) if lut.other_overhead else None,
-        "repeatability": lut.repeatability,
-        "machine": lut.machine,
-        "reference_s": lut.reference_s,
-        "rules": [asdict(rule) for rule in lut.rules],
+        **{name: _plain(getattr(lut, name)) for name in _FACTS},
         "entries": len(lut.entries),
         "sha256": _hashes(files),
     }
     return (json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _plain(value: Any) -> Any:
+    """Return a fact of a table as JSON data."""
+    if isinstance(value, Overhead | FusionRule):
+        return asdict(value)
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def read_part(path: Path) -> bytes:

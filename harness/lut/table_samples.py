@@ -65,11 +65,11 @@ def table_samples(workspace: Workspace, table: Lut) -> TableSamples | None:
 
 def _nulls(journal: JournalReader, campaign: Campaign, overhead: Overhead) -> tuple[NullProbe, ...]:
     probes, samples = journal.probes(campaign.id), journal.samples(campaign.id)
-    taken = {name: ones for name, ones in samples.items() if ones and probes[name].role == "calibration"}
-    terms = {name: probes[name].terms for name in taken}
-    levelled, _ = levelled_nulls(taken, terms, campaign.clock, SLOW_DRIFT)
+    nulls = {name: runs for name, runs in samples.items() if runs and probes[name].role == "calibration"}
+    terms = {name: probes[name].terms for name in nulls}
+    levelled, _ = levelled_nulls(nulls, terms, campaign.clock, SLOW_DRIFT)
     found = []
-    for name, (amounts, measured) in zip(taken, levelled, strict=True):
+    for name, (amounts, measured) in zip(nulls, levelled, strict=True):
         row = row_of(amounts)
         plain = [amount * (column in PLAIN_COLUMNS) for column, amount in zip(COLUMNS, row, strict=True)]
         fitted_s, plain_s = overhead.of(row)[0], overhead.of(plain)[0]

@@ -15,7 +15,7 @@ from harness.measure.forecast import CampaignForecast
 from harness.measure.journal.records import Campaign, Slot
 from harness.measure.loaded_probes import LoadedProbes
 from harness.measure.near_cores import near_cores
-from harness.measure.policy import FEWEST_ROUNDS, RepeatPolicy, unsettled, visit_order
+from harness.measure.policy import FEWEST_ROUNDS, KEPT_PASSES, PASSES, RepeatPolicy, unsettled, visit_order
 from harness.measure.preparation import prepare
 from harness.measure.progress import Progress
 from harness.measure.summary import Measurement, summarise
@@ -23,7 +23,8 @@ from harness.probe.batches import Batch, probe_of
 from harness.probe.probe import Probe
 from harness.probe.probe_plan import ProbePlan
 
-CHECKED_PASSES = 2
+CHECKED_SHARE = 2 / 3
+"""The part of the rounds that batches take which only check."""
 POOL_REFERENCE_EVERY = 4
 """Rounds of a pool for each visit to the reference probe."""
 _LOAD_BYTES = 300 << 10
@@ -53,6 +54,7 @@ class CampaignRun:
     _loaded: LoadedProbes = field(init=False)
     _sends_ahead: bool = False
     _prospects: dict[int, tuple[int, _Prospect | None]] = field(default_factory=dict)
+    _pass_rounds: tuple[int, ...] = ()
     _rounds: list[int] = field(default_factory=list)
     _refused: set[str] = field(default_factory=set)
     _forecast: CampaignForecast = field(init=False)
@@ -80,7 +82,8 @@ class CampaignRun:
         self._refused = {record.id for record in journal.probes(number).values() if record.refused}
         self._rounds = [self._whole_rounds(batch) for batch in range(len(self.plan.batches))]
         batches = self.plan.batches
-        targets = [[rounds for at, rounds in enumerate(self.policy.passes) if self._is_due(one, at)] for one in batches]
+        self._pass_rounds = self.policy.passes(self._most_passes())
+        targets = [[rounds for rounds in self._pass_rounds if self._is_due(one, rounds)] for one in batches]
         sizes = [round(sum(map(self._effort, one.loads))) for one in batches]
         self._forecast = CampaignForecast(sizes, targets, list(self._rounds))
         self._work, self._began_s = self._forecast.work, time.monotonic()
@@ -122,14 +125,20 @@ class CampaignRun:
 
     def _passes(self) -> Iterator[tuple[int, int]]:
         """Batches with the rounds they should have, pass by pass; batches that only check end before the last pass."""
-        for at, rounds in enumerate(self.policy.passes):
+        for rounds in self._pass_rounds:
             for number, batch in enumerate(self.plan.batches):
-                if self._is_due(batch, at):
+                if self._is_due(batch, rounds):
                     yield number, rounds
 
-    def _is_due(self, batch: Batch, at: int) -> bool:
-        """Return whether a batch takes part in a pass."""
-        return any(map(self.plan.weight, batch.probes)) or at < CHECKED_PASSES or self.policy.runs is not None
+    def _is_due(self, batch: Batch, rounds: int) -> bool:
+        """Return whether a batch takes part in the pass that brings it to so many rounds."""
+        enters = self.policy.runs is not None or any(map(self.plan.weight, batch.probes))
+        return enters or rounds <= max(self._pass_rounds[0], CHECKED_SHARE * self._pass_rounds[-1])
+
+    def _most_passes(self) -> int:
+        """Return the number of passes; a device's own clock does not show slow phases of its host."""
+        loads = {load for batch in self.plan.batches for load in batch.loads}
+        return KEPT_PASSES if self.campaign.clock != "device" and self._loaded.has_room(loads) else PASSES
 
     def _whole_rounds(self, number: int) -> int:
         """Rounds marked as finished, and rounds that are whole but were never marked."""
@@ -156,6 +165,7 @@ class CampaignRun:
             return
         self._report("loading", number)
         batch, started_s = self.plan.batches[number], time.monotonic()
+        stayed = self._loaded.holds(batch.loads)
 
         def compiled(progress: Progress) -> None:
             share = progress.batch / max(1, progress.batches)
@@ -166,7 +176,7 @@ class CampaignRun:
         present = self._loaded.load((*batch.loads, self.plan.reference), self._load)
         batch = replace(batch, loads=tuple(load for load in batch.loads if load in present))
         self._forecast.loaded(number, time.monotonic() - started_s)
-        pool_rounds = self._requests.pool_rounds(batch) if batch.visits == "pool" else 0
+        pool_rounds = self._requests.pool_rounds(batch, ran=stayed) if batch.visits == "pool" else 0
         untimed = batch.loads if pool_rounds > 1 else ()
         while self._rounds[number] < rounds and not (self._is_spent() and self._rounds[number]):
             first, started_s = self._rounds[number], time.monotonic()

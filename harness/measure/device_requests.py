@@ -125,8 +125,8 @@ class DeviceRequests:
         round_s = sum(known[probe_of(load)] for load in visited) * (batch.runs + batch.warmup)
         return max(1, int(min(ROUNDS_REQUEST_S, left_s) / max(round_s, 1e-9)))
 
-    def pool_rounds(self, batch: Batch) -> int:
-        """Run a pool without keeping its samples; return how many rounds to request at once.
+    def pool_rounds(self, batch: Batch, *, ran: bool) -> int:
+        """Return how many rounds of a pool to request at once; run it without keeping its samples, unless it `ran`.
 
         A network runs without pauses. Between two requests there is one, in which other programs empty the last cache
         that all share: after 10 ms, a layer with 1 MB of weights took three times as long. So short rounds are
@@ -134,9 +134,13 @@ class DeviceRequests:
         """
         if not batch.loads:
             return 1
-        round_s = self._untimed_round(batch)
-        if round_s < COLD_FACTOR * POOL_REQUEST_S:  # it was cold; the next one shows how long a round takes
+        latest_s = self._latest_s(batch.loads)
+        if ran and latest_s.keys() >= set(batch.probes):
+            round_s = sum(latest_s[probe_of(load)] for load in batch.loads)
+        else:
             round_s = self._untimed_round(batch)
+            if round_s < COLD_FACTOR * POOL_REQUEST_S:  # it was cold; the next one shows how long a round takes
+                round_s = self._untimed_round(batch)
         most = MAX_REQUEST_VISITS // len(batch.loads) - 1
         return max(1, min(most, int(POOL_REQUEST_S / max(round_s, 1e-9))))
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.device.inventory import Device
-from harness.device.overrides import NO_VARIANT, Variant
 from harness.device.session import AgentSession, open_session
 from harness.device.time_limit import TimeLimit
+from harness.device.variant import NO_VARIANT, Variant
 from harness.errors import Interrupted
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign, CampaignKey

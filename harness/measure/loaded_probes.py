@@ -64,10 +64,14 @@ class LoadedProbes:
                 held.add(one)
         return held
 
+    def has_room(self, loads: Iterable[str]) -> bool:
+        """Return whether the device can keep all these loads, before it keeps any."""
+        return self._bytes(loads) <= self.room_bytes
+
     def end_batch(self, loads: Iterable[str]) -> None:
         """Keep the loads of a batch if there is room for all, and drop those that are not kept."""
         new = sorted(set(loads) - self._kept)
-        size = sum(_COPIES * self.weight_bytes(load) + _STRUCTURES_BYTES for load in new)
+        size = self._bytes(new)
         if self._kept_bytes + size <= self.room_bytes:
             self._kept.update(new)
             self._kept_bytes += size
@@ -83,3 +87,7 @@ class LoadedProbes:
         if self._kept:
             self.session.drop(sorted(self._kept))
         self._kept, self._kept_bytes = set(), 0
+
+    def _bytes(self, loads: Iterable[str]) -> int:
+        """Return the memory that a device needs to keep these loads."""
+        return sum(_COPIES * self.weight_bytes(load) + _STRUCTURES_BYTES for load in loads)

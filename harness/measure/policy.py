@@ -12,7 +12,12 @@ from harness.measure.summary import Measurement
 
 REFERENCE_EVERY = 25
 NEGLIGIBLE_SHARE = 0.01
-PASSES = 3
+PASSES, KEPT_PASSES = 3, 6
+"""Passes over all batches of a device that loads its probes for each, and of one that holds all of them.
+
+Slow phases of a machine last up to seconds, and one pass visits most batches for less than a tenth of a second: a batch
+that all passes meet in slow phases has no latency of a quiet machine.
+"""
 FEWEST_MORE = 4
 FEWEST_ROUNDS = 3
 START_LIMIT_S = 600.0
@@ -47,7 +52,7 @@ class RepeatPolicy:
         """
         if self.wall_s is not None:
             return self.wall_s
-        measuring_s = RUN_LIMIT_S * runs * self.passes[-1]
+        measuring_s = RUN_LIMIT_S * runs * self.passes()[-1]
         if self.budget_s is not None:
             measuring_s = min(measuring_s, BUDGET_FACTOR * self.budget_s)
         return START_LIMIT_S + LOAD_LIMIT_S * loads * (PASSES + 1) + measuring_s
@@ -57,16 +62,15 @@ class RepeatPolicy:
         """The number of rounds below which a probe counts as incomplete."""
         return self.runs or min(FEWEST_ROUNDS, self.min_rounds)
 
-    @property
-    def passes(self) -> tuple[int, ...]:
-        """The number of rounds of every batch after each pass over all batches; several passes spread drift evenly.
+    def passes(self, count: int = PASSES) -> tuple[int, ...]:
+        """Return the number of rounds of every batch after each of at most `count` passes; they spread drift evenly.
 
         With a budget, the only pass gives every probe its minimum; the rest of the budget goes where it helps most.
         """
         if self.budget_s is not None:
             return (self.fewest_rounds,)
         rounds = self.runs or self.min_rounds
-        steps = {-(-rounds * number // PASSES) for number in range(1, PASSES + 1)}
+        steps = {-(-rounds * number // count) for number in range(1, count + 1)}
         return tuple(sorted({max(step, min(FEWEST_ROUNDS, rounds)) for step in steps}))
 
     def settings(self, purpose: str, seed: int, job: str = "") -> dict[str, Any]:

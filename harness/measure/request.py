@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from harness.device.overrides import Variant
+from harness.device.variant import Variant
 from harness.measure.policy import RepeatPolicy
 from harness.network.model_references import BUILTIN_PREFIX, ModelReference
 from harness.network.network import Network

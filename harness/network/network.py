@@ -33,7 +33,7 @@ PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
 """Operators that read no more of their first input than they return."""
 HELD_CACHES = 4
 """Size of the weights, as a multiple of a core's cache, up to which a network runs as from that cache: the next cache
-is shared and larger, and weights are read from it in order. See docs/method.md for the experiment."""
+is shared and larger, and weights are read from it in order. See docs/method_measurement.md."""
 
 
 def bytes_of(dtype: str, elements: int) -> int:

@@ -1,4 +1,4 @@
-"""Changes that a person accepts: later reports list them, and no longer as regressions."""
+"""Changes that a person accepts: later reports list them as accepted, not as regressions."""
 
 from __future__ import annotations
 

@@ -117,8 +117,8 @@ def is_done(row: SetRow | None, campaigns: Mapping[int, Campaign]) -> bool:
     return bool(held) and all(one is not None and one.is_usable for one in held)
 
 
-def _job(plan: NightPlan, device: str, one: LayerSet, night: date, level: float) -> ProfileRequest:
-    settings = one.settings
+def _job(plan: NightPlan, device: str, layer_set: LayerSet, night: date, level: float) -> ProfileRequest:
+    settings = layer_set.settings
     budgets = [budget for budget in (settings.budget_s, plan.settings.budget_s) if budget is not None]
     runs = None if settings.runs == "auto" else settings.runs
     wall_s = settings.time_limit_s or plan.settings.time_limit_s
@@ -126,7 +126,7 @@ def _job(plan: NightPlan, device: str, one: LayerSet, night: date, level: float)
         device=device,
         models=settings.networks,
         space=None if settings.space is None else SpaceRequest(settings.space),
-        name=str(JobName(night.isoformat(), device, one.name, one.digest)),
+        name=str(JobName(night.isoformat(), device, layer_set.name, layer_set.digest)),
         policy=RepeatPolicy(runs=runs, budget_s=min(budgets, default=None), wall_s=wall_s),
         dims=dict(settings.dims),
         watch_level=level if settings.space is None else None,  # a space has no networks that could become slower

@@ -44,7 +44,7 @@ def by_staleness(items: Sequence[Item], staleness: Callable[[Item], Staleness]) 
 def within_budget(
     items: Sequence[Item], cost_s: Callable[[Item], float | None], budget_s: float | None, spent_s: float
 ) -> list[Item]:
-    """Return those of one device's jobs, in their order, that may start now.
+    """Return the jobs of one device that may start now, in their order.
 
     A job of known cost may start if it still fits, even past a job that does not. After a job of unknown cost no other
     one starts until that job's cost is known. The first job of a night always starts: a set that exceeds the budget

@@ -91,42 +91,42 @@ class JobQueue:
         """Return the jobs of a device."""
         return [one for one in self.jobs if one.device.name == device]
 
-    def is_done(self, one: DueJob) -> bool:
+    def is_done(self, due: DueJob) -> bool:
         """Return whether a job was measured tonight and its campaigns are still usable."""
-        return is_done(self.rows.get(one.job.name), self._campaigns_of(one.device.name))
+        return is_done(self.rows.get(due.job.name), self._campaigns_of(due.device.name))
 
-    def blocked_because(self, one: DueJob) -> str:
+    def blocked_because(self, due: DueJob) -> str:
         """Return why a job's device may not be used; empty if it may."""
-        health = self.store.health(one.device.name)
+        health = self.store.health(due.device.name)
         if health.health in OUT_OF_SERVICE:
             return f"{health.health}: {health.reason}"
-        if self._is_quarantined(one.device.name):
+        if self._is_quarantined(due.device.name):
             return f"quarantined: {health.reason}"
-        if (failure := self._failure_of(one.device.name, TOO_SLOW)) is not None:
+        if (failure := self._failure_of(due.device.name, TOO_SLOW)) is not None:
             return f"given up: {failure.what}"
         return ""
 
     def _rows_of(self, device: str) -> Iterator[SetRow]:
         return (row for one in self.jobs_of(device) if (row := self.rows.get(one.job.name)))
 
-    def _remaining_s(self, one: DueJob) -> float | None:
+    def _remaining_s(self, due: DueJob) -> float | None:
         """Return the rest of a job's cost: a failed job resumes where it stopped."""
-        row = self.rows.get(one.job.name)
-        if one.cost_s is None or row is None or row.failure is None or row.failure.kind == QUARANTINED:
-            return one.cost_s
-        return max(0.0, one.cost_s - row.device_s)
+        row = self.rows.get(due.job.name)
+        if due.cost_s is None or row is None or row.failure is None or row.failure.kind == QUARANTINED:
+            return due.cost_s
+        return max(0.0, due.cost_s - row.device_s)
 
-    def _may_start(self, one: DueJob) -> bool:
-        if self.is_done(one) or self.blocked_because(one):
+    def _may_start(self, due: DueJob) -> bool:
+        if self.is_done(due) or self.blocked_because(due):
             return False
-        tries, row = self._tries[one.job.name], self.rows.get(one.job.name)
+        tries, row = self._tries[due.job.name], self.rows.get(due.job.name)
         if not tries:
             return True
         failure = row.failure if row else None
         return failure is not None and failure.retry_helps and tries <= self.plan.settings.retries
 
     def _is_quarantined(self, device: str) -> bool:
-        """Return whether the golden probe was outside its band tonight and nobody has put the device back since."""
+        """Return whether the golden probe was outside its band tonight and no person has returned the device since."""
         found = self._failure_of(device, QUARANTINED, now=False)
         return found is not None and self.store.health(device).health == "bad"
 

@@ -41,7 +41,7 @@ _NETWORKS = tuple(BUILTIN_PREFIX + name for name in BUILTIN_NAMES)
 class LayerSet:
     """Networks, or a space of layers, that are measured together on some devices.
 
-    `settings` are those of the file with absolute paths and with the devices that the set is for. `digest` is a hash of
+    `settings` are the file's, with absolute paths and the devices of the set. `digest` is a hash of
     what is measured: the content of the files and the number of runs. A set with another digest was never measured.
     """
 
@@ -108,24 +108,24 @@ def _tls(path: Path, engine: DaskSettings) -> TlsFiles | None:
     return TlsFiles(*files)
 
 
-def _layer_set(path: Path, one: SetSettings, night: NightSettings) -> LayerSet:
-    key = f"set {one.name!r}"
-    if bool(one.networks) == (one.space is not None):
+def _layer_set(path: Path, settings: SetSettings, night: NightSettings) -> LayerSet:
+    key = f"set {settings.name!r}"
+    if bool(settings.networks) == (settings.space is not None):
         raise invalid_key(path, key, "must have either networks or a space", 'Give networks = ["builtin:resnet50"]')
-    if one.space is not None and one.dims:
+    if settings.space is not None and settings.dims:
         raise invalid_key(
             path, f"{key}: dims", "is valid only with networks", "Remove it: a space file lists all sizes"
         )
-    selection = one if one.devices or one.groups or one.all else night
+    selection = settings if settings.devices or settings.groups or settings.all else night
     if not (selection.devices or selection.groups or selection.all):
         raise invalid_key(path, key, "is for no device", "Give devices, groups or all = true, here or under [nightly]")
-    networks = tuple(_reference(path, f"{key}: networks", text, _NETWORKS) for text in one.networks)
-    space = None if one.space is None else _space(path, f"{key}: space", one.space)
-    runs = None if one.runs == "auto" else one.runs
-    content = [[_content(text) for text in networks], space and _content(space), dict(one.dims), runs]
+    networks = tuple(_reference(path, f"{key}: networks", text, _NETWORKS) for text in settings.networks)
+    space = None if settings.space is None else _space(path, f"{key}: space", settings.space)
+    runs = None if settings.runs == "auto" else settings.runs
+    content = [[_content(text) for text in networks], space and _content(space), dict(settings.dims), runs]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
     chosen = {"devices": selection.devices, "groups": selection.groups, "all": selection.all}
-    return LayerSet(one.model_copy(update={"networks": networks, "space": space, **chosen}), digest)
+    return LayerSet(settings.model_copy(update={"networks": networks, "space": space, **chosen}), digest)
 
 
 def _reference(path: Path, key: str, text: str, builtin: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
-from harness.errors import HarnessError, Interrupted, RegressionFound, gravest
+from harness.errors import Interrupted, RegressionFound, gravest
 from harness.fleet.profile_outcome import Failure
 from harness.fleet.store import HealthName
 from harness.network.network_list import RefusedNetwork
@@ -26,8 +26,8 @@ class SetRow:
 
     `reason` says why the set is not done. `device_s` is time on the device, including the watch campaign. `now` is true
     for jobs of this run, and false for jobs that an earlier run of the same night finished. `refused_networks` are
-    networks of a set that was measured without them. `machine` is the verdict on the machine meanwhile, empty where
-    there is none.
+    networks of a set that was measured without them. `machine` is the verdict on the machine during the
+    measurement, empty if there is none.
     """
 
     set: str
@@ -235,13 +235,6 @@ class NightReport:
         """The report as JSON data, as the store keeps it and `harness nightly run --json` prints it."""
         lists = {"regressions": self.regressions, "improvements": self.improvements}
         return {**json_data(self), "exit_code": self.exit_code, **json_data(lists)}
-
-
-def bug(what: str, error: Exception, next_step: str) -> Failure:
-    """Return an unexpected error as the failure of one device or set; the night continues without it."""
-    found = HarnessError(what, why=f"{type(error).__name__}: {error}", next_step=next_step)
-    found.__cause__ = error
-    return Failure.of(found)
 
 
 def json_data(value: Any) -> Any:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from harness.errors import HarnessError, OutOfService
+from harness.errors import HarnessError, OutOfService, bug
 from harness.fleet.health import configured_band
 from harness.fleet.profile_outcome import Failure
 from harness.fleet.store import now
 from harness.nightly.due_jobs import DueJob
 from harness.nightly.job_queue import JobQueue
-from harness.nightly.night_report import AttentionItem, DeviceRow, NightReport, SetComparison, SetRow, bug
+from harness.nightly.night_report import AttentionItem, DeviceRow, NightReport, SetComparison, SetRow
 from harness.nightly.set_comparison import ComparisonRules, StoredReport, compare_set
 from harness.nightly.table_publishing import publish_table
 from harness.slowdowns.detection_power import level_of_each
@@ -66,7 +66,7 @@ def _compared(
         return Failure.of(error)
     except Exception as error:  # a bug that one set triggers must not end the night
         step = 'Report it with its trace, which `harness nightly run --json` shows under "chores"'
-        return bug("a bug in harness", error, step)
+        return Failure.of(bug(error, "a bug in harness", step))
 
 
 def _device_row(queue: JobQueue, device: str) -> DeviceRow:
@@ -87,20 +87,20 @@ def _device_row(queue: JobQueue, device: str) -> DeviceRow:
     )
 
 
-def _final_row(queue: JobQueue, one: DueJob) -> SetRow:
+def _final_row(queue: JobQueue, due: DueJob) -> SetRow:
     """Return the row of a job with the status that the report gives it."""
-    row = queue.rows.get(one.job.name)
-    if row is not None and queue.is_done(one):
+    row = queue.rows.get(due.job.name)
+    if row is not None and queue.is_done(due):
         return row
-    reason = queue.blocked_because(one)
+    reason = queue.blocked_because(due)
     if row is not None and row.failure is not None and row.failure.kind != OutOfService.__name__:
         return row
     if row is not None and row.status == "done":
         return replace(row, status="skipped", reason=reason or "measured, but its samples were deleted or excluded")
-    bare = SetRow(one.set.name, one.set.label, one.job.name, "skipped")
+    bare = SetRow(due.set.name, due.set.label, due.job.name, "skipped")
     if reason or row is not None:
         return replace(bare, reason=reason or (row.reason if row else ""))
-    if one.device.name in queue.unreached:
+    if due.device.name in queue.unreached:
         return replace(bare, reason=queue.engine_failure.what if queue.engine_failure else "the night was stopped")
     return replace(bare, status="deferred", reason="did not fit into tonight's budget")
 

@@ -61,7 +61,7 @@ def compare_set(
 ) -> SetComparison | None:
     """Compare tonight's watch of a set with earlier nights; return None if the set was not watched tonight.
 
-    `reports` are those of earlier nights. Raises what reading the journal raises.
+    `reports` are those of earlier nights. Raises the errors of reading the journal.
     """
     from harness.nightly.watched_sets import read_watches, watches_of_set
 
@@ -146,23 +146,23 @@ def _why_not(tonight: WatchSeries, earlier: Sequence[WatchSeries], comparable: i
     return "no earlier night was measured on this device"
 
 
-def _change(device: str, name: str, one: Finding) -> Change:
-    low, high = one.interval
+def _change(device: str, set_name: str, finding: Finding) -> Change:
+    low, high = finding.interval
     return Change(
         device=device,
-        set=name,
-        subject=subject_id(one.subject),
-        kind=one.subject.kind,
-        name=printable(one.subject.name, 200),
-        op=printable(one.subject.op, 200),
-        networks=tuple(printable(network, 200) for network in one.subject.networks),
-        state=one.state,
-        change=one.change,
+        set=set_name,
+        subject=subject_id(finding.subject),
+        kind=finding.subject.kind,
+        name=printable(finding.subject.name, 200),
+        op=printable(finding.subject.op, 200),
+        networks=tuple(printable(network, 200) for network in finding.subject.networks),
+        state=finding.state,
+        change=finding.change,
         interval=(max(low, -_BOUND), min(high, _BOUND)),
-        p_value=one.p_value,
-        before_s=one.latency_s,
-        since=one.since,
+        p_value=finding.p_value,
+        before_s=finding.latency_s,
+        since=finding.since,
         fresh=False,
-        causes=one.causes,
-        summary=one.summary,
+        causes=finding.causes,
+        summary=finding.summary,
     )

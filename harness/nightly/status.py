@@ -54,7 +54,7 @@ class NightStatus:
 
 
 def night_status(workspace: Workspace, devices: Iterable[str] = (), limit: int = 7) -> NightStatus:
-    """Return the state of nights and of these devices and those of the last night; raise JournalError."""
+    """Return the state of the nights, of these devices and of those in the last report; raise JournalError."""
     if not workspace.fleet.exists():
         return NightStatus(running(workspace), (), ())
     with FleetStore(workspace.fleet, to_read=True) as store:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.errors import HarnessError, LutError
+from harness.errors import HarnessError, LutError, bug
 from harness.fleet.profile_outcome import Failure
 from harness.lut.table_choice import latest_lut
 from harness.lut.table_files import read_lut
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign
 from harness.nightly.due_jobs import campaigns_of_nights
-from harness.nightly.night_report import PublishedTable, SetRow, bug
+from harness.nightly.night_report import PublishedTable, SetRow
 from harness.workspace import Workspace
 
 
@@ -46,8 +46,8 @@ def publish_table(workspace: Workspace, journal: Journal, device: str, rows: Seq
         return _kept(workspace, device, f"no table could be built: {error.what}", Failure.of(error))
     except Exception as error:  # a bug that one device triggers must not end the night
         step = f"Run `harness --debug lut build --device {device}` and report its output"
-        found = bug("Building the table failed because of a bug in harness", error, step)
-        return _kept(workspace, device, found.what, found)
+        found = bug(error, "Building the table failed because of a bug in harness", step)
+        return _kept(workspace, device, found.what, Failure.of(found))
     return PublishedTable(f"{device}/{table.path.name}", table.created, len(table.entries))
 
 

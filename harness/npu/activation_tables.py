@@ -1,4 +1,4 @@
-"""Activations that a user gives as tables: the compiler's operator for them, and the same in ONNX's own operators."""
+"""Activations given as tables: as one operator of the compiler, and in ONNX's own operators for the check."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from device_agents.emulated_npu.compiler.graph.operators.piecewise_linear import
     MOST_POINTS,
     PIECEWISE_LINEAR,
 )
-from harness.errors import InputError, UsageError, reason_of
-from harness.files import read_file
+from harness.errors import InputError, UsageError
+from harness.files import read_input_text
 from harness.npu.network_model import NetworkModel
+from harness.npu.npu_options import named_files
 from harness.text import printable
 
 _RECTIFIERS = ("Celu", "Clip", "Elu", "LeakyRelu", "Relu", "Selu", "ThresholdedRelu")
@@ -39,24 +40,14 @@ class ActivationTable:
     values: tuple[float, ...]
 
 
-def read_tables(given: Sequence[str]) -> tuple[ActivationTable, ...]:
+def read_tables(options: Sequence[str]) -> tuple[ActivationTable, ...]:
     """Read tables given as NAME=FILE.csv; raises UsageError, or InputError for a file that has no table."""
-    tables = []
-    for text in given:
-        name, equals, file = text.rpartition("=")
-        if not (name and equals and file):
-            what = f"--activation {printable(text, 80)} is not NAME=FILE.csv"
-            raise UsageError(what, next_step="Give --activation Sigmoid=sigmoid.csv")
-        tables.append(_read_table(name, Path(file)))
-    return tuple(tables)
+    return tuple(_read_table(*one) for one in named_files("--activation", options, "Sigmoid=sigmoid.csv"))
 
 
 def _read_table(name: str, path: Path) -> ActivationTable:
     """Return the table of a CSV file: a breakpoint and a value on each line."""
-    try:
-        lines = read_file(path, _MOST_BYTES).decode().splitlines()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read", why=reason_of(error)) from error
+    lines = read_input_text(path, _MOST_BYTES).splitlines()
     points = [_point(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not FEWEST_POINTS <= len(points) <= MOST_POINTS:
         what, why = f"{path} has {len(points)} points", f"A table has from {FEWEST_POINTS} to {MOST_POINTS}"

@@ -82,7 +82,7 @@ def emulate(
         raise UsageError(f"emulate takes one network, not {len(references)}", next_step="Call it for each network")
     choice = MachineChoice(preset, None if machine is None else Path(machine))
     source = load_network(references[0], choice, compiler or CompilerOptions(), dims or {}, note=note)
-    loaded = LoadedProgram(source.model.name, source.compiled.program, source.compiled.machine, source)
+    loaded = LoadedProgram.of(source)
     run = run_on_one_core(loaded, RunOptions(values=values), note)
     found = json_fields(run)
     return Emulation(

@@ -15,6 +15,7 @@ from device_agents.emulated_npu.emulator_errors import (
     InvalidProgram,
 )
 from harness.errors import HarnessError, InputError, UsageError
+from harness.text import sentences
 
 
 @contextlib.contextmanager
@@ -49,8 +50,7 @@ def errors_of_compiler() -> Iterator[None]:
         except BudgetExceeded:
             raise
         except (ExecutionFault, InvalidProgram) as error:
-            why = ". ".join(part for part in (error.what, error.why) if part)
-            step = "Report it with the network and these options"
+            why, step = sentences(error.what, error.why), "Report it with the network and these options"
             raise HarnessError("The compiled program is faulty", why=why, next_step=step) from error
 
 

@@ -14,7 +14,7 @@ from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.isa.program import MAGIC, Program
 from device_agents.emulated_npu.machine import Machine, preset_names
 from harness.errors import InputError, UsageError, reason_of
-from harness.files import read_file
+from harness.files import read_input
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.model_references import BUILTIN_PREFIX, ModelReference
 from harness.network.network import Network
@@ -26,6 +26,7 @@ from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import DEFAULT, MachineChoice, Options
 
 _MAX_PROGRAM_BYTES = 1 << 28
+_NAME_A_FILE = "Name an ONNX file, builtin:NAME, or a file of `harness npu compile -o`"
 Note = Callable[[str], None]
 
 
@@ -40,21 +41,23 @@ class CompiledModel:
     @property
     def operators(self) -> tuple[str, ...]:
         """The ONNX operators of each hardware layer, joined by +; the machine's function for a layer without a node."""
-        return tuple(
-            "+".join(self.model.operators[node] for node in layer.nodes) or layer.function.name.lower()
-            for layer in self.compiled.graph.layers
-        )
+        return tuple(map(self.model.operators_of, self.compiled.graph.layers))
 
 
 @dataclass(frozen=True)
 class LoadedProgram:
-    """A program and the machine that runs it; `source` is None for a program file. `reference` is what was named."""
+    """A program and the machine that runs it; `source` is None for a program file. `reference` is the user's."""
 
     name: str
     program: Program
     machine: Machine
     source: CompiledModel | None = None
     reference: str = ""
+
+    @classmethod
+    def of(cls, source: CompiledModel, reference: str = "") -> LoadedProgram:
+        """Return the program of a compiled network."""
+        return cls(source.model.name, source.compiled.program, source.compiled.machine, source, reference)
 
 
 def load(
@@ -72,8 +75,7 @@ def load(
     Raises UsageError for compiler options that contradict each other or that are given with a program file.
     """
     if not is_program(reference):
-        source = load_network(reference, machine, options, dims, tables, note)
-        return LoadedProgram(source.model.name, source.compiled.program, source.compiled.machine, source, reference)
+        return LoadedProgram.of(load_network(reference, machine, options, dims, tables, note), reference)
     if options != DEFAULT or dims or tables:
         why = "A program file is already compiled"
         raise UsageError(
@@ -145,13 +147,13 @@ def _tensor_names(network: Network, assembled: AssembledModel, constants: Iterab
     """Map the name of each computed tensor in the model to its name in the network; `constants` keep theirs."""
     inputs = (spec.name for spec in assembled.inputs)
     own = {**assembled.names.tensors, **dict(zip(inputs, network.inputs, strict=True))}
-    taken, found = set(constants), {}
+    used, names = set(constants), {}
     for emitted, name in own.items():
-        while name in taken:
+        while name in used:
             name = f"{name}'"
-        taken.add(name)
-        found[emitted] = name
-    return found
+        used.add(name)
+        names[emitted] = name
+    return names
 
 
 def is_program(reference: str) -> bool:
@@ -164,19 +166,11 @@ def is_program(reference: str) -> bool:
         with Path(reference).open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
     except OSError as error:
-        raise _unreadable(reference, error) from error
+        raise InputError(f"{reference} cannot be read", why=reason_of(error), next_step=_NAME_A_FILE) from error
 
 
 def read_program(path: Path) -> Program:
     """Read a program file; raises InputError if it cannot be read or is no sound program."""
-    try:
-        content = read_file(path, _MAX_PROGRAM_BYTES)
-    except OSError as error:
-        raise _unreadable(str(path), error) from error
+    content = read_input(path, _MAX_PROGRAM_BYTES, _NAME_A_FILE)
     with errors_of_user():
         return Program.from_bytes(content)
-
-
-def _unreadable(path: str, error: OSError) -> InputError:
-    step = "Name an ONNX file, builtin:NAME, or a file of `harness npu compile -o`"
-    return InputError(f"{path} cannot be read", why=reason_of(error), next_step=step)

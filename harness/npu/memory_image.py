@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
-from device_agents.emulated_npu.isa.program import Port
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
-from harness.errors import InputError, UsageError, reason_of
-from harness.files import read_file
+from harness.errors import UsageError
+from harness.files import read_input
 from harness.npu.error_translation import errors_of_user
 from harness.npu.loading import CompiledModel, LoadedProgram
 from harness.npu.own_data import InputSpec, file_weights, read_inputs
@@ -44,25 +43,14 @@ def values_of_program(loaded: LoadedProgram, image: Path, inputs: Sequence[str])
     Raises InputError for an image that cannot be read or does not fit, UsageError for an input that is missing.
     """
     program = loaded.program
-    given = read_inputs([_spec(port) for port in program.inputs], inputs)
+    specs = [InputSpec(port.name, NUMPY_TYPES[port.dtype].name, port.shape) for port in program.inputs]
+    given = read_inputs(specs, inputs)
     missing = next((port for port in program.inputs if port.name not in given), None)
     if missing is not None:
         name = printable(missing.name, 80)
         why = "Nothing but the shapes of inputs is known of a program file"
         raise UsageError(f"Input {name} has no values", why=why, next_step=f"Give --input {shlex.quote(name)}=FILE.npy")
-    constants = _read_image(image, program.footprint.ddr_bytes)
+    constants = np.frombuffer(read_input(image, program.footprint.ddr_bytes, _COMPILE), np.uint8)
     with errors_of_user("Compile the network again, or correct the program"):
         machine = FunctionalMachine(memories_for(loaded.machine, program.footprint))
         return run(program, machine, [(0, constants)] if constants.size else [], given)
-
-
-def _spec(port: Port) -> InputSpec:
-    return InputSpec(port.name, NUMPY_TYPES[port.dtype].name, port.shape)
-
-
-def _read_image(path: Path, most_bytes: int) -> Array:
-    try:
-        return np.frombuffer(read_file(path, most_bytes), np.uint8)
-    except OSError as error:
-        what = f"The memory image {printable(str(path))} cannot be read"
-        raise InputError(what, why=reason_of(error), next_step=_COMPILE) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from harness.network.assemble import ArraySpec
 
 
@@ -24,3 +25,7 @@ class NetworkModel:
     operators: Mapping[str, str]
     free_nodes: int
     constants: Mapping[str, str] = field(default_factory=dict)
+
+    def operators_of(self, layer: HardwareLayer) -> str:
+        """Return the ONNX operators of a layer, joined by +; the machine's function for a layer without a node."""
+        return "+".join(self.operators[node] for node in layer.nodes) or layer.function.name.lower()

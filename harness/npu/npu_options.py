@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options, changed, flag, option
 from harness.errors import UsageError
+from harness.text import printable
 
 if TYPE_CHECKING:
     from device_agents.emulated_npu.machine import Machine
@@ -38,6 +40,16 @@ def preset_names() -> list[str]:
     from device_agents.emulated_npu import machine
 
     return list(machine.preset_names())
+
+
+def named_files(flag: str, texts: Sequence[str], example: str) -> Iterator[tuple[str, Path]]:
+    """Yield name and file of each NAME=FILE of an option; raises UsageError for other texts."""
+    for text in texts:
+        name, equals, file = text.rpartition("=")
+        if not (name and equals and file):
+            what = f"{flag} {printable(text, 80)} is not NAME=FILE{Path(example).suffix}"
+            raise UsageError(what, next_step=f"Give {flag} {example}")
+        yield name, Path(file)
 
 
 @dataclass(frozen=True)

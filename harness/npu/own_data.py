@@ -23,6 +23,7 @@ from harness.network.assemble import ArraySpec
 from harness.network.model_references import model_path
 from harness.network.network import PACKED
 from harness.npu.network_model import NetworkModel
+from harness.npu.npu_options import named_files
 from harness.text import printable
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -59,7 +60,7 @@ def read_own_data(reference: str, model: NetworkModel, inputs: Sequence[str]) ->
 
 def read_inputs(specs: Sequence[InputSpec], inputs: Sequence[str]) -> dict[str, Array]:
     """Return the values of the inputs that are given as NAME=FILE.npy; raises as `read_own_data`."""
-    files, known = _by_name(inputs), {spec.name: spec for spec in specs}
+    files, known = dict(named_files("--input", inputs, "x=x.npy")), {spec.name: spec for spec in specs}
     unknown = next((name for name in files if name not in known), None)
     if unknown is not None:
         names = ", ".join(f"{printable(spec.name, 80)} {spec.dtype}{list(spec.shape)}" for spec in specs)
@@ -75,16 +76,6 @@ def write_outputs(folder: Path, outputs: Mapping[str, Array]) -> None:
             np.save(folder / f"{_UNSAFE.sub('_', name)}.npy", values)
     except OSError as error:
         raise InputError(f"Outputs cannot be written to {folder}", why=reason_of(error)) from error
-
-
-def _by_name(given: Sequence[str]) -> dict[str, Path]:
-    found = {}
-    for text in given:
-        name, equals, file = text.rpartition("=")
-        if not (name and equals and file):
-            raise UsageError(f"--input {printable(text, 80)} is not NAME=FILE.npy", next_step="Give --input x=x.npy")
-        found[name] = Path(file)
-    return found
 
 
 def _read_array(file: Path, spec: InputSpec) -> Array:
@@ -134,11 +125,11 @@ def _as_sent(values: Array, spec: ArraySpec) -> Array:
     return values.reshape(spec.shape).astype(spec.dtype, copy=False)
 
 
-def _constants(proto: ModelProto, wanted: set[str]) -> dict[str, Array]:
-    """Return stored constants as they are, and computed ones by ONNX Runtime, as far as the file has them."""
-    found = {one.name: numpy_helper.to_array(one) for one in proto.graph.initializer if one.name in wanted}
-    computed = _needed(proto, wanted - found.keys())
-    left = sorted(wanted & {name for node in computed for name in node.output} - found.keys())
+def _constants(proto: ModelProto, names: set[str]) -> dict[str, Array]:
+    """Return the constants of these names that the file has: stored ones, and those that ONNX Runtime computes."""
+    found = {one.name: numpy_helper.to_array(one) for one in proto.graph.initializer if one.name in names}
+    computed = _needed(proto, names - found.keys())
+    left = sorted(names & {name for node in computed for name in node.output} - found.keys())
     if not left:
         return found
     part = ModelProto()
@@ -153,12 +144,12 @@ def _constants(proto: ModelProto, wanted: set[str]) -> dict[str, Array]:
     return {**found, **{name: np.asarray(one) for name, one in zip(left, session.run(None, {}), strict=True)}}
 
 
-def _needed(proto: ModelProto, wanted: Iterable[str]) -> list[Any]:
-    """Return the nodes that compute some constants, in the order of the file; () where an input is needed."""
+def _needed(proto: ModelProto, names: Iterable[str]) -> list[Any]:
+    """Return the nodes that compute these constants, in order; none for a constant that needs an input."""
     writers = {name: at for at, node in enumerate(proto.graph.node) for name in node.output if name}
     inputs = {one.name for one in proto.graph.input} - {one.name for one in proto.graph.initializer}
     chosen: set[int] = set()
-    for name in wanted:
+    for name in names:
         mine: set[int] = set()
         waiting, fixed = [name], True
         while waiting and fixed:

@@ -60,10 +60,10 @@ def preset_fields(preset: Preset) -> dict[str, Any]:
     }
 
 
-def preset_table(found: tuple[Preset, ...]) -> list[Part]:
+def preset_table(known: tuple[Preset, ...]) -> list[Part]:
     """Return the presets as a table."""
     header = ("preset", "type", "MACs", "clock", "cores", "NB", "SB", "LLC", "DDR", "source")
-    return [Table(header, [_row(preset) for preset in found], bars=True)]
+    return [Table(header, [_row(preset) for preset in known], bars=True)]
 
 
 def _row(preset: Preset) -> tuple[str, ...]:

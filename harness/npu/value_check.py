@@ -32,9 +32,9 @@ from harness.text import printable
 TOLERANCE = 1e-4
 """The largest difference that is expected, over the largest value."""
 HALF_TOLERANCE = 0.01
-"""The same with values of float16, which have 11 bits."""
+"""TOLERANCE for values of float16, which have 11 bits."""
 QUANTISED_TOLERANCE = 0.05
-"""The same for quantised networks: a step of 8 bits is 0.4 %, and kernels that round differently move a few steps."""
+"""TOLERANCE for quantised networks: a step of 8 bits is 0.4 %, and kernels that round differently move a few steps."""
 _SATURATING = ("Softmax", "LogSoftmax", "Sigmoid", "HardSigmoid", "Tanh", "Clip", "ArgMax")
 _PASSING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity")
 _FEWEST_VALUES = 8
@@ -46,8 +46,8 @@ _END, _LEAST_BETWEEN = 1e-6, 0.02
 class ValueCheck:
     """A functional run; `max_rel_error` is the largest difference from ONNX Runtime over its largest value.
 
-    `compared` are the tensors that were compared: the outputs, and for those that say nothing, because their values are
-    all at the ends of their range, as behind a softmax with one winner, the tensors in front of these operators.
+    `compared` are the compared tensors: the outputs and, where an output is saturated, as behind a softmax with one
+    winner, the tensors in front of the saturating operators.
     """
 
     functional_s: float
@@ -122,7 +122,7 @@ def _note_error(error: float, graph: Graph, note: Note) -> None:
 
 
 def _is_saturated(values: Array) -> bool:
-    """Return whether hardly any value is between the ends of the range of all."""
+    """Return whether almost all values are at the ends of their range."""
     finite = values[np.isfinite(values)].astype(np.float64)
     if finite.size < _FEWEST_VALUES:
         return False

@@ -26,11 +26,6 @@ def write_comparison(
     path: Path, before: Lut, after: Lut, command: str, compared: TableComparison | None = None
 ) -> None:
     """Write the page of two tables, with the networks of a comparison; raises ConfigurationError if it cannot."""
-    write_whole(path, render_comparison(before, after, command, compared).encode("utf-8"))
-
-
-def render_comparison(before: Lut, after: Lut, command: str, compared: TableComparison | None = None) -> str:
-    """Return the page as text."""
     changes = compare(before, after)
     pairs = [
         (before.by_place[place], after.by_place[place])
@@ -43,7 +38,7 @@ def render_comparison(before: Lut, after: Lut, command: str, compared: TableComp
         ("only in the second", f"{len(changes.added):,}"),
         ("sum over common layers", signed_percent(changes.total_ratio - 1)),
     )
-    return page(
+    content = page(
         _TEMPLATE,
         title=f"{display(before.name)} and {display(after.name)}",
         facts=facts,
@@ -55,6 +50,7 @@ def render_comparison(before: Lut, after: Lut, command: str, compared: TableComp
         saved=_saved(pairs),
         command=command,
     )
+    write_whole(path, content.encode("utf-8"))
 
 
 def _networks(before: Lut, after: Lut, compared: TableComparison) -> ReportTable:

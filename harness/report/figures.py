@@ -173,8 +173,6 @@ def _marks(
     whiskers: Sequence[tuple[float, float, float, float]],
 ) -> None:
     """Draw whiskers, then a marker for each point by its kind."""
-    from bokeh.models import ColumnDataSource
-
     ends: tuple[Any, ...] = tuple(zip(*whiskers, strict=True)) if whiskers else ((), (), (), ())
     x0, y0, x1, y1 = (list(column) for column in ends)
     plot.segment(x0=x0, y0=y0, x1=x1, y1=y1, line_color=ACCENT, line_width=2)
@@ -191,18 +189,31 @@ def _marks(
             "name": [display(point.name) for point, _, _ in chosen],
             "text": [point.text for point, _, _ in chosen],
         }
-        source = ColumnDataSource(columns)
-        glyphs = plot.scatter(
-            x="x", y="y", source=source, marker=marker, size=10, line_color=colour, fill_color=colour, fill_alpha=alpha
-        )
-        hover(plot, glyphs, "mouse")
+        look: dict[str, Any] = {"marker": marker, "size": 10, "line_color": colour, "fill_color": colour}
+        draw(plot, "scatter", columns, x="x", y="y", fill_alpha=alpha, **look)
 
 
-def hover(plot: plotting.figure, glyphs: GlyphRenderer[Any], mode: Literal["mouse", "vline"]) -> None:
-    """Show the columns `name` and `text` of the glyphs under the mouse."""
-    from bokeh.models import HoverTool
+def draw(
+    plot: plotting.figure,
+    kind: str,
+    columns: Mapping[str, Any],
+    *,
+    mode: Literal["mouse", "vline"] = "mouse",
+    line: Mapping[str, Any] | None = None,
+    **look: Any,
+) -> list[GlyphRenderer[Any]]:
+    """Draw glyphs of a kind, such as `scatter`, by columns; the mouse shows the columns `name` and `text`.
 
+    `look` is the appearance of the glyphs, `line` that of a line through their x and y, if there is one. Returns the
+    line and the glyphs.
+    """
+    from bokeh.models import ColumnDataSource, HoverTool
+
+    source = ColumnDataSource(dict(columns))
+    lines = [] if line is None else [plot.line("x", "y", source=source, **line)]
+    glyphs = getattr(plot, kind)(source=source, **look)
     plot.add_tools(HoverTool(renderers=[glyphs], tooltips=_TOOLTIP, mode=mode, visible=False))
+    return [*lines, glyphs]
 
 
 def figure_json(plot: plotting.figure) -> str:

@@ -17,7 +17,6 @@ from harness.report.figures import COLOURS
 from harness.report.networks import networks_section
 from harness.report.networks.layer_truth import truth_section
 from harness.report.networks.network_section import section
-from harness.report.networks.saved_layers import saved_layers
 from harness.report.overhead_figures import sample_figures
 from harness.report.report_source import ReportSource
 from harness.report.units import display
@@ -87,7 +86,7 @@ def render(
         device=display(table.device),
         facts=_facts(table),
         networks=networks_section.networks_table(pairs, table.clock),
-        saved=saved_layers(estimates),
+        saved=networks_section.saved_layers(estimates),
         scores=networks_section.scores(validation) if validation else (),
         unanswered=networks_section.unanswered(validation) if validation else "",
         refused=[display(str(one), 600) for one in source.refused],
@@ -163,7 +162,7 @@ def _date(created: str) -> str:
 
 def _commands(table: Lut, names: Sequence[str], dims: str, validated: bool) -> tuple[str, ...]:
     """Return the commands that measure anew and estimate again; names that a shell would interpret are replaced."""
-    from harness.device.overrides import Variant
+    from harness.device.variant import Variant
     from harness.network.model_references import BUILTIN_NAMES
 
     device = table.device if is_safe_name(table.device) else "DEVICE"

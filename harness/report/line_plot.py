@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.report.figures import TEXT, Scale, base_figure, figure_json, hover, tick
+from harness.report.figures import TEXT, Scale, base_figure, draw, figure_json, tick
 from harness.report.units import display, significant
 
 if TYPE_CHECKING:
@@ -92,8 +92,6 @@ def line_plot(series: Sequence[PlotSeries], x: PlotAxis, y: PlotAxis) -> str:
 
 def _draw(plot: plotting.figure, series: PlotSeries, number: int, texts: dict[float, str]) -> list[GlyphRenderer[Any]]:
     """Draw the line, the points and the mark of a series; return what its legend entry stands for."""
-    from bokeh.models import ColumnDataSource
-
     colour = _COLOURS[number % len(_COLOURS)]
     marker = _MARKERS[number // len(_COLOURS) % len(_MARKERS)]
     xs = [at for at, _ in series.points]
@@ -105,15 +103,12 @@ def _draw(plot: plotting.figure, series: PlotSeries, number: int, texts: dict[fl
         "name": [display(name) for name in series.names or [series.name] * len(xs)],
         "text": said,
     }
-    source = ColumnDataSource(columns)
-    drawn: list[GlyphRenderer[Any]] = []
-    if not series.names:
-        drawn.append(plot.line("x", "y", source=source, line_color=colour, line_width=2, line_join="round"))
-    points = plot.scatter("x", "y", source=source, marker=marker, size=8, line_color=None, fill_color=colour)
-    hover(plot, points, "mouse")
+    line = None if series.names else {"line_color": colour, "line_width": 2, "line_join": "round"}
+    look: dict[str, Any] = {"x": "x", "y": "y", "marker": marker, "size": 8, "line_color": None, "fill_color": colour}
+    drawn = draw(plot, "scatter", columns, line=line, **look)
     if series.mark is not None:
         _ring(plot, xs[series.mark.place], ys[series.mark.place], series.mark.label, colour)
-    return [*drawn, points]
+    return drawn
 
 
 def _ring(plot: plotting.figure, x: float, y: float, label: str, colour: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from harness.report.figures import ACCENT, RULE, SECOND, TEXT, base_figure, figure_json, hover
+from harness.report.figures import ACCENT, RULE, SECOND, TEXT, base_figure, draw, figure_json
 from harness.report.page_values import CaptionedFigure
 from harness.report.units import display, duration, signed_percent, unit_for
 from harness.text import byte_size
@@ -43,6 +43,7 @@ def _plane(nulls: Sequence[NullProbe]) -> str:
     import numpy as np
     from bokeh.models import BasicTicker, ColumnDataSource, LinearColorMapper
     from bokeh.models.glyphs import Image
+    from bokeh.palettes import Blues256
     from bokeh.transform import transform
 
     ends = [
@@ -50,7 +51,7 @@ def _plane(nulls: Sequence[NullProbe]) -> str:
     ]
     a, b, c = _coefficients(nulls)
     low, high = c, c + a * ends[0] + b * ends[1]
-    colours = LinearColorMapper(palette=_palette(), low=low, high=max(high, low + 1e-12))
+    colours = LinearColorMapper(palette=list(reversed(Blues256)), low=low, high=max(high, low + 1e-12))
     labels = f"input bytes, up to {byte_size(ends[0])}", f"output bytes, up to {byte_size(ends[1])}"
     plot = base_figure(380, labels, ("linear", "linear"), (-0.03 * ends[0], ends[0]), (-0.03 * ends[1], ends[1]))
     plot.xaxis.ticker = BasicTicker(desired_num_ticks=3)  # numbers of bytes are long, and phones narrow
@@ -59,17 +60,14 @@ def _plane(nulls: Sequence[NullProbe]) -> str:
     place = {"x": [0.0], "y": [0.0], "dw": [ends[0]], "dh": [ends[1]]}
     plane = Image(x="x", y="y", dw="dw", dh="dh", image="image", color_mapper=colours, global_alpha=0.75)
     plot.add_glyph(ColumnDataSource({"image": [image], **place}), plane)
-    source = ColumnDataSource(
-        {
-            "x": [one.input_bytes for one in nulls],
-            "y": [one.output_bytes for one in nulls],
-            "value": [one.total_s - one.further_s for one in nulls],
-            **_texts(nulls),
-        }
-    )
+    columns = {
+        "x": [one.input_bytes for one in nulls],
+        "y": [one.output_bytes for one in nulls],
+        "value": [one.total_s - one.further_s for one in nulls],
+        **_texts(nulls),
+    }
     fill = transform("value", colours)
-    points = plot.scatter("x", "y", source=source, marker="circle", size=11, fill_color=fill, line_color=TEXT)
-    hover(plot, points, "mouse")
+    draw(plot, "scatter", columns, x="x", y="y", marker="circle", size=11, fill_color=fill, line_color=TEXT)
     return figure_json(plot)
 
 
@@ -81,12 +79,6 @@ def _coefficients(nulls: Sequence[NullProbe]) -> tuple[float, float, float]:
     plain_s = np.array([one.fitted_s - one.further_s for one in nulls])
     a, b, c = np.linalg.lstsq(design, plain_s, rcond=None)[0]
     return float(a), float(b), float(c)
-
-
-def _palette() -> list[str]:
-    from bokeh.palettes import Blues256
-
-    return list(reversed(Blues256))
 
 
 def _texts(nulls: Sequence[NullProbe]) -> dict[str, list[str]]:
@@ -103,8 +95,6 @@ def _residual(one: NullProbe) -> float:
 
 
 def _residuals(nulls: Sequence[NullProbe]) -> str:
-    from bokeh.models import ColumnDataSource
-
     unit = unit_for(one.fitted_s for one in nulls)
     totals = [one.fitted_s / unit.seconds for one in nulls]
     off = [100 * _residual(one) for one in nulls]
@@ -113,9 +103,8 @@ def _residuals(nulls: Sequence[NullProbe]) -> str:
     plot = base_figure(260, (f"fitted total, {unit.symbol}", "residual, %"), ("linear", "linear"), x_range, (-end, end))
     plot.varea(x=list(x_range), y1=[-1.0, -1.0], y2=[1.0, 1.0], fill_color=RULE, fill_alpha=0.5)
     plot.line(list(x_range), [0.0, 0.0], line_color=TEXT, line_dash="dashed", line_alpha=0.8)
-    source = ColumnDataSource({"x": totals, "y": off, **_texts(nulls)})
-    points = plot.scatter("x", "y", source=source, marker="circle", size=9, line_color=ACCENT, fill_color=ACCENT)
-    hover(plot, points, "mouse")
+    columns = {"x": totals, "y": off, **_texts(nulls)}
+    draw(plot, "scatter", columns, x="x", y="y", marker="circle", size=9, line_color=ACCENT, fill_color=ACCENT)
     return figure_json(plot)
 
 
@@ -132,8 +121,6 @@ def _drift_end(off: Sequence[float]) -> float:
 
 
 def _drift(visits: Sequence[ReferenceVisit]) -> str:
-    from bokeh.models import ColumnDataSource
-
     off = _changes(visits)
     end = _drift_end(off)
     last_s = max(one.elapsed_s for one in visits) or 1.0
@@ -147,8 +134,14 @@ def _drift(visits: Sequence[ReferenceVisit]) -> str:
     ]
     names = [f"visit {at}" for at in range(1, len(visits) + 1)]
     shown = [min(end, max(-end, one)) for one in off]
-    source = ColumnDataSource({"x": [one.elapsed_s for one in visits], "y": shown, "name": names, "text": said})
-    plot.line("x", "y", source=source, line_color=SECOND, line_alpha=0.5)
-    points = plot.scatter("x", "y", source=source, marker="circle", size=6, line_color=SECOND, fill_color=SECOND)
-    hover(plot, points, "mouse")
+    columns = {"x": [one.elapsed_s for one in visits], "y": shown, "name": names, "text": said}
+    look: dict[str, Any] = {
+        "x": "x",
+        "y": "y",
+        "marker": "circle",
+        "size": 6,
+        "line_color": SECOND,
+        "fill_color": SECOND,
+    }
+    draw(plot, "scatter", columns, line={"line_color": SECOND, "line_alpha": 0.5}, **look)
     return figure_json(plot)

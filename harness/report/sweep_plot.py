@@ -16,9 +16,9 @@ PERCENTILES = ("p50", "p99")
 
 
 def sweep_plot(benchmark: Benchmark) -> tuple[str, str]:
-    """Return title and figure: latency over the batch or else the threads, whichever varies, or by network.
+    """Return title and figure: latency over the batch if it varies, else over the threads, else by network.
 
-    Each other value has lines of its own.
+    Each value of the other options has separate lines.
     """
     networks = benchmark.networks
     varied: Varied = next((name for name in VARIED if len({getattr(one, name) for one in networks}) > 1), "network")

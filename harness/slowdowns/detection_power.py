@@ -20,7 +20,7 @@ _NORMAL = NormalDist()
 
 
 def level_of_subject(level: float, subjects: int) -> float:
-    """Return the level of significance of one of so many subjects.
+    """Return the level of significance of one subject of `subjects`.
 
     Half of the comparison's level is for changes of tonight, half for changes of the nights before.
     """
@@ -41,11 +41,11 @@ def runs_needed(change_s: float, spread_s: float, subjects: int, level: float = 
 
 
 def smallest_change_s(spread_s: float, runs: float, subjects: int, level: float = LEVEL) -> float:
-    """Return the change that so many runs per night detect: the inverse of `runs_needed`."""
+    """Return the smallest change that `runs` per night detect: the inverse of `runs_needed`."""
     wanted = _detected_errors(subjects, level)
     return wanted * spread_s * math.sqrt((1 + 1 / EARLIER) * _COMMON / _RANK_EFFICIENCY / runs)
 
 
 def _detected_errors(subjects: int, level: float) -> float:
-    """Return how many standard errors a change of one of so many subjects needs to be detected."""
+    """Return the smallest detectable change of one subject of `subjects`, in standard errors."""
     return -_NORMAL.inv_cdf(level_of_subject(level, subjects) / 2) + _NORMAL.inv_cdf(POWER)

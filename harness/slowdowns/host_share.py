@@ -20,7 +20,7 @@ from harness.probe.probe_plan import ProbePlan
 _RELATIVE_ERROR = 0.02
 """Assumed error of every total, so that none dominates."""
 _SLICED = 3
-"""Null probes that slice their input, of those that are watched."""
+"""Number of watched null probes that slice their input."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ def columns_of(terms: OverheadTerms) -> tuple[float, float, float]:
     return (1.0, float(terms.input_bytes), float(terms.output_bytes))
 
 
-def varied_nulls(plan: ProbePlan, largest_bytes: int, wanted: int) -> list[str]:
+def varied_nulls(plan: ProbePlan, largest_bytes: int, fewest: int) -> list[str]:
     """Return host probes of the campaign, spread over sizes up to `largest_bytes` of input; some slice their input.
 
-    If fewer than `wanted` are that small, the next larger ones are included.
+    If fewer than `fewest` are that small, the next larger ones are included.
     """
     fitted = [probe for probe in plan.probes.values() if is_host_probe(probe.role, probe.terms)]
     fitted.sort(key=lambda one: (one.terms.input_bytes, one.terms.loaded_bytes, one.terms.output_bytes, one.id))
@@ -75,7 +75,7 @@ def varied_nulls(plan: ProbePlan, largest_bytes: int, wanted: int) -> list[str]:
     # Without loaded bytes the sliced ones add nothing to the plain ones.
     sliced = [one for one in fitted if one.terms.slices and one.terms.loaded_bytes]
     chosen = []
-    for alike, count in ((plain, wanted), (sliced, _SLICED)):
+    for alike, count in ((plain, fewest), (sliced, _SLICED)):
         small = sum(probe.terms.input_bytes <= largest_bytes for probe in alike)
         among = [one.id for one in alike[: max(count, small)]]
         spread = sorted({round(at * (len(among) - 1) / (count - 1)) for at in range(count)})

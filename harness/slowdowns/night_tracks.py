@@ -15,9 +15,9 @@ from harness.slowdowns.verdicts import Track
 from harness.slowdowns.watch_series import WatchSeries
 
 _UNUSUAL = 0.1
-"""Probability that layers scatter by another multiple than null probes, or a device unlike others of its clock."""
+"""Probability that layers scatter by another multiple than null probes, or unlike layers of other devices."""
 _UNUSUAL_DEVICE = 0.005
-"""The same for the device as a whole; a larger probability would hide every slow-down after a single night."""
+"""Probability that a device as a whole scatters unlike others; a larger one would hide each slow-down for a night."""
 
 
 @dataclass(frozen=True)

@@ -86,13 +86,13 @@ def place_of(layer: LayerProbes) -> Place:
 
 def summarise_profile(plan: ProbePlan, profiled: Mapping[str, Sequence[Sample]], clock: str) -> ProfileSummary:
     """Summarise the samples of a profile campaign, given by probe."""
-    taken = {probe: ones for probe, ones in profiled.items() if ones and probe in plan.probes}
-    measured = {probe: summarise(ones, clock) for probe, ones in taken.items()}
-    terms = {probe: plan.probes[probe].terms for probe in taken}
-    hosts = [probe for probe in taken if is_host_probe(plan.probes[probe].role, terms[probe])]
+    samples = {probe: runs for probe, runs in profiled.items() if runs and probe in plan.probes}
+    measured = {probe: summarise(runs, clock) for probe, runs in samples.items()}
+    terms = {probe: plan.probes[probe].terms for probe in samples}
+    hosts = [probe for probe in samples if is_host_probe(plan.probes[probe].role, terms[probe])]
     host = fit_host({probe: measured[probe].latency_s for probe in hosts}, terms)
-    own = {probe: _spread([seconds_of(one, clock) for one in ones]) for probe, ones in taken.items()}
-    of_host = {probe: max(host.of(terms[probe]), _LEAST_S) for probe in taken}
+    own = {probe: _spread([seconds_of(one, clock) for one in runs]) for probe, runs in samples.items()}
+    of_host = {probe: max(host.of(terms[probe]), _LEAST_S) for probe in samples}
     of_total = {probe: one.latency_s for probe, one in measured.items()}
     counts = {probe: one.samples for probe, one in measured.items()}
     return ProfileSummary(plan, measured, host, _smoothed(own, counts, (of_host, of_total)))

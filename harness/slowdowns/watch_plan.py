@@ -39,7 +39,7 @@ _WORTH = 2.0
 """Extra layers are watched if they need at most this multiple of the most runs possible."""
 _NULLS = 9
 _COMMON_RUNS = 8
-"""Runs of all probes together, as a multiple of those of the probe with the most runs."""
+"""Runs of all probes together, as a multiple of the runs of the most frequent probe."""
 _HALF = 0.5
 _TRIES = 8
 DEFAULT_BUDGET_S = 120.0
@@ -202,7 +202,7 @@ def _fitting(choices: Sequence[_Choice], held: set[str], profile: ProfileSummary
 
 
 def _watched(layer: LayerProbes, chosen: set[str]) -> LayerProbes:
-    """Return the layer with only those of its probes that watch it."""
+    """Return the layer with only the probes that watch it."""
     is_alone, is_within = layer.layer in chosen, not chosen.isdisjoint((layer.in_context, *layer.stacks))
     return replace(
         layer,

@@ -92,13 +92,13 @@ def read_watch(journal: Journal, campaign: int) -> WatchSeries:
     probes = {probe: record for probe, record in journal.probes(campaign).items() if not record.refused}
     total = sum(map(len, journal.samples(campaign).values()))
     samples: list[Mapping[str, Floats]] = []
-    batch, found = 0, 0
-    while found < total:
-        taken = journal.samples(campaign, batch)
-        found += sum(map(len, taken.values()))
+    batch, read = 0, 0
+    while read < total:
+        of_batch = journal.samples(campaign, batch)
+        read += sum(map(len, of_batch.values()))
         batch += 1
-        if taken:
-            samples.append({probe: _seconds(ones, stored.clock) for probe, ones in taken.items() if probe in probes})
+        if of_batch:
+            samples.append({probe: _seconds(ones, stored.clock) for probe, ones in of_batch.items() if probe in probes})
     layers = tuple(one for layer in journal.layers(campaign) for one in _watched(layer, probes))
     return WatchSeries(
         campaign=campaign,

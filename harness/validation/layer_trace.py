@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.device.inventory import Device, find_device, load_inventory
-from harness.device.overrides import Variant
 from harness.device.session import Truth
+from harness.device.variant import Variant
 from harness.errors import LutNotFound, ProtocolError, UsageError
 from harness.estimation.layer_estimates import LayerEstimate
 from harness.estimation.network_estimate import estimate_network

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from harness.device.overrides import Variant
 from harness.device.session import Truth
+from harness.device.variant import Variant
 from harness.errors import CoverageError, UsageError
 from harness.estimation.network_estimate import NetworkEstimate, estimate_network
 from harness.lut.table import Lut

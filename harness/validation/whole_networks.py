@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.device.inventory import find_device, load_inventory
-from harness.device.overrides import NO_VARIANT, Variant
 from harness.device.session import AgentSession, LoadReport, Truth
+from harness.device.variant import NO_VARIANT, Variant
 from harness.errors import BackendError, LutMismatch
 from harness.lut.table import Lut
 from harness.measure.busy_device import Patience, lease_when_free
@@ -162,7 +162,7 @@ def _measure_process(
     records = journal.probes(campaign.id).values()
     refused = {one.id: one.refused for one in records if one.refused and one.role == "network"}
     reports = dict(session.load_reports)
-    taken = journal.taken_samples(campaign.id)
+    taken = journal.probe_samples(campaign.id)
     noise = ProcessNoise.of(journal, campaign, campaign.clock, phases_of(taken, campaign.clock).slow_share, reference)
     return ProcessSamples(by_probe(taken), run.fingerprint, load_reports=reports, noise=noise), refused
 

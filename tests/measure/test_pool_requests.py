@@ -190,7 +190,7 @@ def test_short_cold_rounds_are_requested_together(tmp_path: Path, cold: ProbePla
     """A pass over a batch takes one request once all its probes have a sample, and two before."""
     requests, samples = run(tmp_path, cold, run_s=1e-5)
     assert sample_counts(cold).items() <= {probe: len(taken) for probe, taken in samples.items()}.items()
-    passes = len(RepeatPolicy(runs=RUNS).passes)
+    passes = len(RepeatPolicy(runs=RUNS).passes())
     assert len(requests) <= len(cold.batches) * (passes + 1) + 1  # how long the first visits take is unknown
 
 

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.measure.noise.quiet_phases import FEWEST_KEPT, Phases, at_typical_speed, by_probe, phases_of
-from harness.samples import Sample, TakenSample
+from harness.samples import ProbeSample, Sample
 
 SEEDS = st.integers(0, 2**32 - 1)
 
 
 def runs_of(
     seed: int, *, probes: int = 30, rounds: int = 12, scatter: float = 0.01, phases: bool = True
-) -> tuple[list[TakenSample], dict[str, float], list[bool]]:
+) -> tuple[list[ProbeSample], dict[str, float], list[bool]]:
     """Return the runs of a batch in random order, the latency of each probe, and which runs were slowed.
 
     Phases last 20 to 60 runs and take 1.2 to 1.9 times as long; about a third of the runs are in one.
@@ -29,15 +29,15 @@ def runs_of(
     while len(factors) < probes * rounds:
         factors += [1.0] * int(random.integers(40, 120))
         factors += [float(random.uniform(1.2, 1.9)) if phases else 1.0] * int(random.integers(20, 60))
-    taken: list[TakenSample] = []
+    taken: list[ProbeSample] = []
     for _ in range(rounds):
         for name in random.permutation(list(latencies)):
             spent_ns = latencies[name] * factors[len(taken)] * np.exp(random.normal(0, scatter))
-            taken.append(TakenSample(str(name), 0, Sample(int(spent_ns), int(spent_ns))))
+            taken.append(ProbeSample(str(name), 0, Sample(int(spent_ns), int(spent_ns))))
     return taken, latencies, [factor > 1 for factor in factors[: len(taken)]]
 
 
-def medians(taken: Sequence[TakenSample]) -> dict[str, float]:
+def medians(taken: Sequence[ProbeSample]) -> dict[str, float]:
     """Return the median processor time of each probe in nanoseconds."""
     return {probe: statistics.median(one.cpu_ns or 0 for one in own) for probe, own in by_probe(taken).items()}
 
@@ -102,7 +102,7 @@ def test_a_batch_may_be_slow_most_of_the_time(seed: int, quiet_share: float) -> 
     taken, latencies, _ = runs_of(seed, rounds=40, phases=False)
     factors = {probe: float(random.uniform(1.4, 2.2)) for probe in latencies}
     quiet = int(quiet_share * len(taken))
-    slowed = [TakenSample(one.probe, 0, Sample(int(one.sample.wall_ns * factors[one.probe]))) for one in taken[quiet:]]
+    slowed = [ProbeSample(one.probe, 0, Sample(int(one.sample.wall_ns * factors[one.probe]))) for one in taken[quiet:]]
     kept = by_probe(phases_of([*taken[:quiet], *slowed], "wall").quiet)
     errors = [statistics.median(one.wall_ns for one in kept[probe]) / ns - 1 for probe, ns in latencies.items()]
     assert statistics.fmean(map(abs, errors)) < 0.02 and max(map(abs, errors)) < 0.1
@@ -120,7 +120,7 @@ def test_scatter_alone_is_no_phase(seed: int, distribution: str, scatter: float)
         "two speeds": scatter * (random.random(len(taken)) < 0.4),
     }
     spent = [int((one.sample.cpu_ns or 0) * np.exp(draw)) for one, draw in zip(taken, draws[distribution], strict=True)]
-    taken = [TakenSample(one.probe, 0, Sample(ns, ns)) for one, ns in zip(taken, spent, strict=True)]
+    taken = [ProbeSample(one.probe, 0, Sample(ns, ns)) for one, ns in zip(taken, spent, strict=True)]
     assert phases_of(taken, "cpu") == Phases(tuple(taken))
 
 
@@ -139,7 +139,7 @@ def test_each_probe_keeps_its_quietest_runs(seed: int, probes: int, rounds: int)
 def test_batches_have_phases_of_their_own() -> None:
     """Batches whose runs alternate in time give the same result as each batch alone."""
     first, second = (runs_of(seed)[0] for seed in (1, 2))
-    other = [TakenSample(one.probe, 1, one.sample) for one in second]
+    other = [ProbeSample(one.probe, 1, one.sample) for one in second]
     mixed = [one for pair in zip(first, other, strict=True) for one in pair]
     kept = phases_of(mixed, "cpu").quiet
     assert [one for one in kept if one.batch == 0] == list(phases_of(first, "cpu").quiet)
@@ -154,7 +154,7 @@ def test_the_clock_of_the_host_decides(clock: str) -> None:
 
 def test_a_device_with_its_own_clock_keeps_all_runs() -> None:
     """Other work of the host does not slow a device with a clock of its own, so all of its runs count."""
-    taken = [TakenSample(one.probe, 0, Sample(1, None, one.sample.wall_ns)) for one in runs_of(4)[0]]
+    taken = [ProbeSample(one.probe, 0, Sample(1, None, one.sample.wall_ns)) for one in runs_of(4)[0]]
     assert phases_of(taken, "device") == Phases(tuple(taken))
 
 

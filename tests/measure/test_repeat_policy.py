@@ -79,14 +79,14 @@ def test_a_probe_has_no_favourite_position() -> None:
 def test_fixed_runs_are_exact(runs: int) -> None:
     """With a fixed number of runs, the passes end there and no further rounds follow (S1.6)."""
     policy = RepeatPolicy(runs=runs)
-    assert policy.passes[-1] == policy.fewest_rounds == runs
+    assert policy.passes()[-1] == policy.fewest_rounds == runs
     assert policy.more_rounds(runs, {"p": measured(1.0, 1.0)}) == 0
 
 
 @given(st.integers(1, 60))
 def test_passes_rise_to_the_fewest_rounds(rounds: int) -> None:
     """Rounds are spread over passes, and the first already gives every probe its minimum."""
-    passes = RepeatPolicy(min_rounds=rounds).passes
+    passes = RepeatPolicy(min_rounds=rounds).passes()
     assert passes == tuple(sorted(set(passes)))
     assert passes[-1] == max(rounds, min(3, rounds))
     assert passes[0] >= min(3, rounds)

@@ -14,7 +14,7 @@ from system_networks import convolutions, model, save, value
 import harness as package
 from harness import ProfileRequest, RepeatPolicy, Workspace, errors
 from harness.device.inventory import BUILT_IN
-from harness.device.overrides import Variant
+from harness.device.variant import Variant
 from harness.fleet.health import check_golden
 from harness.fleet.store import FleetStore
 from harness.measure.device_run import open_run

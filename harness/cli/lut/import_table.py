@@ -16,7 +16,7 @@ from harness.text import printable
 from harness.workspace import find_workspace
 
 if TYPE_CHECKING:
-    from harness.imports.importing import TableImport
+    from harness.table_import.importing import TableImport
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ def import_table(
 
     Example: harness lut import conv.csv --mapping conv.toml --sample 3000 --held-out 1000
     """
-    from harness.imports.importing import Sampling, import_lut
+    from harness.table_import.importing import Sampling, import_lut
 
-    found = import_lut(
+    imported = import_lut(
         file,
         mapping,
         workspace=find_workspace(directory),
@@ -72,18 +72,18 @@ def import_table(
         from harness.report.html import write_report
         from harness.report.report_source import ReportSource
 
-        write_report(html, found.table, found.estimates, found.validation, ReportSource(command_words()))
+        write_report(html, imported.table, imported.estimates, imported.validation, ReportSource(command_words()))
     if json:
-        print_json(**_json(found, dry_run))
+        print_json(**_json(imported, dry_run))
     else:
-        _show(found, dry_run)
+        _show(imported, dry_run)
 
 
-def _json(found: TableImport, dry_run: bool) -> dict[str, Any]:
-    counts = found.counts
+def _json(imported: TableImport, dry_run: bool) -> dict[str, Any]:
+    counts = imported.counts
     return {
-        "lut": None if dry_run else str(found.table.path),
-        "entries": len(found.table.entries),
+        "lut": None if dry_run else str(imported.table.path),
+        "entries": len(imported.table.entries),
         "rows": {
             "read": counts.read,
             "not_measured": counts.not_measured,
@@ -91,18 +91,18 @@ def _json(found: TableImport, dry_run: bool) -> dict[str, Any]:
             "invalid": counts.invalid_count,
         },
         "invalid": [{"line": line, "reason": reason} for line, reason in sorted(counts.invalid)],
-        "predictor": bool(found.table.predictor),
-        "provenance": dict(found.table.fingerprint),
-        "held_out": None if found.held_out is None else asdict(found.held_out),
-        "validation": None if found.validation is None else asdict(found.validation),
-        "uncovered": list(found.uncovered),
+        "predictor": bool(imported.table.predictor),
+        "provenance": dict(imported.table.fingerprint),
+        "held_out": None if imported.held_out is None else asdict(imported.held_out),
+        "validation": None if imported.validation is None else asdict(imported.validation),
+        "uncovered": list(imported.uncovered),
     }
 
 
-def _show(found: TableImport, dry_run: bool) -> None:
+def _show(imported: TableImport, dry_run: bool) -> None:
     from harness.cli.validate import show_validation
 
-    table, counts = found.table, found.counts
+    table, counts = imported.table, imported.counts
     where = "nothing written" if dry_run else printable(str(table.path))
     print_line(f"{where}  {len(table.entries)} entries from {counts.read} rows  method {table.method}")
     left = {"not measured": counts.not_measured, "in no section": counts.unselected, "invalid": counts.invalid_count}
@@ -112,15 +112,15 @@ def _show(found: TableImport, dry_run: bool) -> None:
         note(f"line {line}: {reason}")
     if not table.predictor:
         note("The layers are too few for a predictor: only networks of exactly these layers can be estimated")
-    if found.held_out is not None:
-        one = found.held_out
+    if imported.held_out is not None:
+        one = imported.held_out
         unknown = f", {one.unpredicted} of operators without entries" if one.unpredicted else ""
         print_line(
             f"held out: {one.layers} layers predicted{unknown}; median error {one.median_error:.1%},"
             f" mean {one.mean_error:.1%}, within 5 %: {one.within_5:.0%}, within 10 %: {one.within_10:.0%},"
             f" 90 % intervals hold: {one.interval_coverage:.0%}"
         )
-    if found.validation is not None:
-        show_validation(found.validation)
-    for name in found.uncovered:
+    if imported.validation is not None:
+        show_validation(imported.validation)
+    for name in imported.uncovered:
         note(f"{name} is not compared: the table does not cover it")

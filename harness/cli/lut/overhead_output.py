@@ -88,8 +88,8 @@ def show_overhead(table: Lut) -> None:
         print_line(_quality(extended))
 
 
-def _row(name: str, one: Coefficient) -> tuple[str, str, str]:
-    return OVERHEAD_UNITS[name], f"{one.value:.3e}", f"[{one.low:.3e}, {one.high:.3e}]"
+def _row(name: str, fitted: Coefficient) -> tuple[str, str, str]:
+    return OVERHEAD_UNITS[name], f"{fitted.value:.3e}", f"[{fitted.low:.3e}, {fitted.high:.3e}]"
 
 
 def _quality(fit: Overhead) -> str:

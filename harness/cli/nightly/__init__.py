@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
 from harness.cli.nightly import changes, nights
+from harness.cli.options.arguments import command_group
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Measure a lab every night, compare the nights, and list what needs attention.",
-)
+app = command_group("Measure a lab every night, compare the nights, and list what needs attention.")
 app.command()(changes.history)
 app.command()(changes.accept)
 app.command("try")(changes.try_slower)

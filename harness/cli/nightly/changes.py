@@ -158,10 +158,10 @@ def parse_slow(text: str) -> tuple[str, float]:
     return name, value
 
 
-def _show(found: tuple[SetComparison, ...], factors: dict[str, float]) -> None:
+def _show(compared: tuple[SetComparison, ...], factors: dict[str, float]) -> None:
     """Print what a report would list of each named subject, and what it can detect."""
     rows = []
-    for one in found:
+    for one in compared:
         listed = {change.name: change for change in one.changes if change.state != "passed"}
         for name, factor in factors.items():
             change = listed.get(name)

@@ -77,15 +77,15 @@ def show_forecast(plan: NightPlan, workspace: Workspace, night: date, json: bool
     print_table(("device", "set", f"night of {night}", "measured before", "uncertainty", "takes", "why"), rows, left=3)
 
 
-def show_status(found: NightStatus) -> None:
+def show_status(state: NightStatus) -> None:
     """Print the running night, the last nights, and the devices."""
-    if found.running is not None:
-        where = f"process {found.running.pid} on {found.running.host}"
-        print_line(f"running: the night of {found.running.night}, {where}, since {found.running.since}")
+    if state.running is not None:
+        where = f"process {state.running.pid} on {state.running.host}"
+        print_line(f"running: the night of {state.running.night}, {where}, since {state.running.since}")
     else:
         print_line("running: none")
     rows = []
-    for one in found.nights:
+    for one in state.nights:
         jobs = ", ".join(f"{count} {status}" for status, count in one.jobs.items())
         rows.append((one.night, str(one.exit_code), jobs, str(one.regressions), str(one.attention), one.finished))
     if rows:
@@ -93,7 +93,7 @@ def show_status(found: NightStatus) -> None:
     else:
         note("No night has been reported yet; run one with `harness nightly run`")
     devices = []
-    for device in found.devices:
+    for device in state.devices:
         age = "" if device.age_s is None else f"{device.age_s / _DAY_S:.1f} d"
         health, deferred = device.health, ", ".join(device.deferred)
         devices.append((device.device, health.health, device.table or "none", age, deferred, health.reason))

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
 from harness.cli.npu import assemble, disassemble, fit, pipeline, presets, run, split, sweep, trace
 from harness.cli.npu import compile as compile_module
+from harness.cli.options.arguments import command_group
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Compile networks for the emulated NPU, run them there, and see where the time goes.",
-)
+app = command_group("Compile networks for the emulated NPU, run them there, and see where the time goes.")
 app.command("compile")(compile_module.compile_command)
 app.command("run")(run.run_command)
 app.command("pipeline")(pipeline.pipeline_command)

@@ -25,7 +25,7 @@ def assemble_command(
 
     Example: harness npu assemble edited.txt --base dscnn.npu -o edited.npu
     """
-    from harness.npu.assembling import assembled
+    from harness.npu.listing import assembled
     from harness.npu.loading import is_program, read_program
 
     if not is_program(str(base)):

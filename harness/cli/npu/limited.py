@@ -56,7 +56,9 @@ def _run_in_child(command: Callable[[], None], reference: str, limits: Limits) -
 
     # Each thread of a library counts as memory; small matrices gain nothing from threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    answer = answer_of_command(lambda: _answer(command), limits, _is_whole)
+    answer = answer_of_command(
+        lambda: json.dumps(_ended(command)).encode() + b"\n", limits, lambda sent: sent.endswith(b"\n")
+    )
     if not answer.content:
         raise _exceeded(printable(reference, 200), answer.signal, limits, late=answer.late, cpu_s=answer.cpu_s)
     found = json.loads(answer.content)
@@ -76,16 +78,8 @@ def _run_in_child(command: Callable[[], None], reference: str, limits: Limits) -
         raise getattr(errors, found["name"])(what, why=why, next_step=next_step)
 
 
-def _is_whole(content: bytes | bytearray) -> bool:
-    return content.endswith(b"\n")
-
-
-def _answer(command: Callable[[], None]) -> bytes:
-    """Run a command in the child and return how it ended."""
-    return json.dumps(_ended(command)).encode() + b"\n"
-
-
 def _ended(command: Callable[[], None]) -> dict[str, Any]:
+    """Run a command in the child and return how it ended."""
     try:
         command()
         sys.stdout.flush()

@@ -16,7 +16,7 @@ from harness.npu.npu_options import MachineChoice, Options, PipelineOptions
 def pipeline_command(
     model: arguments.Model,
     machine: MachineChoice,
-    wanted: PipelineOptions,
+    options: PipelineOptions,
     compiler: Options,
     dim: arguments.Dims = None,
     json: arguments.Json = False,
@@ -32,10 +32,10 @@ def pipeline_command(
     from harness.npu.pipeline.pipeline_run import run_pipeline
     from harness.npu.pipeline.pipeline_tables import json_fields, pipeline_tables
 
-    wanted.check()
+    options.check()
     target = machine.load()
     network = load_model(model, arguments.parse_dims(dim), note)
-    run = run_pipeline(network, target, compiler, wanted, note)
+    run = run_pipeline(network, target, compiler, options, note)
     if json:
         print_json(**json_fields(run))
     else:

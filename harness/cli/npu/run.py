@@ -33,7 +33,7 @@ class RowOptions:
 def run_command(
     model: arguments.ModelOrProgram,
     machine: MachineChoice,
-    wanted: RunOptions,
+    options: RunOptions,
     csv: arguments.CsvFile = None,
     roofline: Annotated[Path | None, page_option("--roofline", "Write a roofline plot of the layers.")] = None,
     html: arguments.HtmlFile = None,
@@ -61,9 +61,9 @@ def run_command(
     from harness.npu.run.run_fields import json_fields, layer_rows
     from harness.npu.run.run_tables import run_tables
 
-    wanted.check(compiler)
+    options.check(compiler)
     loaded = load(model, machine, compiler, arguments.parse_dims(dim), activation or (), note)
-    run = run_on_one_core(loaded, wanted, note)
+    run = run_on_one_core(loaded, options, note)
     if csv is not None:
         write_csv(csv, layer_rows(run))
     if roofline is not None:

@@ -17,7 +17,7 @@ from harness.npu.npu_options import MachineChoice, Options, SplitOptions
 @limited(4)
 def split_command(
     model: arguments.Model,
-    wanted: SplitOptions,
+    options: SplitOptions,
     machine: MachineChoice,
     csv: arguments.CsvFile = None,
     *,
@@ -38,11 +38,11 @@ def split_command(
     from harness.npu.split.split_tables import candidate_rows, json_fields, split_tables
 
     target = machine.load()
-    check_cores(wanted.cores, target)
+    check_cores(options.cores, target)
     start = time.perf_counter()
     network = load_model(model, arguments.parse_dims(dim), note)
     with show_progress("split", quiet_s=LINE_EVERY_S, by_thread=False, command=f"npu split {model}") as observe:
-        split = compare_splits(network, target, wanted, compiler, observe)
+        split = compare_splits(network, target, compiler, options, observe)
     took_s = time.perf_counter() - start
     if csv is not None:
         write_csv(csv, candidate_rows(split))

@@ -47,7 +47,7 @@ class GridOptions:
 @limited(8)
 def sweep_command(
     model: arguments.Model,
-    wanted: GridOptions,
+    machines: GridOptions,
     cost: Annotated[
         Literal["area", "energy"],
         typer.Option(help="What the Pareto front weighs against the time: area, or energy of a run."),
@@ -76,12 +76,12 @@ def sweep_command(
     from harness.npu.loading import load_model
     from harness.npu.sweep import grid, points, sweep_tables
 
-    machines = grid.read_grid(wanted.preset or [], wanted.machine or [], wanted.sets or [])
+    swept = grid.read_grid(machines.preset or [], machines.machine or [], machines.sets or [])
     if plot is not None:
-        machines.check_drawable()
+        swept.check_drawable()
     dims, budget = arguments.parse_dims(dim), limits.cycle_budget
     with show_progress("sweep", quiet_s=LINE_EVERY_S, by_thread=False, command=f"npu sweep {model}") as observe:
-        sweep = points.run_sweep(lambda: load_model(model, dims, note), machines, compiler, budget, observe, jobs, cost)
+        sweep = points.run_sweep(lambda: load_model(model, dims, note), swept, compiler, budget, observe, jobs, cost)
     if csv is not None:
         write_csv(csv, sweep_tables.point_rows(sweep))
     if plot is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,11 +16,19 @@ from harness.settings import DEFAULT_DEVICE
 from harness.text import duration_s
 
 if TYPE_CHECKING:
-    from harness.device.overrides import Variant
+    from harness.device.variant import Variant
+    from harness.lut.table import Lut
+    from harness.network.keyed_network import KeyedNetwork
+    from harness.network.network_list import NetworksRead
+
+
+def command_group(help: str) -> typer.Typer:
+    """Return a group of commands, such as `harness lut`."""
+    return typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
 
 
 def complete_device(incomplete: str) -> list[str]:
-    """Return the names of devices that begin so, after the last comma, for the shell's completion."""
+    """Return the names of devices that begin with the text after the last comma, for the shell's completion."""
     from harness.device.inventory import load_inventory
     from harness.workspace import find_workspace
 
@@ -30,7 +38,7 @@ def complete_device(incomplete: str) -> list[str]:
 
 
 def complete_table(incomplete: str) -> list[str]:
-    """Return the names of tables, those of the package included, that begin so, for the shell's completion."""
+    """Return the names of tables, also of the package, that begin with a text, for the shell's completion."""
     from harness.lut.published_tables import PUBLISHED
     from harness.lut.table_choice import table_folders
     from harness.workspace import find_workspace
@@ -41,14 +49,14 @@ def complete_table(incomplete: str) -> list[str]:
 
 
 def complete_side(incomplete: str) -> list[str]:
-    """Return the names of tables and of devices with one that begin so, for the shell's completion."""
+    """Return the names of tables and of devices with one that begin with a text, for the shell's completion."""
     tables = complete_table(incomplete)
     devices = dict.fromkeys(name.partition("/")[0] for name in complete_table(""))
     return [*(name for name in devices if name.startswith(incomplete)), *tables]
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """Return the built-in networks, or the ONNX files and folders, that begin so, for the shell's completion."""
+    """Return the built-in networks, ONNX files and folders that begin with a text, for the shell's completion."""
     from harness.network.model_references import BUILTIN_NAMES, BUILTIN_PREFIX
 
     names = [f"{BUILTIN_PREFIX}{name}" for name in BUILTIN_NAMES]
@@ -62,7 +70,7 @@ def complete_model(incomplete: str) -> list[str]:
 
 
 def complete_preset(incomplete: str) -> list[str]:
-    """Return the names of built-in machines that begin so, for the shell's completion."""
+    """Return the names of built-in machines that begin with a text, for the shell's completion."""
     from harness.npu.npu_options import preset_names
 
     return [name for name in preset_names() if name.startswith(incomplete)]
@@ -184,10 +192,29 @@ class Reading:
         """The values of symbolic dimensions; raises UsageError."""
         return parse_dims(self.dim)
 
+    def networks(
+        self, models: Sequence[str], table: Lut, dims: Mapping[str, int] | None = None
+    ) -> NetworksRead[KeyedNetwork]:
+        """Read networks and cut them by the rules of a table, with progress on stderr."""
+        from harness.cli.terminal.output import note
+        from harness.cli.terminal.progress import show_count
+        from harness.network.keyed_reading import read_keyed_networks
+
+        with show_count("reading networks") as progress:
+            return read_keyed_networks(
+                models,
+                table.rules,
+                dims or self.dims,
+                batch=self.batch,
+                strict=self.strict,
+                note=note,
+                progress=progress,
+            )
+
     @property
     def variant(self) -> Variant:
         """The batch and the threads, which select a table."""
-        from harness.device.overrides import Variant
+        from harness.device.variant import Variant
 
         return Variant(self.batch, self.threads)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -83,21 +84,25 @@ def _options(kind: type, only: Only | None) -> list[_Option]:
 def _option(declared: dataclasses.Field[Any], hint: Any) -> _Option:
     """Return the option of a field: its flag, its type in typer's words and its default."""
     if get_origin(hint) is Annotated:
-        return _Option(declared.name, _parameter(declared.name, declared.default, hint), lambda value: value)
+        return _Option(declared.name, _parameter(declared.name, declared.default, hint), _same)
     details = {key: declared.metadata[key] for key in ("min", "max", "metavar") if key in declared.metadata}
     if completion := declared.metadata.get("completion"):
         details["autocompletion"] = lambda incomplete: [name for name in completion() if name.startswith(incomplete)]
     name, default = declared.name, declared.default
     convert: Callable[[Any], Any] = _same
     if declared.default is True and "flag" not in declared.metadata:
-        name, default, convert = f"no_{name}", False, _negated
+        name, default, convert = f"no_{name}", False, operator.not_
     elif hint == tuple[int, int] | None:
         hint, details = str | None, {"metavar": "HxW"}
         convert = functools.partial(_size, _flag(declared, name))
     elif hint == tuple[str, ...]:
-        hint, default, convert = list[str] | None, None, _tuple
+        hint, default, convert = list[str] | None, None, lambda values: tuple(values or ())
     info = typer.Option(_flag(declared, name), help=declared.metadata["help"], **details)
     return _Option(declared.name, _parameter(name, default, Annotated[hint, info]), convert)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _flag(declared: dataclasses.Field[Any], name: str) -> str:
@@ -107,18 +112,6 @@ def _flag(declared: dataclasses.Field[Any], name: str) -> str:
 def _parameter(name: str, default: Any, hint: Any) -> inspect.Parameter:
     default = inspect.Parameter.empty if default is dataclasses.MISSING else default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _negated(value: bool) -> bool:
-    return not value
-
-
-def _tuple(values: list[str] | None) -> tuple[str, ...]:
-    return tuple(values or ())
 
 
 def _size(flag: str, text: str | None) -> tuple[int, int] | None:

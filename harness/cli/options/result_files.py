@@ -16,7 +16,7 @@ _META = "harness.results"
 
 
 def result_file(context: typer.Context, option: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Return the path of a result, the callback of every such option; raises ConfigurationError without its folder."""
+    """Return the path of a result, as the callback of its option; raises ConfigurationError without its folder."""
     if path is not None:
         if not path.parent.is_dir():
             what, step = f"{path} cannot be written", "Name a file in a folder that exists"

@@ -81,8 +81,8 @@ class SshConfig:
             runs_command=jump is None and found.get("proxycommand") is not None,
         )
 
-    def _port(self, alias: str, found: paramiko.SSHConfigDict) -> int | None:
-        text = found.get("port")
+    def _port(self, alias: str, settings: paramiko.SSHConfigDict) -> int | None:
+        text = settings.get("port")
         if text is None:
             return None
         if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 1 << 16):

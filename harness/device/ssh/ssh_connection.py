@@ -87,7 +87,7 @@ class SshConnection:
         return ": ".join(filter(None, (*parts, self._errors.text)))
 
     def _drain_errors(self) -> None:
-        """Read what is there of the standard error, and no more than _DRAINED_BYTES of an endless one."""
+        """Read the standard error that has arrived, at most _DRAINED_BYTES of an endless one."""
         for _ in range(_DRAINED_BYTES // _READ_BYTES):
             if not self._channel.recv_stderr_ready():
                 break

@@ -138,8 +138,8 @@ def _missing(key: str, title: str, alias: str, setting: str, config: SshConfig) 
     return ConfigurationError(f"The {key} of {title} is missing", why=where, next_step=step)
 
 
-def _refuse_command(name: str, alias: str, found: HostSettings, config: SshConfig) -> None:
-    if found.runs_command:
+def _refuse_command(name: str, alias: str, settings: HostSettings, config: SshConfig) -> None:
+    if settings.runs_command:
         what = f"{config.path} gives {alias} a ProxyCommand, which harness does not run"
         step = f'Use ProxyJump there, or set proxy_jump = "none" for {name} in devices.toml to connect directly'
         raise ConfigurationError(what, why="A ProxyCommand is text for a shell", next_step=step)

@@ -14,7 +14,7 @@ from harness.version import VERSION
 REQUEST_FORMAT = 4
 """Changes with the fields of a request or an outcome."""
 VERSIONS = (VERSION, f"{SCHEMA_VERSION}, requests {REQUEST_FORMAT}")
-"""The version, and those of journal and requests: a pair, which older versions can show, too."""
+"""The versions of harness, and of journal and requests: two texts, so that older versions can show them."""
 _ADDRESS = re.compile(r"(tcp|tls)://[A-Za-z0-9._\[\]:-]{1,200}:([0-9]{1,5})\Z")
 
 

@@ -170,7 +170,7 @@ class _Run:
         return WorkerJob(named, self.engine.wait, reasons, earlier)
 
     def _name(self, request: ProfileRequest, files: Mapping[str, bytes]) -> str:
-        """A name that an equal request gets again until it is done, so that it continues where it stopped."""
+        """The name of a request: an equal request gets the same name until one is done, and so resumes it."""
         hashes = sorted(hashlib.sha256(content).hexdigest() for content in files.values())
         content = json.dumps([_named_facts(request), hashes, uuid.uuid4().hex if request.fresh else ""], sort_keys=True)
         prefix = f"once/{hashlib.sha256(content.encode()).hexdigest()[:16]}"

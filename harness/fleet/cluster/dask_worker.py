@@ -92,7 +92,7 @@ class LabPlugin(WorkerPlugin):
                 del self._stops[key]
 
     def board(self, name: str, stop: threading.Event) -> contextlib.AbstractContextManager[None]:
-        """Hold a board for one job, after waiting for it; raises Interrupted if a stop is requested meanwhile."""
+        """Wait for a board and hold it for one job; raises Interrupted if a stop is requested before."""
         with self._guard:
             return turn(self._boards.setdefault(name, threading.Semaphore()), stop)
 

@@ -22,9 +22,8 @@ from harness.errors import (
     NetworkError,
     NetworksRefused,
     UnsupportedNetwork,
-    reason_of,
 )
-from harness.files import read_file, write_whole
+from harness.files import read_input, write_whole
 from harness.fleet.cluster.access import VERSIONS
 from harness.fleet.execution import WaitPolicy
 from harness.fleet.profile_outcome import ProfileOutcome
@@ -93,7 +92,7 @@ def detach_models(request: ProfileRequest) -> DetachedRequest:
             names[_place(reference, content)] = shown(model)
     check_refused(refused, len(references), strict=request.strict)
     if request.space is not None and not request.space.reference.startswith(BUILTIN_PREFIX):
-        files[request.space.reference] = _content(Path(request.space.reference))
+        files[request.space.reference] = read_input(Path(request.space.reference), MAX_FILES_BYTES)
     size = sum(map(len, files.values()))
     if size > MAX_FILES_BYTES:
         why = f"They have {size:,} bytes; the limit is {MAX_FILES_BYTES:,}"
@@ -238,14 +237,7 @@ def _network(path: Path) -> bytes:
         what = f"{printable(str(path), 200)} cannot be sent to another host"
         step = "Save it as one file: onnx.save(onnx.load(PATH), NEW_PATH)"
         raise UnsupportedNetwork(what, why="It keeps its weights in other files", next_step=step)
-    return _content(path)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_file(path, MAX_FILES_BYTES)
-    except OSError as error:
-        raise InputError(f"{printable(str(path), 200)} cannot be read", why=reason_of(error)) from error
+    return read_input(path, MAX_FILES_BYTES)
 
 
 def _store(folder: Path, reference: str, content: bytes) -> str:

@@ -19,7 +19,7 @@ from harness.measure.journal.records import Campaign, ProbeRecord, Slot
 from harness.measure.journal.schema import SCHEMA
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe_plan import LayerProbes
-from harness.samples import Sample, TakenSample
+from harness.samples import ProbeSample, Sample
 from harness.text import is_time
 
 _LAYER = tuple(one.name for one in fields(LayerProbes))
@@ -181,7 +181,7 @@ class JournalReader(DurableFile):
                 found.setdefault(probe, []).append(Sample(*values))
         return found
 
-    def taken_samples(self, campaign: int) -> list[TakenSample]:
+    def probe_samples(self, campaign: int) -> list[ProbeSample]:
         """Return the samples of a campaign in the order they were taken; raises as `samples` does."""
         self.require_unaltered([campaign])
         query = (
@@ -190,7 +190,7 @@ class JournalReader(DurableFile):
         )
         with self._reading():
             rows = self._db.execute(query, (campaign,))
-            return [TakenSample(probe, batch, Sample(*values)) for probe, batch, *values in rows]
+            return [ProbeSample(probe, batch, Sample(*values)) for probe, batch, *values in rows]
 
     def samples_of(self, campaign: int, probe: str) -> list[Sample]:
         """Return the samples of one probe of a campaign in the order they were taken; raises as `samples` does."""

@@ -22,7 +22,7 @@ _MOST_PROCESSES = 20
 
 def phases_of_campaign(journal: JournalReader, campaign: Campaign) -> Phases:
     """Return the quiet and slow phases of a campaign."""
-    return phases_of(journal.taken_samples(campaign.id), campaign.clock)
+    return phases_of(journal.probe_samples(campaign.id), campaign.clock)
 
 
 def judge_campaign(journal: JournalReader, campaign: Campaign, slow_share: float) -> MachineNoise:

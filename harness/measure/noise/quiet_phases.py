@@ -21,7 +21,7 @@ import numpy as np
 
 from harness.array_types import Floats, Ints, Mask
 from harness.measure.summary import MAD_TO_SIGMA, seconds_of
-from harness.samples import Sample, TakenSample
+from harness.samples import ProbeSample, Sample
 
 _AROUND = 4
 """Runs before and after a run that show its slowness, with the run itself."""
@@ -47,29 +47,29 @@ class Phases:
     take, by the medians of all their samples.
     """
 
-    quiet: tuple[TakenSample, ...]
+    quiet: tuple[ProbeSample, ...]
     slow_share: float = 0.0
     slowdown: float = 0.0
     typical: float = 1.0
 
 
-def phases_of(taken: Sequence[TakenSample], clock: str) -> Phases:
-    """Find the slow phases in the samples of a campaign; `taken` and the result are in the order of measurement.
+def phases_of(samples: Sequence[ProbeSample], clock: str) -> Phases:
+    """Find the slow phases in the samples of a campaign; `samples` and the result are in the order of measurement.
 
     The times of a device with a clock of its own do not depend on other work of its host: all samples are quiet.
     """
-    if clock == "device" or not taken:
-        return Phases(tuple(taken))
-    in_batches = sorted(range(len(taken)), key=lambda at: taken[at].batch)  # a stable sort keeps the order of time
-    log_s, probes = _log_seconds(taken, clock), _numbered(one.probe for one in taken)
-    slowness, is_quiet = np.zeros(len(taken)), np.ones(len(taken), dtype=np.bool_)
-    for _, group in itertools.groupby(in_batches, key=lambda at: taken[at].batch):
+    if clock == "device" or not samples:
+        return Phases(tuple(samples))
+    in_batches = sorted(range(len(samples)), key=lambda at: samples[at].batch)  # a stable sort keeps the order of time
+    log_s, probes = _log_seconds(samples, clock), _numbered(one.probe for one in samples)
+    slowness, is_quiet = np.zeros(len(samples)), np.ones(len(samples), dtype=np.bool_)
+    for _, group in itertools.groupby(in_batches, key=lambda at: samples[at].batch):
         batch = np.fromiter(group, dtype=np.int64)
         slowness[batch], is_quiet[batch] = _judged(log_s[batch], np.unique(probes[batch], return_inverse=True)[1])
-    quiet = tuple(itertools.compress(taken, is_quiet.tolist()))
+    quiet = tuple(itertools.compress(samples, is_quiet.tolist()))
     return Phases(
         quiet,
-        slow_share=1 - len(quiet) / len(taken),
+        slow_share=1 - len(quiet) / len(samples),
         slowdown=float(np.mean(np.expm1(slowness * ~is_quiet))),
         typical=_sum_of_medians(log_s, probes) / _sum_of_medians(log_s[is_quiet], probes[is_quiet]),
     )
@@ -87,10 +87,10 @@ def at_typical_speed(campaigns: Sequence[Phases]) -> Iterator[Phases]:
         yield replace(one, quiet=quiet)
 
 
-def by_probe(taken: Iterable[TakenSample]) -> dict[str, list[Sample]]:
+def by_probe(samples: Iterable[ProbeSample]) -> dict[str, list[Sample]]:
     """Return the samples of each probe in their order."""
     found: dict[str, list[Sample]] = {}
-    for one in taken:
+    for one in samples:
         found.setdefault(one.probe, []).append(one.sample)
     return found
 
@@ -167,14 +167,14 @@ def _sum_of_medians(log_s: Floats, groups: Ints) -> float:
     return float(np.sum(_medians(np.exp(log_s), groups) / np.bincount(groups)[groups]))
 
 
-def _lengthened(taken: TakenSample, factor: float) -> TakenSample:
-    run = taken.sample
+def _lengthened(sample: ProbeSample, factor: float) -> ProbeSample:
+    run = sample.sample
     cpu_ns = None if run.cpu_ns is None else round(run.cpu_ns * factor)
-    return replace(taken, sample=replace(run, wall_ns=round(run.wall_ns * factor), cpu_ns=cpu_ns))
+    return replace(sample, sample=replace(run, wall_ns=round(run.wall_ns * factor), cpu_ns=cpu_ns))
 
 
-def _log_seconds(taken: Sequence[TakenSample], clock: str) -> Floats:
-    return np.log([max(_LEAST_S, seconds_of(one.sample, clock)) for one in taken])
+def _log_seconds(samples: Sequence[ProbeSample], clock: str) -> Floats:
+    return np.log([max(_LEAST_S, seconds_of(one.sample, clock)) for one in samples])
 
 
 def _numbered(names: Iterable[str]) -> Ints:

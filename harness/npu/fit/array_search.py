@@ -1,4 +1,4 @@
-"""Which array of multipliers the latencies show: every candidate is fitted, and those that explain as much are kept."""
+"""The array of multipliers that latencies show: fit every candidate, keep the best and all that explain as much."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from harness.npu.fit.multiplier_array import NO_STEPS, MultiplierArray, candidat
 FEWEST_PRODUCTS = 8
 """Products of matrices below which no array is searched."""
 LIKELIHOOD = 6.0
-"""Arrays whose loss exceeds the least one by less explain as much. Half of the 95 % quantile of chi² with two degrees
-of freedom, the profile likelihood interval of rows and columns, is 3; layers do not err independently."""
+"""An array explains as much as the best one if its loss is higher by at most this. Half of the 95 % quantile of chi²
+with two degrees of freedom, the profile likelihood interval of rows and columns, is 3; layers do not err
+independently."""
 LEAST_DIFFERENCE = 0.1
 """Relative difference of two rates below which classes share one."""
 _FINALISTS = 16
@@ -53,8 +54,8 @@ def find_array(samples: LayerSamples, classes: tuple[str, ...]) -> ArrayFit:
     """Return the array and the model with the least loss.
 
     A quick search fits only the rates of products; the model is fitted wholly for the best arrays of it. Its transfers
-    and overlap are those of the best array so far, so it is repeated until that stays. Each array has the errors that
-    its own residuals show, which its likelihood contains.
+    and overlap are those of the best array so far, so it is repeated until the best array stays the same. The errors of
+    an array are those that its own residuals show.
     """
     plain = fit_layers(amounts_of(samples, classes, NO_STEPS), classes)
     if np.count_nonzero(samples.in_array) < FEWEST_PRODUCTS:

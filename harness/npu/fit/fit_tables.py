@@ -24,11 +24,11 @@ _UNITS = (
 NOT_IDENTIFIED = "not identified"
 
 
-def json_fields(fit: MachineFit, found: FittedMachine) -> dict[str, Any]:
+def json_fields(fit: MachineFit, fitted: FittedMachine) -> dict[str, Any]:
     """Return the fields of `npu fit --json`."""
     return {
         "device": fit.device,
-        "preset": found.preset,
+        "preset": fitted.preset,
         "layers": fit.layers,
         "error": fit.error,
         "interval": "bootstrap over layers",
@@ -40,25 +40,25 @@ def json_fields(fit: MachineFit, found: FittedMachine) -> dict[str, Any]:
             "packing": fit.array.packing if fit.array_identified else None,
             "alternatives": [asdict(one) for one in fit.arrays],
         },
-        "fitted_keys": dict(found.fitted),
+        "fitted_keys": dict(fitted.fitted),
         "classes": [asdict(one) for one in fit.classes],
         "worst": [asdict(one) for one in fit.worst],
     }
 
 
-def _parameter(one: Parameter) -> dict[str, Any]:
+def _parameter(parameter: Parameter) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "unit": one.unit,
-        "identified": one.value is not None,
-        "value": one.value,
-        "interval": [one.low, one.high],
-        "from": one.layers,
-        "why": one.why or None,
+        "name": parameter.name,
+        "unit": parameter.unit,
+        "identified": parameter.value is not None,
+        "value": parameter.value,
+        "interval": [parameter.low, parameter.high],
+        "from": parameter.layers,
+        "why": parameter.why or None,
     }
 
 
-def fit_tables(fit: MachineFit, found: FittedMachine) -> list[Part]:
+def fit_tables(fit: MachineFit, fitted: FittedMachine) -> list[Part]:
     """Return the parameters, what the model leaves unexplained, and the facts of the fit."""
     rows = [_row(one) for one in fit.parameters]
     rows.insert(len(fit.peaks), _array_row(fit))
@@ -76,14 +76,20 @@ def fit_tables(fit: MachineFit, found: FittedMachine) -> list[Part]:
         Table(("class", "layers", "ms", "median", "median absolute"), classes),
         "Layers with the largest residuals",
         Table(("layer", "measured ms", "modelled ms"), worst),
-        Facts(tuple(_facts(fit, found))),
+        Facts(tuple(_facts(fit, fitted))),
     ]
 
 
-def _row(one: Parameter) -> tuple[str, ...]:
-    scale, unit = next((scale, shown) for unit, scale, shown in _UNITS if unit == one.unit)
-    value = NOT_IDENTIFIED if one.value is None else f"{_end(one.value, scale)} {unit}".rstrip()
-    return one.name, value, f"[{_end(one.low, scale)}, {_end(one.high, scale)}]", str(one.layers), one.why
+def _row(parameter: Parameter) -> tuple[str, ...]:
+    scale, unit = next((scale, shown) for unit, scale, shown in _UNITS if unit == parameter.unit)
+    value = NOT_IDENTIFIED if parameter.value is None else f"{_end(parameter.value, scale)} {unit}".rstrip()
+    return (
+        parameter.name,
+        value,
+        f"[{_end(parameter.low, scale)}, {_end(parameter.high, scale)}]",
+        str(parameter.layers),
+        parameter.why,
+    )
 
 
 def _end(value: float | None, scale: float) -> str:
@@ -103,7 +109,7 @@ def _shares(fitted: bool, median: float, spread: float) -> tuple[str, str]:
     return (f"{median:+.1%}", f"{spread:.1%}") if fitted else ("not fitted", "")
 
 
-def _facts(fit: MachineFit, found: FittedMachine) -> Iterator[tuple[str, str]]:
+def _facts(fit: MachineFit, fitted: FittedMachine) -> Iterator[tuple[str, str]]:
     yield "fit", f"{fit.layers} layers of {fit.device}, median absolute residual {fit.error:.1%}"
-    yield "intervals", "bootstrap over layers; of runs, inputs, outputs and accesses those of the table's overhead"
-    yield "machine", f"{found.machine.name} on top of {found.preset}: {', '.join(found.fitted)}"
+    yield "intervals", "bootstrap over layers; for runs, inputs, outputs and accesses from the table's overhead"
+    yield "machine", f"{fitted.machine.name} on top of {fitted.preset}: {', '.join(fitted.fitted)}"

@@ -25,7 +25,7 @@ _FASTEST_BYTES_PER_S = 1e18
 
 @dataclass(frozen=True)
 class FittedMachine:
-    """A machine, and the keys that are not the preset's, each with where its value comes from."""
+    """A machine, and the origin of each value that is not the preset's, by its key."""
 
     machine: Machine
     preset: str
@@ -94,10 +94,10 @@ def _host_settings(fit: MachineFit, preset: Machine) -> Iterator[tuple[str, Para
         yield "host.driver_s", max(0.0, fit.call.value - 2 * setup_s)
 
 
-def machine_text(found: FittedMachine, heading: str) -> str:
+def machine_text(fitted: FittedMachine, heading: str) -> str:
     """Return the machine's file in TOML; each key says whether it was fitted."""
     lines = [f"# {line}" for line in heading.splitlines()]
-    lines += _lines(found.machine, "", found.fitted)
+    lines += _lines(fitted.machine, "", fitted.fitted)
     return "\n".join(lines) + "\n"
 
 

@@ -71,7 +71,7 @@ class LayerSamples:
 
     @property
     def operations(self) -> Floats:
-        """Multiply-adds, or operations of a layer without products, with those of a bias, (layers,)."""
+        """Multiply-adds of each layer, or operations if it has no products, bias included, (layers,)."""
         outputs = self.arrays.rows * self.arrays.sizes["out_channels"]
         return np.asarray(self.arrays.macs + outputs * self.biased)
 

@@ -30,7 +30,7 @@ FEWEST_WITH_BOTH = 8
 WIDEST_RATE = 1.3
 """Upper over lower end of the interval of a rate or bandwidth that counts as identified."""
 WIDEST_TIME = 3.0
-"""The same of a start-up or a latency."""
+"""Upper over lower end of the interval of a start-up or latency that counts as identified."""
 WIDEST_OVERLAP = 0.5
 _MOSTLY = 0.5
 _WORST = 10
@@ -251,7 +251,7 @@ def _overlap(model: LayerModel, spread: ModelIntervals, work: Amounts) -> Parame
 
 
 def _class_residuals(layers: LayerSamples, fitted: LayerSamples, residuals: Floats) -> tuple[ClassResiduals, ...]:
-    """Return the residuals by class of code, that with most time first; `residuals` are those of the fitted layers."""
+    """Return the residuals by class of code, the longest class first; `residuals` are of the fitted layers."""
     rows = []
     for name in sorted(set(layers.classes)):
         own, mine = layers.of_class(name), residuals[fitted.of_class(name)]

@@ -16,7 +16,7 @@ from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays
 
 Packing = Literal["none", "row"]
-"""What fills the rows: input channels, or rows of the window: all of them, or one at a time where it has padding."""
+"""What fills the rows of the array: input channels, or rows of the window, one at a time where it has padding."""
 SIDES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 """Numbers of rows and columns that are tried."""
 

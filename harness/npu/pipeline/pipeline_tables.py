@@ -14,6 +14,7 @@ from harness.text import byte_size, milliseconds, printable
 
 _PS_PER_S = 1e12
 _WIDTH = 28
+_REPORT_FIELDS = ("cores", "inputs", "inputs_per_s", "speedup", "efficiency", "imbalance", "bound", "bound_by")
 
 
 def json_fields(run: PipelineRun) -> dict[str, Any]:
@@ -36,11 +37,11 @@ def json_fields(run: PipelineRun) -> dict[str, Any]:
     }
 
 
-def _partition_fields(run: PipelineRun, each: PartitionRun) -> dict[str, Any]:
-    report = each.timed.report
+def _partition_fields(run: PipelineRun, divided: PartitionRun) -> dict[str, Any]:
+    report = divided.timed.report
     return {
-        "method": each.method,
-        "threshold": each.partition.threshold,
+        "method": divided.method,
+        "threshold": divided.partition.threshold,
         "steps": [
             {
                 "node": run.nodes.graph.nodes[step.node].name,
@@ -48,24 +49,17 @@ def _partition_fields(run: PipelineRun, each: PartitionRun) -> dict[str, Any]:
                 "score": step.score,
                 "closes": step.closes,
             }
-            for step in each.partition.steps
+            for step in divided.partition.steps
         ],
-        "events": list(each.partition.events),
-        "cores": report.cores,
-        "inputs": report.inputs,
+        "events": list(divided.partition.events),
         "latency_s": report.latency_ps / _PS_PER_S,
         "interval_s": report.interval_ps / _PS_PER_S,
-        "inputs_per_s": report.inputs_per_s,
-        "speedup": report.speedup,
-        "efficiency": report.efficiency,
-        "imbalance": report.imbalance,
-        "predicted_interval_s": each.placed.predicted_interval_ps / _PS_PER_S,
-        "bound": report.bound,
-        "bound_by": report.bound_by,
-        "max_rel_error": each.max_rel_error,
-        "took_s": each.took_s,
-        "items": each.timed.items,
-        "groups": [_group_fields(run, each, number) for number in range(len(each.timed.compiled.groups))],
+        **{name: getattr(report, name) for name in _REPORT_FIELDS},
+        "predicted_interval_s": divided.placed.predicted_interval_ps / _PS_PER_S,
+        "max_rel_error": divided.max_rel_error,
+        "took_s": divided.took_s,
+        "items": divided.timed.items,
+        "groups": [_group_fields(run, divided, number) for number in range(len(divided.timed.compiled.groups))],
         "resources": [
             {
                 "chip": one.chip,
@@ -78,27 +72,27 @@ def _partition_fields(run: PipelineRun, each: PartitionRun) -> dict[str, Any]:
     }
 
 
-def _group_fields(run: PipelineRun, each: PartitionRun, number: int) -> dict[str, Any]:
-    used = each.partition.used[number]
-    parts = each.partition.parts_of(used)
-    group, load = each.timed.compiled.groups[number], each.timed.report.groups[number]
+def _group_fields(run: PipelineRun, divided: PartitionRun, number: int) -> dict[str, Any]:
+    used = divided.partition.used[number]
+    parts = divided.partition.parts_of(used)
+    group, load = divided.timed.compiled.groups[number], divided.timed.report.groups[number]
     workload = sum((part.workload for part in parts), Workload())
     return {
         "group": used,
         "chip": group.chip,
         "cores": [core.core for core in group.cores],
         "stage": group.stage,
-        "nodes": _names(run, each.partition.nodes_of(used)),
+        "nodes": _names(run, divided.partition.nodes_of(used)),
         "parts": [_names(run, part.nodes) for part in parts],
         "compute_slots": workload.compute_macs,
         "dynamic_in_bytes": workload.dynamic_in_bytes,
         "static_bytes": workload.static_bytes,
         "routing_bytes": workload.routing_bytes,
-        "score": None if each.method == "balanced" else math.fsum(part.load for part in parts),
-        "storage_bytes": each.partition.groups[used].storage_bytes,
+        "score": None if divided.method == "balanced" else math.fsum(part.load for part in parts),
+        "storage_bytes": divided.partition.groups[used].storage_bytes,
         "ddr_bytes": group.ddr_bytes,
         "resident_bytes": group.resident_bytes,
-        "predicted_s": each.placed.predicted_ps[used] / _PS_PER_S,
+        "predicted_s": divided.placed.predicted_ps[used] / _PS_PER_S,
         "own_s": load.own_ps / _PS_PER_S,
         "load": load.load,
         "bound_by": load.by,
@@ -126,14 +120,14 @@ def pipeline_tables(run: PipelineRun) -> list[Part]:
     return parts
 
 
-def _facts(each: PartitionRun) -> Iterator[tuple[str, str]]:
-    for event in each.partition.events:
+def _facts(divided: PartitionRun) -> Iterator[tuple[str, str]]:
+    for event in divided.partition.events:
         yield "event", event
-    used = [f"{one} {one.utilisation:.0%}" for one in each.timed.report.resources]
+    used = [f"{one} {one.utilisation:.0%}" for one in divided.timed.report.resources]
     yield "shared", ", ".join(used) or "nothing"
-    if each.max_rel_error is not None:
-        yield "values", f"largest difference from ONNX Runtime {each.max_rel_error:.2g} of the largest output"
-    yield "took", f"compilation and timing {each.took_s:.2f} s ({each.timed.items:,} items for an input)"
+    if divided.max_rel_error is not None:
+        yield "values", f"largest difference from ONNX Runtime {divided.max_rel_error:.2g} of the largest output"
+    yield "took", f"compilation and timing {divided.took_s:.2f} s ({divided.timed.items:,} items for an input)"
 
 
 _SUMMARY = ("latency ms", "interval ms", "inputs/s", "speedup", "efficiency", "imbalance")
@@ -158,10 +152,10 @@ def _single(run: PipelineRun) -> tuple[str, ...]:
     return ("one core", "1", milliseconds(seconds), milliseconds(seconds), f"{1 / seconds:,.1f}", "1.00", "100%", "")
 
 
-def _summary(each: PartitionRun) -> tuple[str, ...]:
-    report = each.timed.report
+def _summary(divided: PartitionRun) -> tuple[str, ...]:
+    report = divided.timed.report
     return (
-        _title(each),
+        _title(divided),
         str(report.cores),
         milliseconds(report.latency_ps / _PS_PER_S),
         milliseconds(report.interval_ps / _PS_PER_S),
@@ -172,21 +166,21 @@ def _summary(each: PartitionRun) -> tuple[str, ...]:
     )
 
 
-def _title(each: PartitionRun) -> str:
-    return {"balanced": "balanced", "score": "by score", "absolute": "absolute"}[each.method]
+def _title(divided: PartitionRun) -> str:
+    return {"balanced": "balanced", "score": "by score", "absolute": "absolute"}[divided.method]
 
 
-def _group_rows(run: PipelineRun, each: PartitionRun) -> Iterator[tuple[str, ...]]:
-    for number, used in enumerate(each.partition.used):
-        found, load = each.timed.compiled.groups[number], each.timed.report.groups[number]
-        nodes = each.partition.nodes_of(used)
+def _group_rows(run: PipelineRun, divided: PartitionRun) -> Iterator[tuple[str, ...]]:
+    for number, used in enumerate(divided.partition.used):
+        found, load = divided.timed.compiled.groups[number], divided.timed.report.groups[number]
+        nodes = divided.partition.nodes_of(used)
         yield (
             str(used),
-            name_cores(each.partition.groups[used]),
-            str(len(each.partition.parts_of(used))),
+            name_cores(divided.partition.groups[used]),
+            str(len(divided.partition.parts_of(used))),
             str(len(nodes)),
             printable(run.nodes.graph.nodes[nodes[0]].name, _WIDTH),
-            milliseconds(each.placed.predicted_ps[used] / _PS_PER_S),
+            milliseconds(divided.placed.predicted_ps[used] / _PS_PER_S),
             milliseconds(load.own_ps / _PS_PER_S),
             f"{load.load:.0%}",
             byte_size(found.received_bytes),

@@ -116,34 +116,33 @@ def compile_program(
 ) -> CompiledProgram:
     """Compile a network and time its setup; raises as `compile_network`."""
     source = load_network(reference, machine, options, dims, tables, note)
-    loaded = LoadedProgram(source.model.name, source.compiled.program, source.compiled.machine, source)
-    return CompiledProgram(source, setup_cycles(loaded))
+    return CompiledProgram(source, setup_cycles(LoadedProgram.of(source)))
 
 
-def run_on_one_core(loaded: LoadedProgram, wanted: RunOptions, note: Note) -> CoreRun:
+def run_on_one_core(loaded: LoadedProgram, options: RunOptions, note: Note) -> CoreRun:
     """Time a program and, for a network on a float32 machine, compare its values with ONNX Runtime's.
 
     With own data, the network has the weights of its file, or a program file those of its memory image, and
-    `wanted.output_dir` gets its outputs.
+    `options.output_dir` gets its outputs.
     """
     source = loaded.source
-    if wanted.compare_reorder and source is None:
+    if options.compare_reorder and source is None:
         why = "A program file is already compiled"
         raise UsageError("--compare-reorder needs a network", why=why, next_step="Name an ONNX file")
-    _check_image(source, wanted)
-    data = read_own_data(loaded.reference, source.model, wanted.input) if wanted.own_data and source else None
-    timed, timing_s = time_loaded(loaded, wanted.cycle_budget)
-    with_values = wanted.values and source is not None and has_values(loaded.machine, note)
+    _check_image(source, options)
+    data = read_own_data(loaded.reference, source.model, options.input) if options.own_data and source else None
+    timed, timing_s = time_loaded(loaded, options.cycle_budget)
+    with_values = options.values and source is not None and has_values(loaded.machine, note)
     if data is not None and not with_values:
         what = f"{loaded.machine.name} computes no values"
         raise UsageError(what, next_step="Choose a machine that computes in float32, such as edge")
     checked = None
     if with_values and source is not None:
         checked = check_values(source, note, data)
-        if wanted.output_dir is not None:
-            write_outputs(wanted.output_dir, checked.outputs)
-    if wanted.image is not None and wanted.output_dir is not None:
-        write_outputs(wanted.output_dir, values_of_program(loaded, wanted.image, wanted.input))
+        if options.output_dir is not None:
+            write_outputs(options.output_dir, checked.outputs)
+    if options.image is not None and options.output_dir is not None:
+        write_outputs(options.output_dir, values_of_program(loaded, options.image, options.input))
     return CoreRun(
         name=loaded.name,
         timed=timed,
@@ -151,20 +150,20 @@ def run_on_one_core(loaded: LoadedProgram, wanted: RunOptions, note: Note) -> Co
         setup_cycles=setup_cycles(loaded),
         source=source,
         checked=checked,
-        marginal_cycles=timed.marginal_cycles() if wanted.marginal else None,
-        in_order_cycles=_in_order_cycles(source, wanted.cycle_budget) if wanted.compare_reorder and source else None,
+        marginal_cycles=timed.marginal_cycles() if options.marginal else None,
+        in_order_cycles=_in_order_cycles(source, options.cycle_budget) if options.compare_reorder and source else None,
     )
 
 
-def _check_image(source: CompiledModel | None, wanted: RunOptions) -> None:
+def _check_image(source: CompiledModel | None, options: RunOptions) -> None:
     """Raise UsageError where own data needs a memory image and has none, or has one and needs none."""
-    if wanted.image is None and wanted.own_data and source is None:
+    if options.image is None and options.own_data and source is None:
         why = "A program file has no weights"
         raise UsageError("--input and --output-dir need weights", why=why, next_step="Add --image, or name a network")
-    if wanted.image is not None and source is not None:
+    if options.image is not None and source is not None:
         why = "A network is compiled anew, with the weights of its file"
         raise UsageError("--image needs a program file", why=why, next_step="Omit --image")
-    if wanted.image is not None and wanted.output_dir is None:
+    if options.image is not None and options.output_dir is None:
         why = "There is no network to compare the values with"
         raise UsageError("--image needs --output-dir", why=why, next_step="Add --output-dir DIR")
 
@@ -194,5 +193,4 @@ def _in_order_cycles(source: CompiledModel, cycle_budget: int | None) -> float:
     """Return the cycles of the same network without loads hoisted over computation."""
     compiled = source.compiled
     in_order = compile_network(source.model, compiled.machine, replace(compiled.options, reorder=False))
-    loaded = LoadedProgram(source.model.name, in_order.compiled.program, compiled.machine, in_order)
-    return time_loaded(loaded, cycle_budget)[0].cycles
+    return time_loaded(LoadedProgram.of(in_order), cycle_budget)[0].cycles

@@ -48,42 +48,42 @@ def _place(row: LayerRow, sort: RowSort) -> tuple[float, str]:
 
 
 def _summary(run: CoreRun) -> Iterator[tuple[str, str]]:
-    found = json_fields(run)
-    cycles, waiting = found["cycles"], found["waiting_queue"].upper()
-    yield "time", f"{cycles:,.0f} cycles, {milliseconds(found['seconds'])} ms on {found['machine']}"
-    busier = max(found["io_cycles"], found["compute_cycles"])
+    fields = json_fields(run)
+    cycles, waiting = fields["cycles"], fields["waiting_queue"].upper()
+    yield "time", f"{cycles:,.0f} cycles, {milliseconds(fields['seconds'])} ms on {fields['machine']}"
+    busier = max(fields["io_cycles"], fields["compute_cycles"])
     yield (
         "formula",
-        f"{found['formula_cycles']:,.0f} cycles = wait {found['formula_cycles'] - busier:,.0f}"
-        f" + max(IO {found['io_cycles']:,.0f}, compute {found['compute_cycles']:,.0f})",
+        f"{fields['formula_cycles']:,.0f} cycles = wait {fields['formula_cycles'] - busier:,.0f}"
+        f" + max(IO {fields['io_cycles']:,.0f}, compute {fields['compute_cycles']:,.0f})",
     )
-    yield "wait", f"{found['wait_cycles']:,.0f} cycles of the {waiting} queue, control {found['control_cycles']:,.0f}"
-    for wait in found["waits"][:_SHOWN_WAITS]:
+    yield "wait", f"{fields['wait_cycles']:,.0f} cycles of the {waiting} queue, control {fields['control_cycles']:,.0f}"
+    for wait in fields["waits"][:_SHOWN_WAITS]:
         yield "", _wait(wait)
-    used = found["utilisation"]
+    used = fields["utilisation"]
     yield (
         "utilisation",
         f"MFU {used['mfu']:.1%} of its multiply-adds; busy: MFU {used['mfu_busy']:.1%}, VFU {used['vfu_busy']:.1%},"
         f" IO {used['io_busy']:.1%}",
     )
-    extra = found["redundant_macs"]
+    extra = fields["redundant_macs"]
     yield (
         "MACs",
-        f"{found['macs']:,}" + ("" if extra is None else f", {extra:,} of them multiplications by zero or repeated"),
+        f"{fields['macs']:,}" + ("" if extra is None else f", {extra:,} of them multiplications by zero or repeated"),
     )
-    yield from _memory_lines(run, found["memories"], found["tensor_classes"])
-    yield "energy", _shares(found["energy_uj"], "uJ")
-    yield "area", _shares(found["area_mm2"], "mm2")
-    yield from _size_lines(found)
-    yield from _convolution_lines(found)
+    yield from _memory_lines(run, fields["memories"], fields["tensor_classes"])
+    yield "energy", _shares(fields["energy_uj"], "uJ")
+    yield "area", _shares(fields["area_mm2"], "mm2")
+    yield from _size_lines(fields)
+    yield from _convolution_lines(fields)
     if run.in_order_cycles is not None:
         yield "reordering", f"saves {run.reorder_gain:.2%} of {run.in_order_cycles:,.0f} cycles"
-    if found["max_rel_error"] is not None:
-        compared = found["compared"][len(run.outputs) :]
+    if fields["max_rel_error"] is not None:
+        compared = fields["compared"][len(run.outputs) :]
         beside = f"; also compared: {', '.join(compared)}, as an output behind it is saturated" if compared else ""
-        error = f"{found['max_rel_error']:.2g} of the largest value"
+        error = f"{fields['max_rel_error']:.2g} of the largest value"
         yield "values", f"largest difference from ONNX Runtime {error}{beside}"
-    took = [("compile", found["compile_s"]), ("functional", found["functional_s"]), ("timing", found["timing_s"])]
+    took = [("compile", fields["compile_s"]), ("functional", fields["functional_s"]), ("timing", fields["timing_s"])]
     yield "took", ", ".join(f"{label} {seconds:.2f} s" for label, seconds in took if seconds is not None)
 
 
@@ -126,22 +126,22 @@ def _shares(parts: Mapping[str, float], unit: str) -> str:
     return f"{four_digits(total)} {unit}: {', '.join(shown[:-1])}" if total else f"0 {unit}"
 
 
-def _size_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if found["hardware_layers"] is not None:
+def _size_lines(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if fields["hardware_layers"] is not None:
         yield (
             "network",
-            f"ONNX nodes {found['onnx_nodes']} ({found['free_nodes']} take no time), hardware layers"
-            f" {found['hardware_layers']}, chains {found['chains']}, passes {found['passes']}",
+            f"ONNX nodes {fields['onnx_nodes']} ({fields['free_nodes']} take no time), hardware layers"
+            f" {fields['hardware_layers']}, chains {fields['chains']}, passes {fields['passes']}",
         )
-    counts = found["instructions"]
+    counts = fields["instructions"]
     kinds = ", ".join(f"{name.upper()} {counts[name]:,}" for name in ("io", "mfu", "vfu", "config", "control"))
     issued = f", {counts['issued']:,} issued" if "issued" in counts else ""
     yield "program", f"{counts['total']:,} instructions ({kinds}){issued}"
 
 
-def _convolution_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _convolution_lines(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the convolutions by DFT, those that stay direct although DFT is forced, and the cycles of the setup."""
-    by_dft, direct = found["by_dft"] or (), found["stayed_direct"] or ()
+    by_dft, direct = fields["by_dft"] or (), fields["stayed_direct"] or ()
     for label, one in zip(("by DFT", *("",) * len(by_dft)), by_dft[:_SHOWN_CONVOLUTIONS], strict=False):
         what = f"{one['blocks']:,} blocks of {one['block_length']}, {one['bins']:,} bins each"
         work = f"{one['real_multiplications']:,} real multiplications"
@@ -153,18 +153,20 @@ def _convolution_lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         shown = [f"{printable(one['layer'], NAME_WIDTH)} ({one['reason']})" for one in direct[:_SHOWN_CONVOLUTIONS]]
         rest = len(direct) - len(shown)
         yield "stay direct", ", ".join(shown) + (f" and {rest} more; --json has them all" if rest else "")
-    if found["setup_cycles"]:
-        yield "setup", f"{found['setup_cycles']:,.0f} cycles, once when the program is loaded"
+    if fields["setup_cycles"]:
+        yield "setup", f"{fields['setup_cycles']:,.0f} cycles, once when the program is loaded"
 
 
 def compile_tables(made: CompiledProgram, explain: bool) -> list[Part]:
     """Return the compiler's decision for each chain, and the size of the program; `explain` adds the other ways."""
-    found = compile_fields(made, explain)
-    rows = [row for decision in found["decisions"] for row in _decision_rows(decision, explain)]
-    predicted = f"{milliseconds(found['predicted_s'])} ms on {found['machine']}, compiled in {found['compile_s']:.2f} s"
+    fields = compile_fields(made, explain)
+    rows = [row for decision in fields["decisions"] for row in _decision_rows(decision, explain)]
+    predicted = (
+        f"{milliseconds(fields['predicted_s'])} ms on {fields['machine']}, compiled in {fields['compile_s']:.2f} s"
+    )
     return [
         Table(("chain", "layers", "way", "predicted ms", "NB", "SB", "halo"), rows, left=3),
-        Facts((("predicted", predicted), *_size_lines(found), *_convolution_lines(found))),
+        Facts((("predicted", predicted), *_size_lines(fields), *_convolution_lines(fields))),
     ]
 
 

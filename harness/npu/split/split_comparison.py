@@ -48,8 +48,8 @@ def check_cores(cores: int, machine: Machine) -> None:
 def compare_splits(
     model: NetworkModel,
     machine: Machine,
-    wanted: SplitOptions,
-    options: Options,
+    compiler: Options,
+    options: SplitOptions,
     observe: Observer = ignore,
 ) -> SplitComparison:
     """Compare the splits of a network, or of some of its layers; `observe` receives the progress.
@@ -58,25 +58,16 @@ def compare_splits(
     compiled program cannot run.
     """
     with errors_of_user():
-        options.check()
+        compiler.check()
         graph = import_model(model.content)
-        indices = [_layer_index(name, graph) for name in wanted.layer]
-    with errors_of_compiler(), errors_of_forced_choices(options):
-        found = split_study.study_splits(
-            graph,
-            machine,
-            wanted.cores,
-            options,
-            layers=indices or None,
-            verify=wanted.verify,
-            observe=observe,
+        indices = [_layer_index(name, graph) for name in options.layer]
+    with errors_of_compiler(), errors_of_forced_choices(compiler):
+        study = split_study.study_splits(
+            graph, machine, options.cores, compiler, layers=indices or None, verify=options.verify, observe=observe
         )
     observe(DONE)
-    operators = tuple(
-        "+".join(model.operators[node] for node in each.choice.layer.nodes) or each.choice.layer.function.name.lower()
-        for each in found.layers
-    )
-    return SplitComparison(model.name, machine, found, operators, wanted.verify)
+    operators = tuple(model.operators_of(each.choice.layer) for each in study.layers)
+    return SplitComparison(model.name, machine, study, operators, options.verify)
 
 
 def _layer_index(name: str, graph: Graph) -> int:

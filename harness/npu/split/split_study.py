@@ -172,7 +172,7 @@ def _effort(choice: LayerChoice) -> float:
 
 
 def _ways(choices: Sequence[LayerChoice]) -> Mapping[str, Sequence[SplitCandidate]]:
-    """Return the ways to split the network that split any layer, and those of one core and of the best splits."""
+    """Return the ways to split the network: one core, each kind that splits any layer, and the best split of each."""
     ways = {kind: [choice.of_kind(kind) or choice.fallback for choice in choices] for kind in (ONE, *SPLIT_KINDS)}
     ways[BEST] = [choice.best for choice in choices]
     return {name: chosen for name, chosen in ways.items() if name in (ONE, BEST) or _count(chosen)}

@@ -34,21 +34,21 @@ def json_fields(split: SplitComparison) -> dict[str, Any]:
     }
 
 
-def _layer_fields(split: SplitComparison, each: StudiedLayer, operator: str) -> dict[str, Any]:
-    choice = each.choice
+def _layer_fields(split: SplitComparison, studied: StudiedLayer, operator: str) -> dict[str, Any]:
+    choice = studied.choice
     return {
         "name": choice.layer.name,
         "operators": operator,
         "predicted_best": choice.best.name,
-        "true_best": each.true_best if split.verified else None,
-        "excess": each.excess if split.verified else None,
-        "tau_b": each.tau if split.verified else None,
+        "true_best": studied.true_best if split.verified else None,
+        "excess": studied.excess if split.verified else None,
+        "tau_b": studied.tau if split.verified else None,
         "candidates": [
             {
                 "split": one.name,
                 "cores": max(map(len, one.split.phases)),
                 "predicted_cycles": split.cycles(one.predicted_ps),
-                "cycles": split.cycles(each.true_ps[one.name]) if split.verified else None,
+                "cycles": split.cycles(studied.true_ps[one.name]) if split.verified else None,
             }
             for one in choice.candidates
         ],
@@ -61,12 +61,12 @@ def _ways(study: SplitStudy) -> tuple[StudiedNetwork, ...]:
     return study.networks if study.chained is None else (study.chained, *study.networks)
 
 
-def _network_fields(split: SplitComparison, each: StudiedNetwork) -> dict[str, Any]:
+def _network_fields(split: SplitComparison, studied: StudiedNetwork) -> dict[str, Any]:
     return {
-        "split": each.name,
-        "split_layers": each.split_layers,
-        "predicted_cycles": split.cycles(each.predicted_ps),
-        "cycles": None if each.true_ps is None else split.cycles(each.true_ps),
+        "split": studied.name,
+        "split_layers": studied.split_layers,
+        "predicted_cycles": split.cycles(studied.predicted_ps),
+        "cycles": None if studied.true_ps is None else split.cycles(studied.true_ps),
     }
 
 
@@ -114,9 +114,9 @@ def _layer_table(fields: dict[str, Any], verified: bool) -> Table:
     return Table(header, rows)
 
 
-def _times(one: dict[str, Any]) -> str:
-    predicted = f"{one['predicted_cycles']:,.0f}"
-    return predicted if one["cycles"] is None else f"{predicted} / {one['cycles']:,.0f}"
+def _times(cycles: dict[str, Any]) -> str:
+    predicted = f"{cycles['predicted_cycles']:,.0f}"
+    return predicted if cycles["cycles"] is None else f"{predicted} / {cycles['cycles']:,.0f}"
 
 
 def _summary(fields: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]]:

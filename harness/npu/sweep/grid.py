@@ -15,6 +15,7 @@ from harness.npu.error_translation import errors_of_user
 from harness.npu.npu_options import MachineChoice
 from harness.npu.sweep.axis import SweepAxis, parse_axis
 from harness.npu.sweep.machine_parameters import ONE_BUFFER, ParameterValue, changed, with_tied
+from harness.text import sentences
 
 MOST_POINTS = 256
 """Largest number of machines in a sweep; each takes a compilation."""
@@ -44,7 +45,7 @@ class MachineGrid:
 
     @property
     def tied(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of machines by the parameters that change with those of --set."""
+        """The machines on which each further parameter changes with those of --set."""
         found: dict[str, list[str]] = {}
         for each in self.candidates:
             others = with_tied(each.base, each.settings)
@@ -124,9 +125,4 @@ def _candidate(base: Machine, settings: Mapping[str, ParameterValue]) -> SweepMa
     try:
         return SweepMachine(base, settings, changed(base, settings))
     except ContradictoryMachine as error:
-        return SweepMachine(base, settings, None, in_one_line(error), error.next_step)
-
-
-def in_one_line(error: EmulatorError) -> str:
-    """Return an error as one sentence or two, for a table."""
-    return ". ".join(part for part in (error.what, error.why) if part)
+        return SweepMachine(base, settings, None, sentences(error.what, error.why), error.next_step)

@@ -44,7 +44,7 @@ def check_key(key: str) -> None:
 
 
 def with_tied(machine: Machine, settings: Mapping[str, ParameterValue]) -> dict[str, ParameterValue]:
-    """Return the settings with those that belong to them, unless they are set themselves.
+    """Return the settings with the parameters that follow from them and are not set.
 
     With `shared_buffer`, the size of the one buffer stands under both of its keys. The halo buffer keeps its share of
     NB. A last-level cache of 0 bytes has no bandwidth, latency or bursts. Arithmetic of another type has that type's

@@ -21,9 +21,10 @@ from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import Options
 from harness.npu.run.core_run import run_rows
 from harness.npu.sweep.axis import SweepAxis
-from harness.npu.sweep.grid import MachineGrid, SweepMachine, in_one_line
+from harness.npu.sweep.grid import MachineGrid, SweepMachine
 from harness.npu.sweep.machine_parameters import ParameterValue
 from harness.parallel import results
+from harness.text import sentences
 
 Cost = Literal["area", "energy"]
 """What a machine costs beside its time: mm2, or the energy of a run."""
@@ -83,8 +84,8 @@ class SweepPoint:
 class Sweep:
     """A network on a grid of machines and values, machine by machine; the last parameter changes fastest.
 
-    `one_buffer` names the machines with one buffer, whose nb_bytes and sb_bytes were set together; `tied` names the
-    machines by all parameters that changed with those that were set.
+    `one_buffer` names the machines with one buffer, whose nb_bytes and sb_bytes were set together; `tied` names,
+    for each parameter that changed with a set one, the machines.
     """
 
     network: str
@@ -157,7 +158,7 @@ class _Work:
                 compile_s = time.perf_counter() - start
                 timed = time_program(compiled.program, machine, cycle_budget=self.cycle_budget)
             except (BudgetExceeded, DoesNotFit, NoDft) as error:
-                reason, step = in_one_line(error), error.next_step
+                reason, step = sentences(error.what, error.why), error.next_step
                 return SweepPoint(name, settings, machine.clock_hz, area, reason=reason, next_step=step)
         total = run_rows(timed)[-1]
         energy = run_energy(timed.steps, timed.costs, timed.timing.makespan_ps)
@@ -239,8 +240,8 @@ def _faster_smaller(points: Sequence[SweepPoint], larger: int) -> tuple[int, int
     return found
 
 
-def _compared(smaller: SweepPoint, larger: SweepPoint, key: str, found: tuple[float, float]) -> SweepPoint:
-    cycles, seconds = found
+def _compared(smaller: SweepPoint, larger: SweepPoint, key: str, rerun: tuple[float, float]) -> SweepPoint:
+    cycles, seconds = rerun
     own_s, other_s = larger.seconds or 0.0, smaller.seconds or 0.0
     because: Literal["compiler", "machine"] = "compiler" if seconds < own_s else "machine"
     slower = SlowerThan(key, smaller.settings[key], own_s / other_s - 1, cycles, seconds, because)

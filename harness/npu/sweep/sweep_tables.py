@@ -100,9 +100,9 @@ def json_fields(sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def _marked(found: Sequence[SweepLine]) -> Iterator[tuple[SweepPoint, bool]]:
+def _marked(curves: Sequence[SweepLine]) -> Iterator[tuple[SweepPoint, bool]]:
     """Yield all points line by line, and whether each is a knee."""
-    for line in found:
+    for line in curves:
         for at, point in enumerate(line.points):
             yield point, at == line.knee
 
@@ -161,13 +161,13 @@ def _bar(part: float, marks: Sequence[str]) -> str:
     return "█" * round(part * _BAR) + (f" ◀ {', '.join(marks)}" if marks else "")
 
 
-def _summary(sweep: Sweep, found: Sequence[SweepLine]) -> Iterator[tuple[str, str]]:
+def _summary(sweep: Sweep, curves: Sequence[SweepLine]) -> Iterator[tuple[str, str]]:
     across = horizontal(sweep)
     fixed = [f"{axis.key}={shown(axis.key, axis.values[0])}" for axis in sweep.axes if len(axis.values) == 1]
     with_fixed = f" with {', '.join(fixed)}" if fixed else ""
     yield "network", f"{sweep.network} on {', '.join(sweep.machines)}{with_fixed}"
     if across is not None and across.scale != "names":
-        for text in _knee_texts(sweep, found, across.key):
+        for text in _knee_texts(sweep, curves, across.key):
             yield "knee", text
     yield from _pareto_facts(sweep)
     yield from _slower_facts(sweep)
@@ -219,21 +219,21 @@ def _tied_facts(sweep: Sweep) -> Iterator[tuple[str, str]]:
         yield "together", "llc.bytes=0 leaves out the last-level cache with its other keys"
 
 
-def _knee_texts(sweep: Sweep, found: Sequence[SweepLine], key: str) -> Iterator[str]:
+def _knee_texts(sweep: Sweep, curves: Sequence[SweepLine], key: str) -> Iterator[str]:
     """Yield a sentence per place of a knee; lines that share it are counted, and named if they are few."""
     groups: dict[str, list[SweepLine]] = {}
-    for line in found:
+    for line in curves:
         groups.setdefault(_knee_place(sweep, line, key), []).append(line)
     for place, group in groups.items():
         if len(group) == 1:
             (line,) = group
             yield (f"{line.name}: " if line.name else "") + _knee_text(sweep, line, key)
             continue
-        if len(group) == len(found):
-            where = f"all {len(found)} lines"
+        if len(group) == len(curves):
+            where = f"all {len(curves)} lines"
         else:
             names = [line.name for line in group[:_MOST_NAMES]] + ["…"] * (len(group) > _MOST_NAMES)
-            where = f"{len(group)} of {len(found)} lines ({'; '.join(names)})"
+            where = f"{len(group)} of {len(curves)} lines ({'; '.join(names)})"
         gains = [_gain(sweep, line) for line in group if line.knee is not None]
         rest = f"; other values take at most {max(gains):.1%} less" if gains else ""
         yield f"{place} for {where}{rest}"

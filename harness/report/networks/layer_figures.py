@@ -6,9 +6,9 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from harness.report.figures import ACCENT, RULE, SECOND, TEXT, WARNING, base_figure, figure_json, hover
+from harness.report.figures import ACCENT, RULE, SECOND, TEXT, WARNING, base_figure, draw, figure_json
 from harness.report.units import Unit, percent, unit_for
 
 if TYPE_CHECKING:
@@ -65,21 +65,17 @@ def bars(layers: Sequence[LayerBar]) -> str:
 
 def _draw(plot: plotting.figure, columns: Sequence[_Column], top: float, unit: Unit) -> None:
     """Draw bars of one colour; one with an unknown layer is as high as the figure."""
-    from bokeh.models import ColumnDataSource
-
     colour, alpha = columns[0].colour
     texts = [_tooltip(column, unit) for column in columns]
-    source = ColumnDataSource(
-        {
-            "x": [column.first + (len(column.bars) + 1) / 2 for column in columns],
-            "top": [top if colour == WARNING else column.height for column in columns],
-            "width": [0.85 * len(column.bars) for column in columns],
-            "name": [name for name, _ in texts],
-            "text": [text for _, text in texts],
-        }
-    )
-    glyphs = plot.vbar(x="x", top="top", width="width", source=source, color=colour, alpha=alpha, line_width=0)
-    hover(plot, glyphs, "vline")
+    values = {
+        "x": [column.first + (len(column.bars) + 1) / 2 for column in columns],
+        "top": [top if colour == WARNING else column.height for column in columns],
+        "width": [0.85 * len(column.bars) for column in columns],
+        "name": [name for name, _ in texts],
+        "text": [text for _, text in texts],
+    }
+    look: dict[str, Any] = {"x": "x", "top": "top", "width": "width", "color": colour, "alpha": alpha, "line_width": 0}
+    draw(plot, "vbar", values, mode="vline", **look)
 
 
 def _tooltip(column: _Column, unit: Unit) -> tuple[str, str]:
@@ -95,8 +91,6 @@ def _tooltip(column: _Column, unit: Unit) -> tuple[str, str]:
 
 def pareto(layers: Sequence[LayerBar]) -> str:
     """Draw the share of the time that the slowest layers take together, over their number; needs a known layer."""
-    from bokeh.models import ColumnDataSource
-
     known = sorted((bar for bar in layers if bar.latency_s), key=lambda bar: -(bar.latency_s or 0.0))
     reached = list(itertools.accumulate(bar.latency_s or 0.0 for bar in known))
     shares = [100 * one / reached[-1] for one in reached]
@@ -106,9 +100,7 @@ def pareto(layers: Sequence[LayerBar]) -> str:
     places = list(range(1, len(known) + 1))
     said = [f"{bar.text}; together {percent(share / 100)}" for bar, share in zip(known, shares, strict=True)]
     columns = {"x": places, "y": shares, "name": [f"{at}: {bar.name}" for at, bar in enumerate(known, 1)], "text": said}
-    source = ColumnDataSource(columns)
     plot.varea(x=[0, *places], y1=[0.0] * (len(known) + 1), y2=[0.0, *shares], fill_color=RULE, fill_alpha=0.5)
-    plot.line("x", "y", source=source, line_color=ACCENT, line_width=2)
-    points = plot.scatter("x", "y", source=source, marker="circle", size=6, line_color=None, fill_color=ACCENT)
-    hover(plot, points, "mouse")
+    line = {"line_color": ACCENT, "line_width": 2}
+    draw(plot, "scatter", columns, line=line, x="x", y="y", marker="circle", size=6, line_color=None, fill_color=ACCENT)
     return figure_json(plot)

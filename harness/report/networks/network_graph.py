@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from harness.report.figures import TEXT, WARNING, base_figure, figure_json, hover
+from harness.report.figures import TEXT, WARNING, base_figure, draw, figure_json
 from harness.report.networks.graph_layout import graph_layout
 from harness.report.networks.layer_figures import LayerBar
 from harness.report.units import Unit, unit_for
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from harness.network.keyed_network import KeyedLayer
 
 MOST_LAYERS, MOST_RANKS = 1500, 20_000
-"""Larger networks have no graph: nobody could read it, and the layout takes long.
+"""A network beyond these limits has no graph: it would be unreadable, and its layout slow.
 
-Ranks are those that all edges cross together; the layout has a vertex in each. A network whose layers read all layers
-before them has many.
+MOST_RANKS limits the sum of the ranks that each edge crosses, because the layout has a vertex in each of them. The sum
+is large where layers read all layers before them.
 """
 _PIXELS_A_ROW = 34
 
@@ -31,7 +31,7 @@ def connections(layers: Sequence[KeyedLayer]) -> tuple[tuple[int, int], ...]:
 
 
 def is_drawable(count: int, edges: Sequence[tuple[int, int]]) -> bool:
-    """Return whether a network with so many layers, more than one, has few enough layers and ranks for a graph."""
+    """Return whether `count` layers with these edges are within the limits of a graph; one layer alone has none."""
     rank = [0] * count
     for writer, reader in sorted(edges, key=lambda edge: edge[1]):
         rank[reader] = max(rank[reader], rank[writer] + 1)
@@ -67,31 +67,29 @@ def _draw(
     unit: Unit,
 ) -> None:
     """Draw layers that are all known, with a colour bar, or all unknown."""
-    from bokeh.models import BasicTickFormatter, ColumnDataSource, LinearColorMapper
+    from bokeh.models import BasicTickFormatter, LinearColorMapper
     from bokeh.models.annotations import ColorBar
     from bokeh.palettes import YlOrRd9
     from bokeh.transform import transform
 
     values = [(bar.latency_s or 0.0) / unit.seconds for bar in bars]
-    source = ColumnDataSource(
-        {
-            "x": [x for x, _ in places],
-            "y": [y for _, y in places],
-            "value": values,
-            "name": [f"{at + 1}: {bar.name}" for at, bar in zip(numbers, bars, strict=True)],
-            "text": [bar.text for bar in bars],
-        }
-    )
+    columns = {
+        "x": [x for x, _ in places],
+        "y": [y for _, y in places],
+        "value": values,
+        "name": [f"{at + 1}: {bar.name}" for at, bar in zip(numbers, bars, strict=True)],
+        "text": [bar.text for bar in bars],
+    }
+    look: dict[str, Any] = {"x": "x", "y": "y", "width": 0.8, "height": 0.5, "line_color": TEXT}
     if bars[0].latency_s is None:
-        glyphs = plot.rect("x", "y", 0.8, 0.5, source=source, fill_color=WARNING, line_color=TEXT, fill_alpha=0.3)
+        look |= {"fill_color": WARNING, "fill_alpha": 0.3}
     else:
         colours = LinearColorMapper(palette=list(reversed(YlOrRd9)), low=0.0, high=max(*values, 1e-9))
-        fill = transform("value", colours)
-        glyphs = plot.rect("x", "y", 0.8, 0.5, source=source, fill_color=fill, line_color=TEXT)
+        look["fill_color"] = transform("value", colours)
         formatter = BasicTickFormatter(use_scientific=False)
         bar = ColorBar(
             color_mapper=colours, title=unit.symbol, width=10, formatter=formatter, background_fill_color=None
         )
         bar.major_label_text_color = bar.title_text_color = TEXT
         plot.add_layout(bar, "right")
-    hover(plot, glyphs, "mouse")
+    draw(plot, "rect", columns, **look)

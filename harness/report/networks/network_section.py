@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.report.networks import layer_figures, network_graph
-from harness.report.networks.layer_blocks import blocks_of
 from harness.report.networks.layer_figures import LayerBar
 from harness.report.page_values import CaptionedFigure, Facts, ReportTable
 from harness.report.units import Unit, display, duration, percent, unit_for
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 OVERHEAD = "overhead (a, b, c)"
 _MOST = 0.8
+_SEPARATOR = re.compile(r"[./:]+")
+_MOST_BLOCKS = 40
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,25 @@ def _roll_ups(estimate: NetworkEstimate) -> list[ReportTable]:
     if blocks:
         caption = f"Time of {name} by block, the beginning of the layers' names, in order of execution"
         found.append(_roll_up(estimate, caption, "block", lambda layer: blocks[layer.name]))
+    return found
+
+
+def blocks_of(names: Sequence[str]) -> Mapping[str, str]:
+    """Return the block of each name, at the finest level with at most 40 blocks; nothing if no level groups layers.
+
+    Names are paths: `/layer1/layer1.0/conv1/Conv` and `layer1.0.conv1` have parts between dots and slashes. The last
+    part names the layer itself.
+    """
+    paths = {name: tuple(part for part in _SEPARATOR.split(name) if part)[:-1] for name in names}
+    deepest = max(map(len, paths.values()), default=0)
+    found: Mapping[str, str] = {}
+    for depth in range(1, deepest + 1):
+        level = {name: ".".join(path[:depth]) or name for name, path in paths.items()}
+        count = len(set(level.values()))
+        if count > _MOST_BLOCKS:
+            break
+        if 1 < count < len(names):
+            found = level
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.report import figures
-from harness.report.page_values import CaptionedFigure, Facts, ReportTable
+from harness.report.page_values import CaptionedFigure, Facts, ReportTable, SavedFile
 from harness.report.units import DASH, NARROW_SPACE, Unit, display, duration, percent, signed_percent, unit_for
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from harness.validation.results import NetworkValidation, Validation
 
 Pair = tuple["NetworkEstimate", "NetworkValidation | None"]
+_SAVED = ("op", "key", "context", "latency_s", "stderr_s", "remainder_s", "source")
+"""Columns of the saved file, beside network and layer, as `harness estimate --csv` writes them."""
 
 
 def pair(estimates: Sequence[NetworkEstimate], validation: Validation | None) -> tuple[Pair, ...]:
@@ -178,3 +180,13 @@ def _alone(estimate: NetworkEstimate) -> figures.NetworkPoint:
         return figures.NetworkPoint(estimate.name, tooltip, value, value, value, "partial")
     tooltip = f"estimated {duration(value)} ({_duration_interval(estimate.interval_s)})"
     return figures.NetworkPoint(estimate.name, tooltip, value, *estimate.interval_s)
+
+
+def saved_layers(estimates: Sequence[NetworkEstimate]) -> SavedFile:
+    """Return a row for each layer, and one for each network's overhead, in seconds with all their digits."""
+    rows: list[list[object]] = []
+    for network in estimates:
+        rows += [[network.name, layer.name, *(getattr(layer, name) for name in _SAVED)] for layer in network.layers]
+        overhead = {"op": "overhead", "latency_s": network.overhead_s, "source": "fitted"}
+        rows.append([network.name, "overhead", *(overhead.get(name, "") for name in _SAVED)])
+    return SavedFile.csv("layers.csv", ("network", "layer", *_SAVED), rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.report.figures import ACCENT, SECOND, TEXT, WARNING, base_figure, figure_json, hover, tick
+from harness.report.figures import ACCENT, SECOND, TEXT, WARNING, base_figure, draw, figure_json, tick
 from harness.report.units import Unit, signed_percent, unit_for
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ _MOST_TICKS = 8
 
 def night_series(history: SubjectHistory) -> str:
     """Draw the nights in order; a step is a labelled mark on its first night."""
-    from bokeh.models import ColumnDataSource, FixedTicker
+    from bokeh.models import FixedTicker
 
     nights = history.nights
     is_relative = history.subject.kind == "device"
@@ -39,9 +39,7 @@ def night_series(history: SubjectHistory) -> str:
         for one in nights
     ]
     columns = {"x": places, "y": values, "name": [night.night for night in nights], "text": texts}
-    source = ColumnDataSource(columns)
-    points = plot.scatter("x", "y", source=source, marker="circle", size=8, line_color=None, fill_color=ACCENT)
-    hover(plot, points, "mouse")
+    draw(plot, "scatter", columns, x="x", y="y", marker="circle", size=8, line_color=None, fill_color=ACCENT)
     at_night = {night.night: at for at, night in enumerate(nights)}
     for step in history.steps:
         at = at_night[step.night]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,14 +144,11 @@ def _caption(history: SubjectHistory) -> str:
 
 def _saved(sets: Sequence[SetHistory]) -> SavedFile:
     rows = [
-        (one.device, one.set, *_subject(history), night.night, night.latency_s, night.halfwidth_s, night.level_s)
+        (one.device, one.set, subject.kind, subject.name, subject.op, *astuple(night))
         for one in sets
         for history in one.subjects
+        for subject in [history.subject]
         for night in history.nights
     ]
     header = ("device", "set", "kind", "name", "op", "night", "latency_s", "halfwidth_s", "level_s")
     return SavedFile.csv("nights.csv", header, rows)
-
-
-def _subject(history: SubjectHistory) -> tuple[str, str, str]:
-    return history.subject.kind, history.subject.name, history.subject.op

@@ -14,6 +14,7 @@ from typing import Literal
 
 from harness.nightly.night_report import AttentionItem, DeviceRow, NightReport, SetComparison, SetRow
 from harness.report.units import display
+from harness.text import sentences
 
 CaseResult = Literal["passed", "failure", "error", "skipped"]
 _LIMIT = 1000
@@ -64,7 +65,7 @@ def _cases(device: DeviceRow, report: NightReport) -> list[Case]:
 def _set_case(row: SetRow) -> Case:
     name = f"set {row.set}"
     if row.failure is not None:
-        message = _sentences(row.failure.what, row.failure.why, row.failure.next_step)
+        message = sentences(row.failure.what, row.failure.why, row.failure.next_step)
         return Case(name, "error", message, row.failure.kind, row.device_s)
     if row.status == "done":
         return Case(name, "passed", seconds=row.device_s)
@@ -79,12 +80,8 @@ def _table_case(device: DeviceRow) -> Case:
 
 
 def _attention_case(item: AttentionItem) -> Case:
-    message = _sentences(item.what, item.why, item.next_step)
+    message = sentences(item.what, item.why, item.next_step)
     return Case(item.kind, "error" if item.exit_code else "skipped", message, item.kind)
-
-
-def _sentences(*parts: str) -> str:
-    return ". ".join(part.rstrip(".") for part in parts if part)
 
 
 def _compared_cases(compared: SetComparison) -> list[Case]:

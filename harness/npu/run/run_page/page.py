@@ -23,16 +23,11 @@ _TEMPLATE = "run.html.j2"
 
 def write_run(path: Path, run: CoreRun, command: str) -> None:
     """Write the page of a run; raises ConfigurationError if it cannot be written."""
-    write_whole(path, render_run(run, command).encode("utf-8"))
-
-
-def render_run(run: CoreRun, command: str) -> str:
-    """Return the page as text."""
     table, facts = run_tables(run)
     if not isinstance(table, Table) or not isinstance(facts, Facts):
         raise TypeError("a run has a table of layers and facts")
     rows = list(layer_rows(run))
-    return page(
+    content = page(
         _TEMPLATE,
         title=f"{display(run.name)} on {display(run.timed.machine.name)}",
         facts=[(label, display(text)) for label, text in facts.lines],
@@ -41,6 +36,7 @@ def render_run(run: CoreRun, command: str) -> str:
         pictures=list(_pictures(run)),
         command=command,
     )
+    write_whole(path, content.encode("utf-8"))
 
 
 def _layer_table(table: Table) -> ReportTable:

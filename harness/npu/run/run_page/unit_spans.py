@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from device_agents.emulated_npu.inference import TimedProgram
 from device_agents.emulated_npu.unit_commands import Command
-from harness.report.figures import base_figure, figure_json, hover
+from harness.report.figures import base_figure, draw, figure_json
 from harness.report.units import display, duration, unit_for
 
 _UNITS = ("IO", "MFU", "VFU")
@@ -15,7 +16,7 @@ _UNITS = ("IO", "MFU", "VFU")
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#f0e442")
 _PS_PER_S = 1e12
 _FINEST = 1500
-"""Work on one layer is one bar where its pauses are shorter than this part of the run."""
+"""A pause shorter than this part of the run, 1/1500, does not divide the bar of a layer."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def _unit_of(timed: TimedProgram, command: Command) -> str:
 
 
 def _joined(unit: str, spans: Sequence[UnitSpan], shortest_ps: int) -> Iterator[UnitSpan]:
-    """Yield the spans of a unit; those of one layer that follow each other closely are one."""
+    """Yield the spans of a unit; spans of one layer with short pauses between them are joined."""
     held: UnitSpan | None = None
     for span in sorted(spans, key=lambda one: one.begin_ps):
         if held and held.layer == span.layer and span.begin_ps - held.end_ps <= shortest_ps:
@@ -64,8 +65,6 @@ def _joined(unit: str, spans: Sequence[UnitSpan], shortest_ps: int) -> Iterator[
 
 def gantt(timed: TimedProgram) -> str:
     """Draw the work of every unit over the time of the run; neighbouring layers have different colours."""
-    from bokeh.models import ColumnDataSource
-
     spans, makespan_s = unit_spans(timed), timed.timing.makespan_ps / _PS_PER_S
     unit = unit_for([makespan_s])
     scale = _PS_PER_S * unit.seconds
@@ -76,18 +75,16 @@ def gantt(timed: TimedProgram) -> str:
     plot.yaxis.major_label_overrides = {height: name for name, height in heights.items()}
     plot.ygrid.visible = False
     layers = timed.program.layers
-    source = ColumnDataSource(
-        {
-            "left": [span.begin_ps / scale for span in spans],
-            "right": [span.end_ps / scale for span in spans],
-            "y": [heights[span.unit] for span in spans],
-            "colour": [_COLOURS[span.layer % len(_COLOURS)] for span in spans],
-            "name": [display(layers[span.layer]) if 0 <= span.layer < len(layers) else "no layer" for span in spans],
-            "text": [_text(span) for span in spans],
-        }
-    )
-    bars = plot.hbar("y", 0.7, "right", "left", source=source, fill_color="colour", line_color=None)
-    hover(plot, bars, "mouse")
+    columns = {
+        "left": [span.begin_ps / scale for span in spans],
+        "right": [span.end_ps / scale for span in spans],
+        "y": [heights[span.unit] for span in spans],
+        "colour": [_COLOURS[span.layer % len(_COLOURS)] for span in spans],
+        "name": [display(layers[span.layer]) if 0 <= span.layer < len(layers) else "no layer" for span in spans],
+        "text": [_text(span) for span in spans],
+    }
+    look: dict[str, Any] = {"height": 0.7, "left": "left", "right": "right", "fill_color": "colour", "line_color": None}
+    draw(plot, "hbar", columns, y="y", **look)
     return figure_json(plot)
 
 

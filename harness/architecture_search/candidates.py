@@ -1,0 +1,135 @@
+"""Arrays of candidates, in spans that are made or read one by one: a file of NumPy, or random ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.architecture_search.array_file import ArrayFile, open_array
+from harness.errors import ConfigurationError, UsageError
+
+SPAN = 1 << 17
+"""Candidates of a span."""
+MOST_RANDOM = 10**12
+"""The most random candidates: one core takes a day or more for them."""
+_RANDOM = re.compile(r"random:([1-9][0-9]*)\Z")
+Rows = NDArray[np.integer[Any]]
+
+
+class Span(Protocol):
+    """Some candidates with consecutive numbers, which another process can have, too."""
+
+    @property
+    def first(self) -> int:
+        """The number of the first candidate."""
+        ...
+
+    def rows(self) -> Rows:
+        """Return the candidates."""
+        ...
+
+    def scores(self) -> NDArray[np.floating[Any]] | None:
+        """Return the score of each candidate, None without scores."""
+        ...
+
+
+@dataclass(frozen=True)
+class RandomSpan:
+    """Candidates drawn with a seed: the same ones wherever they are drawn."""
+
+    first: int
+    count: int
+    sizes: tuple[int, ...]
+    seed: int
+
+    def rows(self) -> Rows:
+        """Draw the candidates."""
+        random = np.random.default_rng([self.seed, self.first])
+        columns = [random.integers(0, size, self.count, np.uint8) for size in self.sizes]
+        return np.stack(columns).T
+
+    def scores(self) -> None:
+        """Return None: random candidates have no scores."""
+        return
+
+
+@dataclass(frozen=True)
+class ArraySpan:
+    """Candidates of an array, and their scores."""
+
+    first: int
+    held: Rows
+    scored: NDArray[np.floating[Any]] | None = None
+
+    def rows(self) -> Rows:
+        """Return the candidates."""
+        return self.held
+
+    def scores(self) -> NDArray[np.floating[Any]] | None:
+        """Return their scores."""
+        return self.scored
+
+
+class Part(Protocol):
+    """An array of which parts are read, in memory or in a file."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        ...
+
+    def __getitem__(self, part: slice, /) -> NDArray[Any]:
+        """Return some rows."""
+        ...
+
+
+def random_spans(count: int, sizes: Sequence[int], seed: int) -> Iterator[Span]:
+    """Yield spans of random candidates."""
+    for first in range(0, count, SPAN):
+        yield RandomSpan(first, min(SPAN, count - first), tuple(sizes), seed)
+
+
+def array_spans(rows: Part, scores: Part | None = None) -> Iterator[Span]:
+    """Yield spans of an array or a file."""
+    for first in range(0, len(rows), SPAN):
+        part = slice(first, first + SPAN)
+        yield ArraySpan(first, rows[part], None if scores is None else scores[part])
+
+
+def random_count(text: str) -> int | None:
+    """Return N of `random:N`, None for any other text; raises UsageError for none or too many candidates."""
+    if not text.startswith("random:"):
+        return None
+    found = _RANDOM.match(text)
+    if not found:
+        raise UsageError(f"{text[:40]!r} is not a number of candidates", next_step="Write random:1000000")
+    if len(found[1]) > len(str(MOST_RANDOM)) or int(found[1]) > MOST_RANDOM:
+        why = "One core estimates a few million candidates a second"
+        raise UsageError(f"{text[:40]} is more than {MOST_RANDOM:,} candidates", why=why, next_step="Ask for fewer")
+    return int(found[1])
+
+
+def read_candidates(path: Path, positions: int) -> ArrayFile:
+    """Open a file of candidates, one row for each and one column for each position; raises ConfigurationError."""
+    found = open_array(path)
+    if len(found.shape) != 2 or found.shape[1] != positions or found.dtype.kind not in "iu":
+        why = f"It holds {found.dtype} of shape {found.shape}"
+        step = f"Save whole numbers with {positions} columns, one for each position"
+        raise ConfigurationError(f"{path} does not hold candidates of this space", why=why, next_step=step)
+    return found
+
+
+def read_scores(path: Path, candidates: int) -> ArrayFile:
+    """Open a file of scores, one number for each candidate; raises ConfigurationError."""
+    found = open_array(path)
+    if found.shape != (candidates,) or found.dtype.kind not in "iuf":
+        why = f"It holds {found.dtype} of shape {found.shape}"
+        raise ConfigurationError(
+            f"{path} does not hold scores", why=why, next_step=f"Save an array of {candidates:,} numbers"
+        )
+    return found

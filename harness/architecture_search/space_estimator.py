@@ -1,0 +1,198 @@
+"""Estimates of any number of candidates of a search space, as array operations on tables that are made once."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from harness.architecture_search.block_codes import Choices
+from harness.architecture_search.covering import Candidate
+from harness.architecture_search.layer_terms import ErrorSources, Terms
+from harness.architecture_search.neighbourhood_windows import windows_of_neighbours
+from harness.architecture_search.pair_tables import PairTables
+from harness.architecture_search.position_tables import PositionTable, WindowSearch
+from harness.architecture_search.search_space import SearchSpace
+from harness.architecture_search.sum_tables import SumTables
+from harness.architecture_search.weights_in_caches import WeightTables
+from harness.array_types import Floats
+from harness.errors import UsageError
+from harness.estimation.layer_estimates import MOSTLY, LookedUp, look_up, mixture
+from harness.estimation.network_estimate import COVERAGE_CLASSES
+from harness.latency.overhead import row_of
+from harness.lut.table import Lut
+from harness.lut.table_choice import TableReference, open_lut
+from harness.measure.summary import Z_95
+from harness.network.keyed_network import keyed
+from harness.probe.overhead_terms import OverheadTerms
+from harness.workspace import AnyWorkspace
+
+CHUNK = 1 << 13
+"""Candidates that are computed at once: their arrays stay in a core's cache."""
+_FIELD_BITS = 16
+
+
+@dataclass(frozen=True)
+class CandidateEstimates:
+    """Latencies of candidates with their 95 % intervals, NaN where a layer is unknown; in seconds."""
+
+    latency_s: Floats
+    low_s: Floats
+    high_s: Floats
+
+
+@dataclass(frozen=True)
+class SpaceTables:
+    """The tables for candidates whose weights are all in the caches, or all in memory."""
+
+    positions: tuple[PositionTable, ...]
+    covariance: Floats
+    latencies: SumTables
+    coverage: SumTables
+
+    @classmethod
+    def of(cls, positions: tuple[PositionTable, ...], sizes: Sequence[int], covariance: Floats) -> SpaceTables:
+        """Build the tables from the tables of the positions."""
+        latencies = SumTables.of(positions, sizes, lambda one: one.remainder_s if one.is_complete else np.nan)
+        return cls(positions, covariance, latencies, SumTables.of(positions, sizes, _packed, np.int64))
+
+    @functools.cached_property
+    def variances(self) -> PairTables:
+        """The tables of variances, which only intervals need."""
+        return PairTables.of(self.positions, self.latencies.codes.sizes, self.covariance)
+
+
+@dataclass(frozen=True)
+class SpaceEstimator:
+    """Tables of a space. Estimates are those of `harness.estimate` for the network of each candidate.
+
+    `overhead_s` and its variance are those of every candidate; `relative_variance` is that of errors which all layers
+    share. `tables` are for weights that are in the caches and for those that are not, or one for both; where there are
+    two, `weights` mixes them.
+    """
+
+    sizes: tuple[int, ...]
+    overhead_s: float
+    overhead_variance_s2: float
+    relative_variance: float
+    tables: tuple[SpaceTables, ...]
+    weights: WeightTables | None = None
+
+    @classmethod
+    def of(cls, space: SearchSpace, table: Lut) -> SpaceEstimator:
+        """Look up or predict the layers of a space, and make the tables.
+
+        Raises UnsupportedNetwork if layers depend on the choices of too many positions.
+        """
+        terms = OverheadTerms(input_bytes=space.network.input_bytes, output_bytes=space.network.output_bytes)
+        overhead_s, variance_s2 = table.overhead.of(row_of(terms))
+        weights = WeightTables.of(space, table)
+        states = (not table.cold_share(0),) if weights is None else (True, False)
+        relative = table.sum_error**2 + table.overhead.drift**2 + table.repeatability**2
+        tables = tuple(_tables(space, table, is_warm) for is_warm in states)
+        return cls(space.sizes, overhead_s, variance_s2, relative, tables, weights)
+
+    def latency_s(self, candidates: ArrayLike) -> Floats:
+        """Return the latency of each row of choices, NaN where a layer is unknown."""
+        return np.concatenate([self._latency_s(part) for part in self._parts(candidates)])
+
+    def intervals_s(self, candidates: ArrayLike) -> CandidateEstimates:
+        """Return latencies and intervals of rows of choices."""
+        found = [self._interval_s(part) for part in self._parts(candidates)]
+        return CandidateEstimates(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+    def coverage(self, candidates: ArrayLike) -> dict[str, NDArray[np.int64]]:
+        """Return how many layers of each candidate are measured, interpolated, extrapolated and unknown."""
+        packed = np.concatenate([self._coverage(part) for part in self._parts(candidates)])
+        mask = (1 << _FIELD_BITS) - 1
+        return {name: packed >> (_FIELD_BITS * at) & mask for at, name in enumerate(COVERAGE_CLASSES)}
+
+    def checked(self, candidates: ArrayLike) -> NDArray[np.integer[Any]]:
+        """Return candidates as an array; raises UsageError unless each row has a valid choice for each position."""
+        rows = np.asarray(candidates)
+        if rows.ndim != 2 or rows.shape[1] != len(self.sizes) or not np.issubdtype(rows.dtype, np.integer):
+            what = f"Candidates are not an array of whole numbers with {len(self.sizes)} columns"
+            why = f"It has shape {rows.shape} and type {rows.dtype}"
+            raise UsageError(what, why=why, next_step="Give one row for each candidate, one column for each position")
+        return rows
+
+    def _parts(self, candidates: ArrayLike) -> list[Choices]:
+        """Return checked candidates in chunks, one row for each position."""
+        rows = self.checked(candidates)
+        chunks = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)] or [rows]
+        return [self._transposed(chunk) for chunk in chunks]
+
+    def _transposed(self, rows: NDArray[np.integer[Any]]) -> Choices:
+        columns = np.ascontiguousarray(rows.T)
+        low = columns.min(axis=1, initial=0)
+        wrong = (low < 0) | (columns.max(axis=1, initial=0) >= self.sizes)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            what = f"A candidate has a choice at position {at} that the space does not have"
+            raise UsageError(what, next_step=f"Give choices from 0 to {self.sizes[at] - 1}")
+        return columns.astype(np.uint8, copy=False)
+
+    def _coverage(self, choices: Choices) -> NDArray[Any]:
+        found = [one.coverage.sums(choices) for one in self.tables]
+        return found[0] if self.weights is None else np.where(self.weights.cold_shares(choices) > MOSTLY, *found[::-1])
+
+    def _sums(self, choices: Choices) -> list[Floats]:
+        """Return the sums of the layers' latencies from each table."""
+        return [np.asarray(one.latencies.sums(choices), np.float64) for one in self.tables]
+
+    def _latency_s(self, choices: Choices) -> Floats:
+        layers_s, *cold_s = self._sums(choices)
+        if self.weights is not None:
+            layers_s += self.weights.cold_shares(choices) * (cold_s[0] - layers_s)
+        np.maximum(layers_s, 0.0, out=layers_s)
+        layers_s += self.overhead_s
+        return layers_s
+
+    def _interval_s(self, choices: Choices) -> tuple[Floats, Floats, Floats]:
+        variances_s2 = (one.variances.sums(choices) for one in self.tables)
+        (layers_s, variance_s2), *cold = zip(self._sums(choices), variances_s2, strict=True)
+        if self.weights is not None:
+            layers_s, variance_s2 = mixture(self.weights.cold_shares(choices), (layers_s, variance_s2), cold[0])
+        latency_s = self.overhead_s + np.maximum(layers_s, 0.0)
+        variance_s2 = np.maximum(variance_s2, 0.0)
+        variance_s2 += self.overhead_variance_s2
+        variance_s2 += self.relative_variance * latency_s**2
+        half_s = Z_95 * np.sqrt(variance_s2)
+        return latency_s, np.maximum(latency_s - half_s, 0.0), latency_s + half_s
+
+
+def estimate_space(
+    space: SearchSpace,
+    *,
+    device: str | None = None,
+    lut: TableReference = None,
+    workspace: AnyWorkspace = None,
+    batch: int | None = None,
+    threads: int | None = None,
+) -> SpaceEstimator:
+    """Make the tables of a space from the newest table of `device`, or from the table `lut`, given as in `open_lut`."""
+    table = open_lut(device, lut=lut, workspace=workspace, batch=batch, threads=threads)
+    return SpaceEstimator.of(space, table)
+
+
+def _tables(space: SearchSpace, table: Lut, is_warm: bool) -> SpaceTables:
+    sources = ErrorSources(table)
+
+    def terms_of(candidate: Candidate) -> tuple[Terms, ...]:
+        layers: dict[int, list[LookedUp]] = defaultdict(list)
+        for layer in look_up(keyed(space.network_of(candidate), table.rules), table, is_warm=is_warm):
+            layers[space.position_of[layer.estimate.name]].append(layer)
+        return tuple(sources.terms(layers[at]) for at in range(len(space.sizes)))
+
+    search = WindowSearch(space.sizes, terms_of, lambda windows: windows_of_neighbours(space, table, windows))
+    positions = search.tables()
+    return SpaceTables.of(positions, space.sizes, sources.covariance())
+
+
+def _packed(terms: Terms) -> int:
+    return sum(count << (_FIELD_BITS * at) for at, count in enumerate(terms.coverage))
