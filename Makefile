@@ -9,10 +9,12 @@ SECONDS ?= 60
 .PHONY: demo test test-long lint ruff types imports dependencies bench accuracy reliability docs published fuzz lock sbom clean
 
 # pip installs nothing whose hash is not in the lock file, and nothing that the lock file does not name.
-# Many modules are never imported, so each is compiled when it first is. Workers write no bytecode: what they load is
-# compiled here.
+# Many modules are never imported, so most are compiled when they first are. What workers load is compiled here, because
+# they write no bytecode, and so are this program and what its main commands load: a command alone would use one core.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 LOADED_BY_WORKERS := numpy onnxruntime openvino
+LOADED_BY_COMMANDS := harness.lut.build, harness.report.html, harness.validation.network_validation, \
+	bokeh.plotting, onnx, sklearn.ensemble, sklearn.linear_model
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --constraint constraints.txt
 
@@ -21,7 +23,9 @@ $(STAMP): pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --require-hashes --requirement requirements.lock
 	$(INSTALL) --no-deps --no-build-isolation --editable .
-	-$(BIN)/python -m compileall -q -j 0 $(addprefix $(VENV)/lib/python*/site-packages/,$(LOADED_BY_WORKERS))
+	-$(BIN)/python -m compileall -q -j 0 harness device_agents \
+		$(addprefix $(VENV)/lib/python*/site-packages/,$(LOADED_BY_WORKERS))
+	-PYTHONDONTWRITEBYTECODE= $(BIN)/python -c "import $(LOADED_BY_COMMANDS)"
 	touch $(STAMP)
 
 demo: $(STAMP)  ## measure three networks on the emulated NPU; prints a table and writes reports/demo.html

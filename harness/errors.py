@@ -204,6 +204,9 @@ class LinkLost(DeviceError, fault="link"):
 class ProtocolError(DeviceError, retry_helps=False):
     """The agent sent messages that break the protocol."""
 
+    def __init__(self, what: str, *, why: str = "", next_step: str = "") -> None:
+        super().__init__(what, why=why, next_step=next_step or "Install the agent of this version on the device")
+
 
 class WorkerDied(DeviceError):
     """The worker process on the device crashed, hung or was killed; the campaign can be resumed."""

@@ -10,7 +10,7 @@ __all__ = ["Clock", "ProbeSample", "Sample"]
 Clock = Literal["cpu", "wall", "device"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ProbeSample:
     """A sample with its probe and the number of its batch."""
 

@@ -59,11 +59,8 @@ Checked = TypeVar("Checked")
 Keys = tuple["str | int", ...]
 
 
-def read_toml(path: Path, *, next_step: str = "Correct the line") -> dict[str, Any]:
-    """Read a TOML file of at most 1 MiB in UTF-8, whose keys have at most 16 parts between dots.
-
-    Raises ConfigurationError, whose next step is `next_step` if the text is not valid TOML.
-    """
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file of at most 1 MiB in UTF-8, whose keys have at most 16 parts; raises ConfigurationError."""
     try:
         text = read_file(path, MAX_SETTINGS_BYTES).decode("utf-8-sig")
         _check_keys(path, text)
@@ -75,7 +72,8 @@ def read_toml(path: Path, *, next_step: str = "Correct the line") -> dict[str, A
         why = f"byte {error.start + 1} is not UTF-8 text"
         raise ConfigurationError(f"{path} is not valid TOML", why=why, next_step="Save it as UTF-8") from error
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits is a ValueError, too
-        raise ConfigurationError(f"{path} is not valid TOML", why=str(error)[:300], next_step=next_step) from error
+        why = str(error)[:300]
+        raise ConfigurationError(f"{path} is not valid TOML", why=why, next_step="Correct the line") from error
 
 
 def _check_keys(path: Path, text: str) -> None:

@@ -56,7 +56,7 @@ def _checks(device: Device) -> Iterator[Check]:
             session.greet(with_backend=False)
             status = session.status()
         except HarnessError as error:
-            yield Check("agent", False, _found(error), error.next_step or _start_mend(device))
+            yield Check("agent", False, _found(error), _mend(device, error))
             return
         yield Check("agent", True, f"version {session.hello.agent_version}")
         governor = session.hello.fingerprint.get("governor", "none")
@@ -92,8 +92,7 @@ def _link_failure(device: Device, error: HarnessError) -> Iterator[Check]:
     elif isinstance(device.transport, Ssh) and name in ("host key", "authentication"):
         passed = [] if resolve(device.name, device.transport).via else list(_link(device))  # a bastion's, perhaps
         yield from itertools.takewhile(lambda check: check.name != name, passed)
-    mend = _start_mend(device) if name == "agent" else error.next_step or _start_mend(device)
-    yield Check(name, False, _found(error), mend)
+    yield Check(name, False, _found(error), _mend(device, error))
     yield Check("everything else", None, f"not checked, because {name} failed")
 
 
@@ -109,7 +108,7 @@ def _backend(device: Device, status: Mapping[str, Any]) -> Iterator[Check]:
         yield Check("backend", False, _found(error), mend)
         return
     except HarnessError as error:
-        yield Check("backend", False, _found(error), error.next_step or _start_mend(device))
+        yield Check("backend", False, _found(error), _mend(device, error))
         return
     settings = facts.get("settings")
     shown = f" ({settings})" if settings else ""
@@ -155,10 +154,16 @@ def _found(error: HarnessError) -> str:
     return sentences(error.what, error.why)
 
 
+def _mend(device: Device, error: HarnessError) -> str:
+    """Return the next step of an error, unless that is this very check."""
+    is_this_check = "harness devices check" in error.next_step
+    return _start_mend(device) if is_this_check or not error.next_step else error.next_step
+
+
 def _start_mend(device: Device) -> str:
     settings = device.transport
     if isinstance(settings, Local):
         return "Reinstall harness, which contains the local agent"
     if isinstance(settings, Adb) or settings.agent == "push":
         return f"Check that {shlex.quote(settings.python)} on the device is Python 3.9 or newer"
-    return f"Install the agent with `harness agent install {device.name}` and bind the key to it"
+    return f"Install the agent with `harness agent install {device.name}` and restrict the key to it"

@@ -207,7 +207,7 @@ def find_device(inventory: Mapping[str, Device], name: str) -> Device:
 
 
 def _tables(path: Path) -> dict[str, Any]:
-    content = read_toml(path, next_step="Correct the line; a device may be listed only once")
+    content = read_toml(path)
     for key in content:
         if key != "devices":
             raise invalid_key(path, key, "is unknown", "Devices are tables [devices.NAME]")

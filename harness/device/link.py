@@ -215,7 +215,9 @@ class AgentLink:
             self._inbox.extend(self._decoder.feed(data))
         except wire.FrameError as error:
             why = f"{error}; {last_part(self._connection.diagnosis())}"
-            raise ProtocolError(f"{self._device} sent bytes that are not a frame", why=why) from error
+            next_step = f"Find the cause with `harness devices check {self._device}`"
+            what = f"{self._device} sent bytes that are not a frame"
+            raise ProtocolError(what, why=why, next_step=next_step) from error
         return len(data)
 
     def _last_words(self) -> HarnessError | None:

@@ -248,7 +248,7 @@ def agent_error(device: str, fields: Mapping[str, Any]) -> DeviceError:
         "lease-lost": (LeaseLost, f"The lease of {device} is lost", RESUME),
         "worker-died": (WorkerDied, f"The worker process on {device} failed", RESUME),
         "worker-silent": (WorkerDied, f"The worker process on {device} failed", RESUME),
-        "backend": (BackendError, f"The runtime on {device} refused", ""),
+        "backend": (BackendError, f"The runtime on {device} refused", f"Find what is missing with {look}"),
         "system": (
             DeviceError,
             f"The operating system of {device} refused a request of the agent",

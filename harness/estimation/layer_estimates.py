@@ -135,7 +135,7 @@ def _predicted(table: Lut, layers: Sequence[KeyedLayer], is_warm: bool) -> Mappi
         return {}
     from harness.estimation.predicted_layers import predict_layers  # not loaded for networks that were measured
 
-    return predict_layers(table.loaded_predictor, layers, is_warm)
+    return predict_layers(table.loaded_predictor, layers, is_warm, is_warm or table.is_mostly_warm)
 
 
 def _variance_of_predicted(layers: Sequence[PredictedLayer]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.network.keyed_network import KeyedLayer
 from harness.predictor.features.key_features import describe
@@ -39,12 +39,20 @@ class PredictedLayer:
 
 
 def predict_layers(
-    predictor: Predictor, layers: Sequence[KeyedLayer], is_warm: bool
+    predictor: Predictor, layers: Sequence[KeyedLayer], is_warm: bool, is_warm_on_bytes: bool
 ) -> dict[tuple[str, str], PredictedLayer]:
-    """Return the predictions for layers that can be predicted, by key digest and context."""
+    """Return the predictions for layers that can be predicted, by key digest and context.
+
+    A layer counts as warm by `is_warm`; one without weights that reads or writes bytes by `is_warm_on_bytes`, because
+    maps of bytes stay in the caches of networks whose weights do not.
+    """
     texts = {(layer.key.digest, layer.context): layer.key.text for layer in layers}
-    described = {place: describe(text, place[1], warm=is_warm) for place, text in texts.items()}
-    known = {place: features for place, features in described.items() if features is not None}
+    described = {place: describe(text, place[1]) for place, text in texts.items()}
+    known = {
+        place: replace(features, warm=is_warm_on_bytes if _only_bytes(features) else is_warm)
+        for place, features in described.items()
+        if features is not None
+    }
     learnt = zip(list(known), predictor.knows(list(known.values())), strict=True)
     known = {place: known[place] for place, is_learnt in learnt if is_learnt}
     predictions = predictor.predict_all(list(known.values()))
@@ -53,6 +61,11 @@ def predict_layers(
         for (place, features), prediction in zip(known.items(), predictions, strict=True)
         if 0 < prediction.latency_s < math.inf
     }
+
+
+def _only_bytes(layer: LayerFeatures) -> bool:
+    on_bytes = layer.element_bytes == 1 or layer.operator.split("/")[2].endswith("-int8")
+    return on_bytes and not layer.weight_elements
 
 
 def variance_of_sum(layers: Sequence[PredictedLayer]) -> float:

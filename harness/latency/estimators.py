@@ -34,6 +34,8 @@ from harness.probe.probe_plan import LayerProbes
 DISAGREEMENT_Z = 3.0
 RELEVANT_SHARE = 0.05
 RELEVANT_NETWORK_SHARE = 0.01
+_LEAST_RATIO = 0.01
+"""A latency of another estimator counts as at least this part of the joint one: it may be negative."""
 _FEWEST_USUAL = 20
 """Layers that show what difference to `joint` is usual for an estimator."""
 LEAST_LATENCY_S = 1e-12
@@ -125,10 +127,12 @@ def _flags(data: CampaignData, fit: JointFit, overhead: Overhead) -> dict[Place,
         others = {place: _other(name, layers[place], fit.repeated.get(place), data, overhead) for place in resolved}
         found = {place: other for place, other in others.items() if other is not None}
         changes = {place: other.remainder_s / joint[place].latency_s - 1 for place, other in found.items()}
-        usual, spread = _usual(list(changes.values()))
+        ratios = {place: math.log(max(1 + change, _LEAST_RATIO)) for place, change in changes.items()}
+        usual, spread = _usual(list(ratios.values()))
         for place, change in changes.items():
             least_s = RELEVANT_NETWORK_SHARE * smallest_s[place]
-            if abs(change - usual) > DISAGREEMENT_Z * spread and _disagrees(joint[place], found[place], least_s):
+            is_unusual = abs(ratios[place] - usual) > DISAGREEMENT_Z * spread
+            if is_unusual and _disagrees(joint[place], found[place], least_s):
                 flags[place].append(f"{name} {change:+.0%}")
     return {place: ", ".join(words) for place, words in flags.items()}
 
@@ -144,12 +148,12 @@ def _other(
     return repeated if name == "chain" else subtracted(layer, name, data, overhead)
 
 
-def _usual(changes: Sequence[float]) -> tuple[float, float]:
-    """Return the median of an estimator's changes and their robust spread, zero for few."""
-    if len(changes) < _FEWEST_USUAL:
+def _usual(ratios: Sequence[float]) -> tuple[float, float]:
+    """Return the median of an estimator's logarithmic ratios and their robust spread, zero for few."""
+    if len(ratios) < _FEWEST_USUAL:
         return 0.0, 0.0
-    usual = statistics.median(changes)
-    return usual, MAD_TO_SIGMA * statistics.median(abs(change - usual) for change in changes)
+    usual = statistics.median(ratios)
+    return usual, MAD_TO_SIGMA * statistics.median(abs(ratio - usual) for ratio in ratios)
 
 
 def _smallest_networks(layers: Mapping[Place, LayerProbes], latencies: Mapping[Place, Latency]) -> dict[Place, float]:

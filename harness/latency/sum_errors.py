@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from harness.latency.chain_unknowns import LongWindow, chain_name, long_windows, meeting_name
+from harness.latency.chain_unknowns import chain_name, long_windows, meeting_name
 from harness.latency.layer_latency import Latency
 from harness.latency.overhead import COLUMNS, row_of
 from harness.latency.sparse_system import Solution
@@ -19,51 +19,47 @@ USUAL_REACH = 0.02
 """Relative error of sums if no window of several chains was measured: such windows correct others by so much."""
 LONGEST_PAIR = 2
 """Networks of so many chains hold no window that is longer than a pair."""
+_UNSEEN = 1 / math.sqrt(3)
+"""Root of the mean square of a part that may be anything from none to all."""
 
 
 def reach_errors(chains: Sequence[ChainProbes], solution: Solution) -> dict[str, float]:
-    """Return the relative error of sums of chains and meetings by network, as windows of several chains show it.
+    """Return the relative error of sums of chains by network, as its longest windows show it.
 
-    Where these windows reach, it is what the longest take beyond shorter ones: still longer ones would show as much.
-    Elsewhere it is what all of them together correct in other networks.
+    What the longest windows take beyond shorter ones is corrected. Still longer ones may show anything between nothing
+    and as much again. A network of one or two chains has no such error.
     """
     names = frozenset(solution.names)
 
     def seconds(contents: Iterable[str]) -> float:
         return sum(float(solution.values[solution.index(name)]) for name in contents if name in names)
 
-    windows = [window for window in long_windows(chains) if window.reach in names]
-    shown = {id(chain) for window in windows for chain in window.held[1:-1]}
-    corrected, shares = dict[str, float](), dict[str, float]()
+    errors = {}
     for network, group in itertools.groupby(chains, key=lambda chain: chain.network):
         held = [chain for chain in group if chain.ordered and chain_name(chain) in names]
         if len(held) <= LONGEST_PAIR:
             continue
-        inner = held[1:-1]
-        whole_s, inner_s = seconds(map(chain_name, held)), seconds(map(chain_name, inner))
-        shown_s = seconds(chain_name(one) for one in inner if id(one) in shown)
+        beyond = [(span, seconds([name])) for span, name in _windows(held) if name in names]
+        whole_s = seconds(map(chain_name, held)) + sum(difference_s for _, difference_s in beyond)
+        longest = [difference_s for span, difference_s in beyond if not any(_holds(other, span) for other, _ in beyond)]
         # Noise may make short chains negative.
-        shares[network] = min(1.0, shown_s / inner_s) if min(shown_s, inner_s, whole_s) > 0 else 0.0
-        if shares[network] > 0:
-            reach_s = seconds(window.reach for window in windows if window.held[0].network == network)
-            corrected[network] = reach_s / whole_s / shares[network]
-    usual = root_mean_square(corrected.values()) if corrected else USUAL_REACH
-    longest = _of_longest(windows, seconds)
-    return {
-        network: math.hypot(share * longest.get(network, 0.0), (1 - share) * usual) for network, share in shares.items()
-    }
+        known = bool(longest) and whole_s > 0
+        errors[network] = _UNSEEN * _error_of_sum(longest, whole_s) if known else USUAL_REACH
+    return errors
 
 
-def _of_longest(windows: Sequence[LongWindow], seconds: Callable[[Iterable[str]], float]) -> dict[str, float]:
-    """Return the relative error of the sum of each network's longest windows: those across others, or else all."""
-    beyond: dict[tuple[str, bool], list[tuple[float, float]]] = defaultdict(list)
-    for window in windows:
-        meetings = (meeting_name(one, other) for one, other in itertools.pairwise(window.held))
-        whole_s = seconds((*map(chain_name, window.held), *meetings, *window.inside, window.reach))
-        # Windows across others hold each chain twice.
-        times = 2 if window.inside else 1
-        beyond[window.held[0].network, bool(window.inside)].append((seconds([window.reach]), whole_s / times))
-    return {network: _error_of_sum(found) for (network, _), found in sorted(beyond.items()) if _total_s(found) > 0}
+def _windows(chains: Sequence[ChainProbes]) -> Iterator[tuple[tuple[int, int], str]]:
+    """Yield the first chain, the end and the unknown difference of all windows of several chains of a network."""
+    for at, (one, other) in enumerate(itertools.pairwise(chains)):
+        yield (at, at + 2), meeting_name(one, other)
+    places = {id(chain): at for at, chain in enumerate(chains)}
+    for window in long_windows(chains):
+        first = places[id(window.held[0])]
+        yield (first, first + len(window.held)), window.reach
+
+
+def _holds(window: tuple[int, int], other: tuple[int, int]) -> bool:
+    return window != other and window[0] <= other[0] and other[1] <= window[1]
 
 
 def check_residuals(
@@ -91,7 +87,9 @@ def check_residuals(
         taken_s = sum(float(solution.values[solution.index(part)]) for part in parts)
         found[first.network].append((taken_s - left_s, left_s))
     return {
-        network: _error_of_sum(windows) for network, windows in found.items() if sum(left for _, left in windows) > 0
+        network: _error_of_sum([difference_s for difference_s, _ in windows], whole_s)
+        for network, windows in found.items()
+        if (whole_s := sum(left_s for _, left_s in windows)) > 0
     }
 
 
@@ -120,16 +118,11 @@ def root_mean_square(errors: Collection[float]) -> float:
     return math.hypot(*errors) / math.sqrt(max(1, len(errors)))
 
 
-def _error_of_sum(windows: Sequence[tuple[float, float]]) -> float:
-    """Return the relative error of a sum, from the differences and times of its windows in seconds.
+def _error_of_sum(differences_s: Sequence[float], whole_s: float) -> float:
+    """Return the relative error of a sum from the differences of its windows.
 
     Errors of one sign add up over a network, others partly cancel: the larger of their sum and the root of their
     squares counts.
     """
-    differences = [difference_s for difference_s, _ in windows]
-    error: float = max(abs(sum(differences)), math.hypot(*differences)) / _total_s(windows)
+    error: float = max(abs(sum(differences_s)), math.hypot(*differences_s)) / whole_s
     return error
-
-
-def _total_s(windows: Sequence[tuple[float, float]]) -> float:
-    return sum(time_s for _, time_s in windows)

@@ -230,6 +230,11 @@ class Lut:
         warm = (entry for entry in self.entries if entry.visit == WARM)
         return sum(1 for _ in itertools.islice(warm, FEWEST_WARM)) == FEWEST_WARM
 
+    @functools.cached_property
+    def is_mostly_warm(self) -> bool:
+        """Whether most layers are warm, as of a space: it visits layers without weights in this state alone."""
+        return 2 * sum(entry.visit == WARM for entry in self.entries) > len(self.entries)
+
     def find(self, key: str, contexts: Sequence[str]) -> Entry | None:
         """Return the entry of a layer in the first of these contexts that the table holds, else in another one.
 

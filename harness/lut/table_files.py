@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -126,7 +127,7 @@ def _parse(folder: Path, manifest_bytes: bytes, rows: Content, files: Mapping[st
     """Return the table that these files hold, with the `rows` of its entries; raises LutCorrupt."""
     manifest = _parse_manifest(folder, manifest_bytes)
     digest = hashlib.sha256(manifest_bytes).hexdigest()[:8]
-    if not folder.resolve().name.endswith(f"-{digest}"):
+    if not os.path.realpath(folder).endswith(f"-{digest}"):  # unlike Path.resolve, it takes a loop of links
         raise _corrupt(folder, f"{MANIFEST} does not match the folder's name")
     hashes = _hashes({ENTRIES: rows, **files})
     for name in sorted({*hashes, *manifest.sha256}):
@@ -239,4 +240,9 @@ def _parse_manifest(folder: Path, content: bytes) -> _Manifest:
     except (ValueError, RecursionError) as error:
         detail = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else {"msg": str(error)}
         keys = ".".join(str(part) for part in detail.get("loc", ()))
+        if keys == "schema_version":
+            what = f"The table {folder} is of another version of harness"
+            why = f"It does not have schema {SCHEMA_VERSION}"
+            step = "Build it again with `harness lut build`, or use the version that built it"
+            raise LutCorrupt(what, why=why, next_step=step) from error
         raise _corrupt(folder, f"{MANIFEST} {keys}: {detail['msg']}"[:300]) from error

@@ -15,6 +15,7 @@ from harness.errors import HarnessError
 from harness.network.learnt_weights import INTEGER_RANGE, is_weight, needs_values
 from harness.network.network import FLOATS, Network, Node, TensorType, bytes_of
 from harness.network.node_inference import onnx_dtype, opset_imports, value_info
+from harness.network.runtime_operators import checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -196,7 +197,8 @@ class ModelBuilder:
 
         model = self._model(outputs, external=False)
         try:
-            _check(model)
+            with checkable(model, model.graph.node):
+                _check(model)
         except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
             raise HarnessError("A model assembled for the device is not valid ONNX", why=str(error)[:500]) from error
         return AssembledModel(

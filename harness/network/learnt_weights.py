@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.network.network import FLOATS, Constant, Node, TensorType
+from harness.network.runtime_operators import RUNTIME_DOMAINS
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -40,7 +41,8 @@ def is_weight(readers: Iterable[Node], name: str, kind: TensorType) -> bool:
 def reads_weights(node: Node, constants: Mapping[str, Constant]) -> bool:
     """Return whether a node multiplies by weights."""
     read = (name for name in node.inputs if name in constants and len(constants[name].type.shape) > 1)
-    return node.op in WEIGHT_OPS - {"Gather"} and any(is_weight([node], name, constants[name].type) for name in read)
+    multiplies = node.op in WEIGHT_OPS - {"Gather"} or node.domain in RUNTIME_DOMAINS
+    return multiplies and any(is_weight([node], name, constants[name].type) for name in read)
 
 
 def is_quantised(op: str) -> bool:

@@ -106,7 +106,11 @@ def checked(kind: TensorType, name: str, *, flows: bool = False) -> TensorType:
         why = f"Its shape {list(kind.shape)} takes {kind.bytes:,} bytes; the limit is {MAX_TENSOR_BYTES:,}"
         raise UnsupportedNetwork(what, why=why)
     if flows and not kind.elements:
-        raise InvalidNetwork(what, why=f"Its shape {list(kind.shape)} has a dimension of zero")
+        why, step = (
+            f"Its shape {list(kind.shape)} has a dimension of zero",
+            "Give larger inputs, with --dim or by export",
+        )
+        raise InvalidNetwork(what, why=why, next_step=step)
     return kind
 
 
@@ -206,22 +210,36 @@ def _needs_a_run(node: Node, read: Operands) -> bool:
 
 
 def _run_on_ones(node: Node, read: Operands) -> dict[str, TypeProto]:
+    """Return the types that a run on ones shows; none if they differ in a run with other integers."""
     import numpy
     from onnx import helper
 
     if sum(read.types[alias].bytes for alias in node.inputs if alias) > MAX_RUN_BYTES:
         return {}
     feeds: dict[str, Any] = {}
+    others: dict[str, Any] = {}
     for name, alias in operands(node).items():
         kind, constant = read.types[alias], read.constants.get(alias)
-        if constant is None and _may_be_a_size(node, kind):
-            return {}
         value = constant.value if constant else None
         feeds[name] = numpy.ones(kind.shape, kind.dtype) if value is None else value
-    return {
-        name: helper.make_tensor_type_proto(onnx_dtype(str(value.dtype)), value.shape)
-        for name, value in (values(node, feeds, read.opsets) or {}).items()
-    }
+        if constant is None and _may_be_a_size(node, kind):
+            others[name] = numpy.zeros(kind.shape, kind.dtype)
+    found = _types_of_run(node, feeds, read)
+    again = _types_of_run(node, feeds | others, read) if others else found
+    if found is None and again is None:
+        step = "Use a version of ONNX Runtime that has it, or export the network without it"
+        why = "ONNX Runtime cannot run it on this machine"
+        raise UnresolvedDimension(f"The shapes that {_shown(node)} writes are unknown", why=why, next_step=step)
+    if found is None or found != again:
+        return {}
+    return {name: helper.make_tensor_type_proto(onnx_dtype(kind.dtype), kind.shape) for name, kind in found.items()}
+
+
+def _types_of_run(node: Node, feeds: Mapping[str, Any], read: Operands) -> dict[str, TensorType] | None:
+    results = values(node, feeds, read.opsets)
+    if results is None:
+        return None
+    return {name: TensorType(str(value.dtype), value.shape) for name, value in results.items()}
 
 
 def _may_be_a_size(node: Node, kind: TensorType) -> bool:

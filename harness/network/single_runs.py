@@ -7,16 +7,16 @@ They share one session, because opening one takes longer than running it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork
 from harness.host_runtime import is_shortage, open_session, session_options
-from harness.network.network import Node
+from harness.network.network import PACKED, Node
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnx import NodeProto
+    from onnx import NodeProto, TensorProto
 
     Array = np.ndarray[Any, Any]
 
@@ -26,6 +26,8 @@ _IR_VERSION = 8
 _SESSIONS = 32
 
 Opsets = tuple[tuple[str, int], ...]
+Kinds = tuple[tuple[str, str, tuple[int | None, ...]], ...]
+"""Names, element types and sizes of tensors."""
 
 
 def form_of(node: Node) -> bytes | None:
@@ -48,19 +50,20 @@ def values(node: Node, feeds: Mapping[str, Any], opsets: Mapping[str, int]) -> d
     constant without its data.
     """
     import numpy
+    from onnx import numpy_helper
 
     if node.op == "Constant" and (held := _constant(node)) is not None:
         return {node.outputs[0]: held}
     form = form_of(node)
+    stored = {name for name, value in feeds.items() if str(value.dtype) in PACKED}
     try:
-        if form is None:
-            kinds = tuple((name, str(value.dtype), len(value.shape)) for name, value in feeds.items())
-            session = _open(node.proto, kinds, _pairs(opsets))
-            given = dict(feeds)
+        if form is None or stored:
+            given = {name: value for name, value in feeds.items() if name not in stored}
+            tensors = [numpy_helper.from_array(feeds[name], name) for name in stored]
+            session = _open(node.proto, _kinds(node, given), _pairs(opsets), tensors)
         else:
             given = {f"i{place}": feeds[name] for place, name in enumerate(node.proto.input) if name}
-            kinds = tuple((name, str(value.dtype), len(value.shape)) for name, value in given.items())
-            session = _session(form, kinds, _pairs(opsets))
+            session = _session(form, _kinds(node, given), _pairs(opsets))
         results = session.run(None, given)
     except Exception as error:  # the runtime's exceptions have no narrower common base
         if is_shortage(error):
@@ -71,6 +74,17 @@ def values(node: Node, feeds: Mapping[str, Any], opsets: Mapping[str, int]) -> d
 
 def _holds_graph(item: Any) -> bool:
     return bool(item.HasField("g") or item.graphs)
+
+
+def _kinds(node: Node, given: Mapping[str, Any]) -> Kinds:
+    """Return the types of what a node reads; without sizes for ONNX's operators, so that they share a session.
+
+    Some operators of ONNX Runtime demand the sizes.
+    """
+    return tuple(
+        (name, str(value.dtype), value.shape if node.domain else (None,) * len(value.shape))
+        for name, value in given.items()
+    )
 
 
 def _pairs(opsets: Mapping[str, int]) -> Opsets:
@@ -101,23 +115,23 @@ def _constant(node: Node) -> Array | None:
 
 
 @functools.lru_cache(_SESSIONS)
-def _session(form: bytes, kinds: tuple[tuple[str, str, int], ...], opsets: Opsets) -> Any:
+def _session(form: bytes, kinds: Kinds, opsets: Opsets) -> Any:
     from onnx import NodeProto
 
     return _open(NodeProto.FromString(form), kinds, opsets)
 
 
-def _open(proto: NodeProto, kinds: tuple[tuple[str, str, int], ...], opsets: Opsets) -> Any:
-    """Return a session of one node for inputs of these types and ranks, and any sizes."""
+def _open(proto: NodeProto, kinds: Kinds, opsets: Opsets, held: Sequence[TensorProto] = ()) -> Any:
+    """Return a session of one node for inputs of these types; `held` are inputs that can only be constants."""
     import numpy
     from onnx import helper
 
     inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)), [None] * rank)
-        for name, dtype, rank in kinds
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype)), sizes)
+        for name, dtype, sizes in kinds
     ]
     outputs = [helper.make_empty_tensor_value_info(name) for name in proto.output if name]
-    graph = helper.make_graph([proto], "node", inputs, outputs)
+    graph = helper.make_graph([proto], "node", inputs, outputs, held)
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets]
     model = helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
     options = session_options(threads=1, level="DISABLE_ALL")

@@ -109,7 +109,7 @@ def read_plan_file(path: Path) -> PlanFile:
     """Read a plan and check its keys; raise ConfigurationError, which names the key."""
     if not path.exists():
         raise ConfigurationError(f"There is no plan {path}", next_step=_HOW_TO_WRITE)
-    content = read_toml(path, next_step="Correct the line; a key may be given only once")
+    content = read_toml(path)
     return check_settings(PlanFile.model_validate, content, path, known=_known_keys)
 
 

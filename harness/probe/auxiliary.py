@@ -3,8 +3,9 @@
 `AuxiliaryKind` declares the kinds; adding one takes one member there. All other code asks a kind for its properties.
 
 `attach` prepares the tensor first. Tensors of rank 0 and 1 get leading dimensions, those of rank 6 and more are folded.
-Pooling takes only floats: tensors of other types are sliced to one element and cast. A quantised picture in a layout of
-the device's own is pooled to one pixel as integers, because a slice would first bring it into the plain layout.
+Pooling takes only floats: tensors of other types are sliced to one element and cast. The greatest value of a pixel is
+taken of a quantised picture in a layout of the device's own: a slice would first bring it into the plain layout, and
+ONNX Runtime converts a whole picture to floats for an average.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 OUTPUT_CHANNELS = 8
 _MAX_RANK = 5
+_INTEGER_POOLING = 12
+"""The version of the operator set from which MaxPool takes integers."""
 _SCALE = 1 / 16
 _ZERO_POINT = {"int8": 101, "uint8": 128}
 """A signed one that networks hardly use: ONNX Runtime may rewrite a pair whose zero points are equal (signed_pairs)."""
@@ -174,9 +177,8 @@ def attach(
 ) -> tuple[str, OverheadTerms]:
     """Append an auxiliary layer behind a tensor; return its result and what it adds to the overhead terms."""
     read = builder.type_of(tensor)
-    if is_quantised_picture(read) and layout == "private":
-        pixel = _pooled(builder, dequantised(builder, tensor), (1, 1), read.shape[2:])
-        return dequantised(builder, quantised(builder, pixel, read.dtype)), OverheadTerms(auxiliaries=1, views=2)
+    if is_quantised_picture(read) and layout == "private" and builder.opset >= _INTEGER_POOLING:
+        return dequantised(builder, _one_pixel(builder, tensor)), OverheadTerms(auxiliaries=1, views=2)
     source, terms = _as_float(builder, tensor, layout)
     shaped = _shaped(builder, source, kind.layer.least_rank)
     result, own = kind.layer.operator(builder, shaped, layout)
@@ -219,6 +221,12 @@ def _pooled(builder: ModelBuilder, tensor: str, window: tuple[int, ...], strides
     steps = tuple(-(-size // stride) for size, stride in zip(read.shape[2:], strides, strict=True))
     written = TensorType(read.dtype, (*read.shape[:2], *steps))
     return builder.operator("AveragePool", [tensor], written, kernel_shape=window, strides=strides)
+
+
+def _one_pixel(builder: ModelBuilder, tensor: str) -> str:
+    read = builder.type_of(tensor)
+    written = TensorType(read.dtype, (*read.shape[:2], 1, 1))
+    return builder.operator("MaxPool", [tensor], written, kernel_shape=(1, 1), strides=read.shape[2:])
 
 
 def _as_float(builder: ModelBuilder, tensor: str, layout: Layout) -> tuple[str, OverheadTerms]:

@@ -2,14 +2,15 @@
 
 The layers of a chain overlap in time, and no probe of a single layer shows by how much. So each chain is measured as a
 whole, alone and together with the next one. The difference between a pair and its two chains is called their meeting.
-Where the device runs a pair otherwise than in the network, a window with a further chain at either end may keep it from
-that; the difference between that window and everything else in it is the meeting.
+A compiler also moves weights and results over more than one chain. Long windows show that: what one takes beyond
+everything else in it is called its reach. A pair that the device runs otherwise than in the network is left out. A long
+window is not: the device chooses the fastest way to run it, and other ways take nearly as long.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.network.chain_borders import Chained
@@ -21,11 +22,12 @@ from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.chain_windows import window_probes
 from harness.probe.probe import Probe
 
-CHECKED, USUAL_CHECKED, MOST_CHECKED = 3, 4, 8
-"""The least, usual and greatest number of groups in a window that checks whether chains and meetings add up: a compiler
-also moves weights and results over more than one chain. Journals of earlier versions hold windows of more than four."""
+CHECKED, MOST_CHECKED = 3, 8
+"""The least and greatest number of groups in a long window; one across two of them has up to twice as many."""
+FEWEST_TILES = 3
+"""Number of long windows that tile a network: one across two of them is then not all of it."""
 WIDER = ((0, 1), (1, 0), (1, 1))
-"""Numbers of further chains in front of a pair and behind it, in the order in which such windows are tried."""
+"""Numbers of further chains in windows of pairs, in front and behind, that journals of earlier versions hold."""
 Ask = Callable[[Probe], RuntimeGraph | None]
 Prepare = Callable[[Sequence[Probe]], None]
 _Group = Sequence[int]
@@ -52,11 +54,11 @@ class ChainProbes:
     `places` are the digest of the key and the label of each layer, in the network's order. `alone` is the window of the
     group, `meeting` that of the group and the next one; each has a null window without the layers, "" if all its inputs
     come from outside. `meeting` is "" for the last group, and if `agrees` is false: the device runs the two groups
-    together otherwise than in the network, although it runs each of them as there. `wider` is the number of further
-    groups in the window `meeting`, in front of this group and behind the next one. `check` is a window of `checked`
-    groups from this one on; such windows tile the network. `across` reaches from this group to the end of the next such
-    window. What these windows take beyond everything else in them is charged to all of their chains, and shows how well
-    sums hold.
+    together otherwise than in the network, although it runs each of them as there. `check` is a window of `checked`
+    groups from this one on; such windows tile the network, or two that overlap by a pair hold it. `across` reaches from
+    this group to the end of the next such window. What these windows take beyond everything else in them is charged to
+    all of their chains, and shows how well sums hold. `wider` is the number of further groups in the window `meeting`,
+    in front of this group and behind the next one; plans of today have none.
     `views` are the layers that take no time on the device; the first group has those of the whole network. `borders`
     are the sizes in bytes of the tensors that each layer exchanges with other groups, `weight_bytes` the sizes of its
     weights. `ordered` describes each layer and its place in a chain; windows of neighbours do not have it.
@@ -147,105 +149,80 @@ def plan_chains(
         return (), ()
     on_device = _ChainedNetwork.of(network, layers, graph, ask, prepare)
     groups = _groups(layers, on_device.chains, on_device.views)
-    first = on_device.windows(*([group] for group in groups), *itertools.pairwise(groups))
-    alone, pairs = first[: len(groups)], first[len(groups) :]
-    meetings = _meetings(alone, pairs)
-    checks, across = _checks(len(groups), lambda places: on_device.windows(*(groups[one] for one in places)))
-    wider = _wider(groups, meetings, lambda joined: on_device.windows(joined)[0])
-    meetings |= {at: found for at, (_, found) in wider.items()}
     chained = Chained(layer_flows(network, layers), on_device.views)
+    tiles, joined = _long_windows(len(groups))
+    lengths = {one.start: one.stop - one.start for one in tiles}
+
+    def windows(parts: Sequence[slice]) -> dict[int, _Window]:
+        made = on_device.windows(*(groups[one] for one in parts))
+        return {one.start: window for one, window in zip(parts, made, strict=True)}
 
     def places(members: Iterable[int]) -> tuple[tuple[str, str], ...]:
         return tuple((layers[place].key.digest, label(place)) for place in members)
 
-    found = []
-    for at, (group, described) in enumerate(zip(groups, _ordered(chained, groups), strict=True)):
-        checked, check = (checks[at][0], checks[at][1].ids) if at in checks else (CHECKED, ("", ""))
-        found.append(
-            ChainProbes(
-                places(group),
-                network.sha256[:16],
-                *alone[at].ids,
-                *(meetings[at].ids if at in meetings else ("", "")),
-                at == len(groups) - 1 or at in meetings,
-                *check,
-                views=places(sorted(on_device.views)) if at == 0 else (),
-                borders=tuple((*one.read, *one.written) for one in chained.borders(group)),
-                weight_bytes=tuple(map(chained.weight_bytes, group)),
-                ordered=described,
-                wider=wider[at][0] if at in wider else (0, 0),
-                checked=checked,
-                across=across[at].ids[0] if at in across else "",
-                across_null=across[at].ids[1] if at in across else "",
-            )
+    alone = windows([slice(at, at + 1) for at in range(len(groups))])
+    pairs = windows([slice(at, at + 2) for at in range(len(groups) - 1)])
+    checks, across = windows(tiles), windows(joined)
+    meetings = _meetings(
+        alone, pairs, {other.start for one, other in itertools.pairwise(tiles) if other.start < one.stop}
+    )
+    found = [
+        ChainProbes(
+            places(group),
+            network.sha256[:16],
+            *alone[at].ids,
+            *_ids(meetings, at),
+            at == len(groups) - 1 or at in meetings,
+            *_ids(checks, at),
+            views=places(sorted(on_device.views)) if at == 0 else (),
+            borders=tuple((*one.read, *one.written) for one in chained.borders(group)),
+            weight_bytes=tuple(map(chained.weight_bytes, group)),
+            ordered=described,
+            checked=lengths.get(at, CHECKED),
+            across=_ids(across, at)[0],
+            across_null=_ids(across, at)[1],
         )
-    long = (*(window for _, window in checks.values()), *across.values())
-    probes = (probe for one in (*alone, *meetings.values(), *long) for probe in (one.probe, one.null))
+        for at, (group, described) in enumerate(zip(groups, _ordered(chained, groups), strict=True))
+    ]
+    used = (window for each in (alone, meetings, checks, across) for window in each.values())
+    probes = (probe for window in used for probe in (window.probe, window.null))
     return tuple(found), tuple({probe.id: probe for probe in probes if probe}.values())
 
 
-def _meetings(alone: Sequence[_Window], pairs: Sequence[_Window]) -> dict[int, _Window]:
+def _meetings(
+    alone: Mapping[int, _Window], pairs: Mapping[int, _Window], shared: Collection[int]
+) -> dict[int, _Window]:
     """Return the windows of neighbouring groups that are of use, by the number of the first group.
 
-    A pair that does not agree is of use if one of its groups alone does not agree either: it corrects for that.
+    A pair that does not agree is of use if one of its groups alone does not agree either, which it corrects, or if two
+    long windows hold it: what it saves would count twice. `shared` lists such pairs by their first groups.
     """
     return {
         at: pair
-        for at, (pair, (one, other)) in enumerate(zip(pairs, itertools.pairwise(alone), strict=True))
-        if pair.agrees or not (one.agrees and other.agrees)
+        for at, pair in pairs.items()
+        if pair.agrees or at in shared or not (alone[at].agrees and alone[at + 1].agrees)
     }
 
 
-def _checks(
-    count: int, windows: Callable[[Sequence[slice]], Sequence[_Window]]
-) -> tuple[dict[int, tuple[int, _Window]], dict[int, _Window]]:
-    """Return the windows that agree, with their lengths, and those across two of them, all by their first group.
+def _ids(windows: Mapping[int, _Window], at: int) -> tuple[str, str]:
+    return windows[at].ids if at in windows else ("", "")
 
-    The windows have about equal lengths. Where one does not agree, one that reaches a group further at both ends may,
-    or else a short one in its place. None is the whole network.
+
+def _long_windows(count: int) -> tuple[list[slice], list[slice]]:
+    """Return the windows of several groups that hold so many groups in all, and the windows across two of them.
+
+    They tile the groups. Where there are too few groups for that, two windows that overlap by a pair hold all. None is
+    the whole network.
     """
-    parts = max(1, min(-(-count // USUAL_CHECKED), count // CHECKED))
+    if count <= CHECKED:
+        return [], []
+    if count < FEWEST_TILES * CHECKED:
+        half = count // 2
+        return [slice(0, half + 1), slice(half - 1, count)], []
+    parts = max(FEWEST_TILES, -(-count // MOST_CHECKED))
     bounds = [round(at * count / parts) for at in range(parts + 1)]
-    tiles = [slice(first, last) for first, last in itertools.pairwise(bounds)]
-    wider = [slice(max(0, one.start - 1), min(count, one.stop + 1)) for one in tiles]
-    short = [slice(one.start, one.start + CHECKED) for one in tiles]
-    agreed: dict[int, tuple[slice, _Window]] = {}
-    for form in (tiles, wider, short):
-        left = {at: one for at, one in enumerate(form) if at not in agreed and (form is tiles or one not in tiles)}
-        tried = {at: one for at, one in left.items() if _is_check(one, count)}
-        for (at, one), window in zip(tried.items(), windows([*tried.values()]), strict=True):
-            if window.agrees:
-                agreed[at] = (one, window)
-    found = {one.start: (one.stop - one.start, window) for _, (one, window) in sorted(agreed.items())}
-    pairs = [slice(first, last + found[last][0]) for first, last in itertools.pairwise(sorted(found))]
-    pairs = [one for one in pairs if _is_check(one, count)]
-    return found, {one.start: window for one, window in zip(pairs, windows(pairs), strict=True) if window.agrees}
-
-
-def _is_check(groups: slice, count: int) -> bool:
-    """Return whether a window of so many groups shows more than pairs do, and is not the whole network."""
-    size: int = groups.stop - groups.start
-    return CHECKED <= size <= min(MOST_CHECKED, count - 1)
-
-
-def _wider(
-    groups: Sequence[Sequence[int]],
-    meetings: Mapping[int, _Window],
-    window: Callable[[Sequence[Sequence[int]]], _Window],
-) -> dict[int, tuple[tuple[int, int], _Window]]:
-    """Return windows of three or four groups that agree, for pairs without a window, by the number of the first group.
-
-    All other meetings in such a window must be known.
-    """
-    found = {}
-    for at in set(range(len(groups) - 1)) - meetings.keys():
-        for front, behind in WIDER:
-            first, last = at - front, at + 1 + behind
-            known = all(other in meetings for other in range(first, last) if other != at)
-            if first >= 0 and last < len(groups) and known and (wide := window(groups[first : last + 1])).agrees:
-                found[at] = ((front, behind), wide)
-                break
-    return found
+    tiles = list(map(slice, bounds, bounds[1:]))
+    return tiles, list(map(slice, bounds, bounds[2:]))
 
 
 def _in_places(chains: Iterable[frozenset[int]], owner: Mapping[int, int], views: frozenset[int]) -> Chains:

@@ -4,7 +4,8 @@ The data of a graph input is in the runtime's plain layout. Inside a network a l
 just written, in the layout that the neighbour prefers, and a residual add is fused only if layers write both operands.
 `convolution` is a 1x1 convolution and a Relu: its result has the layout that convolutions prefer, and no following
 operator can be fused into it. For a picture of 8-bit integers it is a quantised convolution. `abs` is element-wise,
-for any rank in the plain layout (`Not` for booleans).
+for any rank in the plain layout (`Not` for booleans). `signed convolution` has a LeakyRelu instead of the Relu: values
+of both signs, for layers that branch on the sign of each value.
 Inputs of the network stay inputs of the probe.
 """
 
@@ -18,13 +19,18 @@ from harness.network.learnt_weights import INTEGER_RANGE
 from harness.network.network import Network, TensorType
 from harness.probe.auxiliary import dequantised, dequantised_weight, is_quantised_picture, quantised
 
-ProducerKind = Literal["outside", "convolution", "abs"]
+ProducerKind = Literal["outside", "convolution", "signed convolution", "abs"]
 PRODUCER_CHANNELS = 4
+_BRANCHING = "PRelu"
+"""ONNX Runtime takes up to ten times as long for values whose signs a processor cannot predict."""
 
 
 def producers_of(network: Network, layer: Layer, blocked: frozenset[str]) -> tuple[ProducerKind, ...]:
     """Return the producer of each input of the layer; `blocked` are the tensors in a private layout of the device."""
-    return tuple(producer_of(network, name, blocked) for name in layer.graph.inputs)
+    found = tuple(producer_of(network, name, blocked) for name in layer.graph.inputs)
+    if all(node.op != _BRANCHING for node in layer.graph.nodes):
+        return found
+    return tuple("signed convolution" if kind == "convolution" else kind for kind in found)
 
 
 def producer_of(network: Network, tensor: str, blocked: frozenset[str] | None = None) -> ProducerKind:
@@ -47,11 +53,12 @@ def produce(builder: ModelBuilder, kind: TensorType, producer: ProducerKind, bou
     """Append a producer with an input of its own; return the tensor that it writes."""
     if producer == "outside":
         return builder.input(kind, bound)
-    if producer == "convolution":
+    if producer in ("convolution", "signed convolution"):
         source = builder.input(kind.resized(1, PRODUCER_CHANNELS))
         if is_quantised_picture(kind):
             return _quantised_convolution(builder, source, kind)
-        return builder.operator("Relu", [builder.convolution(source, kind.shape[1], [1, 1])], kind)
+        activation = "Relu" if producer == "convolution" else "LeakyRelu"
+        return builder.operator(activation, [builder.convolution(source, kind.shape[1], [1, 1])], kind)
     return builder.operator("Not" if kind.dtype == "bool" else "Abs", [builder.input(kind)], kind)
 
 

@@ -6,9 +6,17 @@ import math
 from dataclasses import dataclass, replace
 
 from harness.network.layers import FEATURE_MAP
-from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise, convolution, matrix_product
+from harness.predictor.features.layer_features import (
+    INTEGER,
+    LayerFeatures,
+    Pair,
+    channelwise,
+    convolution,
+    matrix_product,
+    unfolding,
+)
 from harness.predictor.features.mover_classes import class_of_mover
-from harness.space.movers import Mover
+from harness.space.movers import Elementwise, Mover
 
 NO_ACTIVATION = "none"
 
@@ -187,10 +195,13 @@ class Quantised:
         """Return the predictor's features, of a dynamic layer those of its product."""
         found = self.layer.features
         root, group, kind, name = found.operator.split("/")
-        more = "integer" if (group, self.precision) == ("conv", DYNAMIC) else "int8"
-        kind = kind if group in ("copy", "view") else f"{kind}-{more}"
+        if (group, self.precision) == ("conv", DYNAMIC):
+            kind += INTEGER
+        elif group not in ("copy", "view"):
+            kind += f"{unfolding(kind, found.in_channels, found.out_channels) if group == 'conv' else ''}-int8"
         name = name if root == "mac" or group == "view" else f"{name}-int8"
-        return replace(found, operator=f"{root}/{group}/{kind}/{name}", element_bytes=1)
+        run = self.layer.channels if isinstance(self.layer, Elementwise) and found.run else found.run
+        return replace(found, operator=f"{root}/{group}/{kind}/{name}", element_bytes=1, run=run)
 
 
 Configuration = FloatLayer | Quantised

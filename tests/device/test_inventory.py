@@ -84,7 +84,7 @@ def test_inventory_cannot_be_changed() -> None:
         (BOARD + "port = 70000\n", r"devices\.board\.port .*65535"),
         (BOARD + "port = true\n", r"devices\.board\.port"),
         (BOARD + 'port = "22"\n', r"devices\.board\.port"),
-        (BOARD + BOARD, "not valid TOML.*listed only once"),
+        (BOARD + BOARD, "not valid TOML.*twice"),
         (BOARD + "connect_timeout_s = inf\n", r"devices\.board\.connect_timeout_s"),
         (BOARD.replace("board.lab", "-oProxyCommand=x"), r"devices\.board\.host"),
         (BOARD.replace('host = "board.lab"\n', ""), r"devices\.board\.host is missing"),

@@ -211,3 +211,4 @@ def test_check_names_the_step_that_fails_and_how_to_mend_it(sshd: Any, fault: st
     failed = [check for check in check_device(device) if check.ok is False]
     assert [check.name for check in failed] == [fault]
     assert failed[0].mend
+    assert "devices check" not in failed[0].mend

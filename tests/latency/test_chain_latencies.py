@@ -288,14 +288,28 @@ def test_long_windows_are_charged_to_their_chains() -> None:
     solution = solve(held, signed)
     found = chain_latencies(chains, solution)
     assert found.values == pytest.approx([9.6e-5] * 3 + [9.5e-5] * 3 + [1e-4], rel=1e-4)
-    # All windows correct the chains by 27 of 700 us; the one across two others shows 12 of 573 us more, which holds
-    # each part of the network twice. Four of the five inner chains lie inside windows.
-    share, usual, longest = 4 / 5, 27 / 700 / (4 / 5), 12 / (573 / 2)
-    wanted = math.hypot(share * longest, (1 - share) * usual)
-    assert reach_errors(chains, solution) == {"n": pytest.approx(wanted, rel=1e-3)}
-    # Without long windows the usual error counts, and a pair has none.
+    # The longest window corrects 673 us by 12; the 12 us count as uniform between none and all.
+    assert reach_errors(chains, solution) == {"n": pytest.approx(12 / 673 / math.sqrt(3), rel=1e-3)}
+    # Without a window across them, the two of three chains are the longest: errors of one sign add up.
+    apart = [replace(one, across="") for one in chains]
+    assert reach_errors(apart, solution) == {"n": pytest.approx(15 / 685 / math.sqrt(3), rel=1e-3)}
+    # Without windows of several chains the usual error counts, and a pair has none.
     assert reach_errors([replace(one, check="", across="") for one in chains], solution) == {"n": USUAL_REACH}
     assert reach_errors(chains[:2], solution) == {}
+
+
+def test_pairs_are_the_longest_windows_of_three_chains() -> None:
+    """Of three chains of 100 us whose pairs save 2 and 4 us, the sum is off by 6 of 294 us or less."""
+    layer = ChainedLayer(0, 0, 0, False)
+    chains = [
+        ChainProbes(
+            (("layer", f"{at}"),), "n", f"alone {at}", "", f"pair {at}" if at < 2 else "", "", True, ordered=(layer,)
+        )
+        for at in range(3)
+    ]
+    truth = {f"alone {at}": 1e-4 for at in range(3)} | {"pair 0": -2e-6, "pair 1": -4e-6}
+    found = reach_errors(chains, solved(chains, totals(chains, truth), 1e-6))
+    assert found == {"n": pytest.approx(6 / 294 / math.sqrt(3), rel=1e-3)}
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9))

@@ -378,6 +378,15 @@ def test_impossible_manifests_are_corrupt_even_when_signed(tmp_path: Path, chang
         read_lut(sign(folder, rows, manifest))
 
 
+def test_a_table_of_another_version_is_named_as_such(tmp_path: Path) -> None:
+    """A table with another schema is called one of another version, not a damaged one."""
+    folder = publish(table([entry("a")]), tmp_path).path
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "schema_version": manifest["schema_version"] + 1}))
+    with pytest.raises(LutCorrupt, match=r"of another version of harness.*harness lut build"):
+        read_lut(folder)
+
+
 def test_a_signed_table_with_a_layer_twice_is_corrupt(tmp_path: Path) -> None:
     """A table with two entries for one layer and context is refused."""
     folder = publish(table([entry("a"), entry("b")]), tmp_path).path

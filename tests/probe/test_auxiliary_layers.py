@@ -123,6 +123,7 @@ PRODUCERS: list[tuple[ProducerKind, TensorType]] = [
     ("outside", TensorType("float32", (1, 8, 5, 5))),
     ("convolution", TensorType("float32", (1, 8, 5, 5))),
     ("convolution", TensorType("float32", (2, 3, 1, 7))),
+    ("signed convolution", TensorType("float32", (1, 8, 5, 5))),
     ("abs", TensorType("float32", (3, 5))),
     ("abs", TensorType("int64", (4,))),
     ("abs", TensorType("bool", (2, 3))),
@@ -140,6 +141,29 @@ def test_producers_write_the_type_asked_for(producer: ProducerKind, kind: Tensor
     if producer != "outside":
         (output,) = run_on_onnxruntime(builder.build([result]))
         assert (str(output.dtype), output.shape) == (kind.dtype, kind.shape)
+
+
+def test_a_signed_producer_writes_both_signs() -> None:
+    """A convolution in front of a layer that branches on signs writes values of both; any other writes none below 0."""
+    lowest = {}
+    producers: tuple[ProducerKind, ...] = ("convolution", "signed convolution")
+    for producer in producers:
+        builder = ModelBuilder(13)
+        result = produce(builder, TensorType("float32", (1, 32, 5, 5)), producer)
+        (output,) = run_on_onnxruntime(builder.build([result]))
+        assert output.max() > 0
+        lowest[producer] = output.min()
+    assert lowest["convolution"] >= 0 > lowest["signed convolution"]
+
+
+def test_a_pixel_of_a_quantised_map_is_read_without_the_rest() -> None:
+    """The auxiliary layer of a byte map in a private layout takes one pixel as bytes, and converts nothing else."""
+    probe = null_probe(
+        [TensorType("uint8", (1, 8, 6, 6))], ["convolution"], AuxiliaryKind.AVGPOOL, 13, "null", layouts=["private"]
+    )
+    *_, pixel, last = graph_of(probe.model).node
+    assert (pixel.op_type, last.op_type) == ("MaxPool", "DequantizeLinear")
+    assert run_on_onnxruntime(probe.model)[0].shape == (1, 8, 1, 1)
 
 
 @pytest.mark.parametrize("opset", OPSETS)

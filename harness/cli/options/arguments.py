@@ -149,7 +149,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 Dims = Annotated[
     list[str] | None,
     typer.Option(
-        "--dim", metavar="NAME=N", help="Value of a symbolic dimension, or of an axis (INPUT.AXIS=N); may be repeated."
+        "--dim",
+        metavar="NAME=N",
+        help="Value of a symbolic dimension, of an axis (INPUT.AXIS=N), or of an input that is one whole number or"
+        " Boolean (1 or 0); may be repeated.",
     ),
 ]
 Activations = Annotated[
@@ -246,10 +249,10 @@ def parse_dims(words: Sequence[str] | None) -> dict[str, int]:
     dims: dict[str, int] = {}
     for word in words or ():
         name, separator, value = word.rpartition("=")
-        if not separator or not name or not _NUMBER.match(value) or not 0 < int(value) < 1 << 31:
+        if not separator or not name or not _NUMBER.match(value) or int(value) >= 1 << 31:
             raise UsageError(
                 f"--dim {word[:80]} is not NAME=N",
-                why="N is a whole number from 1 to 2147483647",
+                why="N is a whole number from 0 to 2147483647",
                 next_step="Write --dim batch=1",
             )
         if name in dims:

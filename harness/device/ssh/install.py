@@ -80,6 +80,9 @@ def push_agent(name: str, client: SshLink, bundle: Bundle) -> bool:
             "If authorized_keys there restricts this key to an agent, put the line of its .pub file back, install, and "
             "restrict it again; otherwise check the disk of the device"
         )
+        if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+            why = f"the SFTP server there reports: {why}"
+            next_step = "Free space on the disk there, and check that the account may write to its home folder"
         raise DeviceUnreachable(f"The agent cannot be copied to {name}", why=why, next_step=next_step) from None
     return sent
 

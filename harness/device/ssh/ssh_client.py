@@ -249,8 +249,9 @@ def _reach_through(target: SshTarget, via: SshLink) -> paramiko.Channel:
         raise _unreachable(target, why) from None
 
 
-def _unreachable(target: SshTarget, why: str, next_step: str = "") -> DeviceUnreachable:
-    next_step = next_step or f"Find the cause with `harness devices check {target.device}`"
+def _unreachable(
+    target: SshTarget, why: str, next_step: str = "Check host and port, and read the log of sshd there"
+) -> DeviceUnreachable:
     return DeviceUnreachable(
         f"{target.title} ({target.host}:{target.port}) is not reachable", why=why, next_step=next_step
     )

@@ -63,7 +63,8 @@ def cut_as_reported(
         return [_cut_by(network, DEFAULT_RULES) for network in networks], DEFAULT_RULES
     reported: list[tuple[Network, RuntimeGraph]] = []
     probes = [network_probe(network) for network in networks]
-    prepare(session, probes, observe, stop)
+    unknown = [] if _kept_rules(_cache_key(session)) is not None else [network_probe(_examples_for(session))]
+    prepare(session, [*probes, *unknown], observe, stop)
     for number, (network, probe) in enumerate(zip(networks, probes, strict=True)):
         _check_stop(stop)
         observe(Progress(f"reading how {network.name} is fused", number, len(networks)))
@@ -88,33 +89,49 @@ def _rules_of_examples(session: AgentSession) -> tuple[FusionRule, ...]:
     """Return what the device fuses of the examples; nothing if it refuses them. They are small and never measured.
 
     Loading them takes a second, so the cache keeps the rules by board and fingerprint. A device with a clock of its own
-    compiles each operator, which takes longer: it gets the examples of one alignment, and no rewrites, which are those
-    of ONNX Runtime.
+    reports no rewrites, which are those of ONNX Runtime.
     """
-    hello, code = session.hello, cache.code_version("harness", "onnx")
-    facts = json.dumps([session.board, hello.backend, sorted(hello.fingerprint.items())])
-    key = cache.key_of("rules of examples 2", VERSION, code, facts) if code else ""
-    kept = _kept_rules(cache.get(key)) if key else None
+    key = _cache_key(session)
+    kept = _kept_rules(key)
     if kept is not None:
         return kept
-    from harness.measure.fusion.fusion_examples import ALL_ALIGNMENTS, example_rules, fusion_examples  # loads onnx
+    from harness.measure.fusion.fusion_examples import example_rules  # loads onnx
 
-    compiles = hello.clock == "device"
-    examples = fusion_examples(1 if compiles else ALL_ALIGNMENTS)
+    examples = _examples_for(session)
     try:
         graph = _runtime_graph(session, examples, network_probe(examples))
     except UnsupportedNetwork:
         return ()
-    rules = example_rules(examples, graph.groups, hello.backend)
-    if compiles:
+    rules = example_rules(examples, graph.groups, session.hello.backend)
+    if _compiles(session):
         rules = tuple(rule for rule in rules if rule.pattern not in REWRITES)
     if key:
         cache.put(key, json.dumps([asdict(rule) for rule in rules]).encode())
     return rules
 
 
-def _kept_rules(content: bytes | None) -> tuple[FusionRule, ...] | None:
+def _compiles(session: AgentSession) -> bool:
+    """Return whether a device compiles each operator, as one with a clock of its own does."""
+    return session.hello.clock == "device"
+
+
+def _examples_for(session: AgentSession) -> Network:
+    """Return the network of examples: of one alignment of channels if the device compiles, which takes long."""
+    from harness.measure.fusion.fusion_examples import ALL_ALIGNMENTS, fusion_examples  # loads onnx
+
+    return fusion_examples(1 if _compiles(session) else ALL_ALIGNMENTS)
+
+
+def _cache_key(session: AgentSession) -> str:
+    """Return the key of the rules of examples in the cache, empty if there is no cache."""
+    hello, code = session.hello, cache.code_version("harness", "onnx")
+    facts = json.dumps([session.board, hello.backend, sorted(hello.fingerprint.items())])
+    return cache.key_of("rules of examples 2", VERSION, code, facts) if code else ""
+
+
+def _kept_rules(key: str) -> tuple[FusionRule, ...] | None:
     """Return the rules that the cache holds, None if it holds none."""
+    content = cache.get(key) if key else None
     try:
         return None if content is None else _RULES.validate_json(content)
     except ValueError:

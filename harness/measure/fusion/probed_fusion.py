@@ -125,5 +125,5 @@ def rules_of(tried: Sequence[TriedPattern]) -> tuple[FusionRule, ...]:
 
 
 def _is_sure(verdict: Verdict | None, level: float) -> bool:
-    """Return whether the answer is clear enough that more rounds would hardly change it."""
-    return verdict is not None and (verdict.p_apart <= APART or verdict.p_fused <= level)
+    """Return whether more rounds would hardly change the answer: it is clear, or the device refuses the probes."""
+    return verdict is not None and (not verdict.matched or verdict.p_apart <= APART or verdict.p_fused <= level)

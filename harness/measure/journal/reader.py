@@ -188,9 +188,12 @@ class JournalReader(DurableFile):
             "SELECT probe, batch, wall_ns, cpu_ns, device_ns, preemptions FROM samples"
             " JOIN series ON series.id=samples.series WHERE campaign=? ORDER BY series.id, ordinal"
         )
+        names: dict[str, str] = {}  # one text for each probe, not for each of its samples
         with self._reading():
             rows = self._db.execute(query, (campaign,))
-            return [ProbeSample(probe, batch, Sample(*values)) for probe, batch, *values in rows]
+            return [
+                ProbeSample(names.setdefault(probe, probe), batch, Sample(*values)) for probe, batch, *values in rows
+            ]
 
     def samples_of(self, campaign: int, probe: str) -> list[Sample]:
         """Return the samples of one probe of a campaign in the order they were taken; raises as `samples` does."""

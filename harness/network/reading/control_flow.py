@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from harness.errors import InvalidNetwork, UnsupportedNetwork
+from harness.network.network import Node
+from harness.network.reading.network_ends import choice_step
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
@@ -70,6 +75,29 @@ def captured(node: NodeProto) -> list[str]:
         own = _defined(graph) | {tensor.name for tensor in stored(graph)}
         found.update((name, None) for name in tensors_read(graph) if name and name not in own)
     return list(found)
+
+
+def sort_nodes(graph: GraphProto) -> None:
+    """Put each node behind those that it reads from, as runtimes do; nodes that read in a circle come last."""
+    writers = {name: at for at, node in enumerate(graph.node) for name in node.output if name}
+    awaited = [{writers[name] for name in (*node.input, *captured(node)) if name in writers} for node in graph.node]
+    if all(at > max(before, default=-1) for at, before in enumerate(awaited)):
+        return
+    readers: dict[int, list[int]] = {}
+    for at, before in enumerate(awaited):
+        for writer in before:
+            readers.setdefault(writer, []).append(at)
+    ready = [at for at, before in enumerate(awaited) if not before]
+    order: list[int] = []
+    while ready:
+        order.append(at := heapq.heappop(ready))
+        for reader in readers.get(at, ()):
+            awaited[reader].discard(at)
+            if not awaited[reader]:
+                heapq.heappush(ready, reader)
+    nodes = [graph.node[at] for at in (*order, *sorted(set(range(len(awaited))) - set(order)))]
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def renamed(graph: GraphProto, label: str, weights: str = "") -> GraphProto:
@@ -164,3 +192,16 @@ def _renamed(graph: GraphProto, names: Mapping[str, str], label: str) -> GraphPr
             visible = {name: new for name, new in names.items() if name not in shadowed}
             inner.CopyFrom(_renamed(inner, visible, label))
     return copy
+
+
+def contradiction(node: Node) -> InvalidNetwork:
+    """Return the error of a loop whose inputs do not fit its body."""
+    why = "They differ in the number of tensors, or tensors that it scans differ in length"
+    return InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) and its body contradict each other", why=why)
+
+
+def unknown_flow(node: Node, choices: Sequence[str]) -> UnsupportedNetwork:
+    """Return the error of control flow that depends on the inputs; `choices` are those whose values can be given."""
+    why = "It holds a subgraph, and the latency of control flow depends on the data"
+    step = choice_step(choices) or "Export the network without If, Loop and Scan"
+    return UnsupportedNetwork(f"Node {node.name[:80]!r} ({node.op}) cannot be measured", why=why, next_step=step)

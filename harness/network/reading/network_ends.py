@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from harness.errors import InvalidNetwork, NetworkError, UnresolvedDimension, UnsupportedNetwork
+from harness.errors import InvalidNetwork, NetworkError, UnresolvedDimension, UnsupportedNetwork, UsageError
 from harness.network.learnt_weights import reads_weights
 from harness.network.network import Constant, Node, TensorType
 from harness.network.node_inference import tensor_type
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 _ANY_SIZE = -1
 """What some exporters write for a size that is not known."""
+_CHOICES = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
+"""Types of inputs of one element that may decide what a network computes."""
 
 
 def bound_inputs(
     inputs: Iterable[ValueInfoProto], dims: Mapping[str, int], network: str
 ) -> tuple[dict[str, TensorType], frozenset[str]]:
-    """Return the types of inputs with values for their dimensions, and the names that a dimension can be given by.
+    """Return the types of inputs with values for their dimensions, and the names that `dims` can give values to.
 
     Raises UnresolvedDimension, which names the input and the `--dim` to give, and UnsupportedNetwork.
     """
@@ -47,9 +49,57 @@ def bound_inputs(
                 why = f"It has no dimension {unused[:80]}" if unused else ""
                 step = f"Give one, for example --dim {shlex.quote(f'{names[0][:80]}=1')}"
                 raise UnresolvedDimension(what, why=why, next_step=step)
+            if not dims[bound]:
+                why = f"It is the size of input {value.name[:80]!r} along axis {axis}, at least 1"
+                raise UsageError(f"--dim {bound[:80]}=0 is no size", why=why, next_step="Write --dim NAME=1 or more")
             shape.append(dims[bound])
-        types[value.name] = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name, flows=True)
+        kind = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name, flows=True)
+        known.update((value.name,) if is_choice(kind) else ())
+        types[value.name] = kind
     return types, frozenset(known)
+
+
+def is_choice(kind: TensorType) -> bool:
+    """Return whether an input is a whole number or a Boolean, so that its value can be given as a dimension's is."""
+    return kind.elements == 1 and kind.dtype in _CHOICES
+
+
+def given_choices(types: Mapping[str, TensorType], dims: Mapping[str, int]) -> dict[str, Constant]:
+    """Return the inputs of one element whose values are given, as constants.
+
+    Raises UnsupportedNetwork for a value that the type of its input cannot hold.
+    """
+    import numpy
+
+    found = {}
+    for name, kind in types.items():
+        if name not in dims or not is_choice(kind):
+            continue
+        value = numpy.full(kind.shape, dims[name]).astype(kind.dtype)
+        if value.item() != dims[name]:
+            why = f"{dims[name]} is no value of {kind.dtype}"
+            raise UnsupportedNetwork(f"Input {name[:80]!r} cannot have the value of --dim", why=why)
+        found[name] = Constant(kind, value)
+    return found
+
+
+def choices_behind(tensors: Iterable[str], nodes: Iterable[Node], inputs: Mapping[str, TensorType]) -> list[str]:
+    """Return the inputs that some tensors depend on and whose values can be given."""
+    writers = {result: node for node in nodes for result in node.results}
+    waiting = list(tensors)
+    found = set(waiting)
+    while waiting:
+        node = writers.get(waiting.pop())
+        fresh = [] if node is None else [one for one in node.inputs if one and one not in found]
+        found.update(fresh)
+        waiting += fresh
+    return [name for name, kind in inputs.items() if name in found and is_choice(kind)]
+
+
+def choice_step(choices: Sequence[str]) -> str:
+    """Return the next step where values of inputs are needed; an empty text if none can be given."""
+    words = " ".join(f"--dim {shlex.quote(f'{name[:80]}=1')}" for name in choices[:3])
+    return f"Give the value of what decides it, for example {words}" if choices else ""
 
 
 def measured_outputs(
@@ -65,8 +115,11 @@ def measured_outputs(
     """
     if not unmeasured:
         return outputs
+    nodes = list(nodes)
+    integers = [node for node in nodes if node.op == "DequantizeLinear" and node.inputs[0] in constants]
+    weights = {**constants, **{node.outputs[0]: constants[node.inputs[0]] for node in integers}}
     for node in unmeasured:
-        if reads_weights(node, constants):
+        if reads_weights(node, weights):
             raise unknown[node.results[0]]
     written = {name for node in nodes for name in node.results}
     read = [name for node in unmeasured for name in node.inputs if name in written]

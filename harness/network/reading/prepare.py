@@ -6,7 +6,6 @@ of the file. DequantizeLinear stays: a runtime that computes with integers reads
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from harness.network.reading.control_flow import (
     Repetition,
     all_nodes,
     captured,
+    contradiction,
     domain_of,
     loop_of,
     renamed,
@@ -27,8 +27,18 @@ from harness.network.reading.control_flow import (
     stacking,
     subgraphs,
     tensors_read,
+    unknown_flow,
 )
-from harness.network.reading.network_ends import bound_inputs, check_outputs, measured_outputs, needed_nodes
+from harness.network.reading.free_nodes import free_reason
+from harness.network.reading.network_ends import (
+    bound_inputs,
+    check_outputs,
+    choice_step,
+    choices_behind,
+    given_choices,
+    measured_outputs,
+    needed_nodes,
+)
 from harness.network.reading.read import ModelFile
 from harness.network.single_runs import values
 
@@ -65,6 +75,7 @@ class _Preparation:
         # ONNX Runtime's own domains have one version; files need not state it.
         self._opsets = {"": opsets[""], **{domain: opsets.get(domain, 1) for domain in sorted(used - {""})}}
         self._types: dict[str, TensorType] = {}
+        self._inputs: dict[str, TensorType] = {}
         self._constants: dict[str, Constant] = {}
         self._operands = Operands(self._types, self._constants, self._opsets)
         self._aliases: dict[str, str] = {}
@@ -80,8 +91,10 @@ class _Preparation:
     def run(self) -> Network:
         self._take_initializers(self._graph)
         inputs = [value for value in self._graph.input if value.name not in self._constants]
-        types, symbols = bound_inputs(inputs, self._dims, self._file.name)
-        self._types |= types
+        self._inputs, symbols = bound_inputs(inputs, self._dims, self._file.name)
+        self._types |= self._inputs
+        for name, constant in given_choices(self._inputs, self._dims).items():
+            self._set_constant(name, constant)
         for node in self._graph.node:
             self._visit(node)
         outputs = tuple(dict.fromkeys(self._aliases.get(value.name, value.name) for value in self._graph.output))
@@ -93,7 +106,7 @@ class _Preparation:
         return Network(
             name=self._file.name,
             opset=self._opsets[""],
-            inputs=tuple(value.name for value in inputs),
+            inputs=tuple(name for name in self._inputs if name not in self._constants),
             outputs=outputs,
             nodes=tuple(unshared(nodes, self._types, outputs)),
             types=self._types,
@@ -155,7 +168,7 @@ class _Preparation:
             self._fold_shape(node)
         elif all(not name or name in self._constants for name in node.inputs) and node.op not in NOT_FOLDED:
             self._fold(node)
-        elif reason := self._free_reason(node):
+        elif reason := free_reason(node, self._operands, self._read):
             self._aliases[node.outputs[0]] = node.inputs[0]
             self._free.append(FreeNode(node.name, node.op, reason))
         else:
@@ -172,9 +185,18 @@ class _Preparation:
         try:
             types = output_types(node, self._operands)
             return {name: checked(kind, name, flows=flow) for name, kind in types.items()}
-        except (UnresolvedDimension, UnsupportedType) as error:
+        except UnresolvedDimension as error:
+            step = choice_step(self._choices(node.inputs)) or error.next_step
+            self._leave_out(node, UnresolvedDimension(error.what, why=error.why, next_step=step))
+        except UnsupportedType as error:
             self._leave_out(node, error)
-            return None
+        return None
+
+    def _choices(self, tensors: Iterable[str]) -> list[str]:
+        return choices_behind(tensors, self._nodes, self._inputs)
+
+    def _unknown_flow(self, node: Node) -> UnsupportedNetwork:
+        return unknown_flow(node, self._choices(self._aliases.get(name, name) for name in node.inputs))
 
     def _leave_out(self, node: Node, reason: NetworkError) -> None:
         self._unmeasured.append(node)
@@ -204,7 +226,7 @@ class _Preparation:
         elif node.op == "Scan" and self._opsets[""] >= _SCAN_WITHOUT_BATCH:
             self._unroll(node, self._scan(node))
         else:
-            raise _unknown_flow(node)
+            raise self._unknown_flow(node)
 
     def _scan(self, node: Node) -> Repetition:
         import numpy
@@ -213,7 +235,7 @@ class _Preparation:
             shapes = [self._types[name].shape for name in node.inputs]
             found, steps = scan_of(node.proto, node.inputs, shapes, node.name)
         except (KeyError, IndexError, ValueError) as error:
-            raise _contradiction(node) from error
+            raise contradiction(node) from error
         self._aliases.update((f"{node.name}{SEPARATOR}scanned{at}", name) for at, name in enumerate(node.inputs))
         self._set_constant(found.times, _constant(numpy.array(steps)))
         self._set_constant(f"{node.name}{SEPARATOR}backwards", _constant(numpy.arange(steps)[::-1].copy()))
@@ -223,7 +245,7 @@ class _Preparation:
         """Replace a loop by its iterations; raises UnsupportedNetwork if the inputs decide how many there are."""
         body, carried = loop.body, list(loop.carried)
         if len(body.input) != len(carried) + 2 or len(body.output) != len(carried) + 1 + len(loop.stacks):
-            raise _contradiction(node)
+            raise contradiction(node)
         last = self._number(loop.times) if loop.times else math.inf
         goes_on = self._number(loop.going) if loop.going else 1
         rows: list[Sequence[str]] = []
@@ -241,7 +263,7 @@ class _Preparation:
             goes_on, carried = self._number(again), results[: len(carried)]
             rows.append(results[len(carried) :])
         if last is None or (goes_on is None and len(rows) < last):
-            raise _unknown_flow(node)
+            raise self._unknown_flow(node)
         self._free.append(FreeNode(node.name, node.op, "unrolled"))
         self._name_results(node.outputs, carried)
         self._stack(node, node.outputs[len(carried) :], rows, loop.stacks)
@@ -302,26 +324,6 @@ class _Preparation:
         self._names.add(name)
         return name
 
-    def _free_reason(self, node: Node) -> str:
-        """Return why the node only renames its first input; an empty string if it does more."""
-        if not self._read.isdisjoint(name for name in node.outputs[1:] if name):
-            return ""
-        if node.op == "Identity":
-            return "identity"
-        if node.op == "Dropout" and self._is_inference(node):
-            return "dropout at inference"
-        if node.op == "Cast":
-            with contextlib.suppress(UnsupportedType):
-                (kind,) = output_types(node, self._operands).values()
-                return "cast to the same type" if kind == self._types[node.inputs[0]] else ""
-        return ""
-
-    def _is_inference(self, node: Node) -> bool:
-        if len(node.inputs) < 3 or not node.inputs[2]:
-            return True
-        mode = self._constants.get(node.inputs[2])
-        return mode is not None and mode.value is not None and mode.value.size == 1 and not mode.value.any()
-
     def _fold(self, node: Node) -> None:
         """Make the results of a node constants: with their values if they are small, else with their types alone."""
         results = None if self._is_large(node) else self._values(node)
@@ -376,14 +378,3 @@ class _Preparation:
 
 def _constant(value: Any) -> Constant:
     return Constant(TensorType(str(value.dtype), value.shape), value)
-
-
-def _contradiction(node: Node) -> InvalidNetwork:
-    why = "They differ in the number of tensors, or tensors that it scans differ in length"
-    return InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) and its body contradict each other", why=why)
-
-
-def _unknown_flow(node: Node) -> UnsupportedNetwork:
-    why = "It holds a subgraph, and the latency of control flow depends on the data"
-    step = "Export the network without If, Loop and Scan"
-    return UnsupportedNetwork(f"Node {node.name[:80]!r} ({node.op}) cannot be measured", why=why, next_step=step)

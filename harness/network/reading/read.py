@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
 from harness.file_digest import read_with_digest
 from harness.network.network import ML_DOMAIN
-from harness.network.reading.control_flow import all_nodes, domain_of
+from harness.network.reading.control_flow import all_nodes, domain_of, sort_nodes
 from harness.network.reading.expansion import check_expansion
+from harness.network.runtime_operators import RUNTIME_DOMAINS, checkable, defined
 from harness.text import printable
 
 if TYPE_CHECKING:
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = (2 << 30) - 1
 MIN_OPSET = 7
 DEFAULT_OPSET = 17
-RUNTIME_DOMAINS = frozenset({"com.microsoft", "com.microsoft.nchwc"})
-"""Domains of ONNX Runtime: quantised operators, and those of files that it has optimised."""
+_INFERRED_OTHERWISE = {"STFT": ("onesided", 1)}
 _DISK_BLOCK = 512
 _LARGE_BYTES = 1 << 16
 _ORT_FORMAT = b"ORTM"
@@ -108,10 +108,14 @@ def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") 
     what = f"The functions of {name} cannot be inlined"
     try:
         model = inliner.inline_local_functions(model) if model.functions else model
+        sort_nodes(model.graph)
         _complete_domains(model)
+        _complete_outputs(model)
+        _complete_attributes(model)
         _check_operators(name, model)
         what = f"{name} is not valid ONNX"
-        onnx.checker.check_model(_without_weights(model))
+        with checkable(model, all_nodes(model.graph.node)):
+            onnx.checker.check_model(_without_weights(model))
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
         why = next((line for line in str(error).splitlines() if line.strip()), "the ONNX checker rejects it")
         raise InvalidNetwork(what, why=why[:300]) from error
@@ -275,6 +279,27 @@ def _complete_domains(model: ModelProto) -> None:
         imports.add(version=DEFAULT_OPSET)
 
 
+def _complete_outputs(model: ModelProto) -> None:
+    """Give outputs without type or shape what the checker demands. Nothing reads it: all types are inferred."""
+    from onnx import TensorProto
+
+    for value in model.graph.output:
+        if value.type.WhichOneof("value") in (None, "tensor_type"):
+            kind = value.type.tensor_type
+            kind.elem_type = kind.elem_type or TensorProto.FLOAT
+            kind.shape.SetInParent()
+
+
+def _complete_attributes(model: ModelProto) -> None:
+    """State the attributes that ONNX's shape inference reads with another default than the operator has."""
+    from onnx import helper
+
+    for node in all_nodes(model.graph.node):
+        name, value = _INFERRED_OTHERWISE.get(node.op_type, ("", 0))
+        if name and not any(attribute.name == name for attribute in node.attribute):
+            node.attribute.append(helper.make_attribute(name, value))
+
+
 def _check_operators(name: str, model: ModelProto) -> None:
     from onnx import defs
 
@@ -295,11 +320,9 @@ def _check_operators(name: str, model: ModelProto) -> None:
             why = f"Its attribute {reference.name[:80]!r} refers to {reference.ref_attr_name[:80]!r} of a function"
             raise InvalidNetwork(f"{label} of {name} is in no function", why=why)
         domain = domain_of(node)
-        if domain in RUNTIME_DOMAINS:
-            continue
-        if domain not in ("", ML_DOMAIN):
+        if domain not in ("", ML_DOMAIN, *RUNTIME_DOMAINS):
             why = f"Its domain {node.domain[:80]!r} belongs neither to ONNX nor to ONNX Runtime"
             raise UnsupportedNetwork(f"{label} of {name} is unknown", why=why)
         known = version if not domain else stated.get(domain, defs.onnx_ml_opset_version())
-        if not defs.has(node.op_type, known, domain):
+        if not defined(node.op_type, known, domain):
             raise UnsupportedNetwork(f"{label} of {name} is unknown", why=f"Opset {known} has no such operator")

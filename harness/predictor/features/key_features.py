@@ -30,7 +30,13 @@ from harness.predictor.features.key_parser import (
     parse_key,
     windowed,
 )
-from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
+from harness.predictor.features.layer_features import (
+    INTEGER,
+    LayerFeatures,
+    Pair,
+    channelwise,
+    unfolding,
+)
 from harness.predictor.features.memory_runs import is_general, run_of
 from harness.predictor.features.mover_classes import (
     CONVERSIONS,
@@ -42,8 +48,11 @@ from harness.predictor.features.mover_classes import (
     type_suffix,
 )
 
-_MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "QLinearMatMul", "QGemm"})
+_MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm"})
+_ON_INTEGERS = "QLinear"
+"""What the names of operators on integers begin with."""
 _FOLDED = frozenset({"BatchNormalization", "Affine"})
+_BYTES = ("uint8", "int8")
 # Chains of operators that exporters write and devices run as one operator, longest first.
 _IDIOMS = (
     (("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul", "Add"), "LayerNormalization"),
@@ -121,7 +130,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
         out_channels, out_size = out_channels * math.prod(kernel), in_size
         kernel = stride = dilation = (1, 1)
     return LayerFeatures(
-        operator="/".join(("mac", "conv", kind + _typed(operator), _suffix(layer, place))),
+        operator="/".join(("mac", "conv", kind + _typed(operator, kind), _suffix(layer, place))),
         batch=data.shape[0],
         in_channels=in_channels,
         out_channels=out_channels,
@@ -154,7 +163,7 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     operands = 0 if right.constant else -(-elements // (rows * columns))
     kind = "weights" if right.constant else "activations"
     return LayerFeatures(
-        operator="/".join(("mac", "product", kind + type_suffix(left.dtype), _suffix(layer, place))),
+        operator="/".join(("mac", "product", kind + _signed(operator, left), _suffix(layer, place))),
         batch=1,
         in_channels=batch * depth,
         out_channels=batch * columns,
@@ -167,9 +176,20 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     )
 
 
-def _typed(convolution: KeyOperator) -> str:
-    """Return what sets the code for another element type apart; sums that stay integers are other code, too."""
-    return "-integer" if convolution.op == "ConvInteger" else type_suffix(convolution.tensors[0].dtype)
+def _typed(convolution: KeyOperator, kind: str) -> str:
+    """Return what sets the code for other element types apart; sums that stay integers are other code, too."""
+    data, weight = convolution.tensors[0], convolution.tensors[WEIGHT_SLOT.get(convolution.op, 1)]
+    if convolution.op == "ConvInteger":
+        return INTEGER if weight.dtype == "int8" else f"{INTEGER}-unsigned"
+    if data.dtype not in _BYTES or not data.shape or not weight.shape:
+        return type_suffix(data.dtype)
+    channels = (0, 0) if weight.dtype == "uint8" else (data.shape[1], weight.shape[0])
+    return unfolding(kind, *channels) + _signed(convolution, data)
+
+
+def _signed(operator: KeyOperator, data: Tensor) -> str:
+    """Return the suffix of a type; runtimes shift signed bytes to unsigned ones, but not in operators on integers."""
+    return "-signed" if operator.op in WEIGHT_SLOT and data.dtype == "int8" else type_suffix(data.dtype)
 
 
 def _suffix(layer: ParsedKey, place: int) -> str:
@@ -207,7 +227,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     item = ITEM_BYTES.get(written.dtype, 4)
     out_shape = written.shape or (1,)
     path = class_of_mover(_names(layer.operators), read.dtype)
-    window = next((operator for operator in layer.operators if operator.op in WINDOWS), None)
+    window = next((operator for operator in layer.operators if _name(operator) in WINDOWS), None)
     kernel = stride = (1, 1)
     in_shape = read.shape or (1,)
     extra = 0
@@ -271,7 +291,8 @@ def _name(operator: KeyOperator) -> str:
     """Return the name of an operator, another one where its attributes select other code."""
     if operator.op in SCALING and operator.attributes.get("mode", "nearest") != "nearest":
         return INTERPOLATE
-    return "Affine" if _is_affine(operator) else "Permute" if is_general(operator) else operator.op
+    name = operator.op.removeprefix(_ON_INTEGERS)
+    return "Affine" if _is_affine(operator) else "Permute" if is_general(operator) else name
 
 
 def _image(shape: Shape) -> tuple[int, int, Pair]:

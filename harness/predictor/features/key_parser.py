@@ -26,6 +26,8 @@ _NUMBERS = re.compile(r"-?\d+(,-?\d+)*")
 _BETWEEN_ARGUMENTS = re.compile(r",(?=x\d|t\d|c:|_)")
 CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv", "ConvTranspose"})
 WEIGHT_SLOT = {"QLinearConv": 3, "QLinearMatMul": 3, "QGemm": 3}
+_RUNTIME_DOMAIN = "com.microsoft."
+"""ONNX Runtime's own operators have it in front of their names."""
 _QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 WINDOWS = frozenset({"MaxPool", "AveragePool", "LpPool"})
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
@@ -169,6 +171,7 @@ def _operator(text: str, place: int, known: dict[str, Tensor]) -> KeyOperator | 
     if found is None:
         return None
     op, arguments, attributes = found.groups()
+    op = op.removeprefix(_RUNTIME_DOMAIN)
     reads = tuple(_BETWEEN_ARGUMENTS.split(arguments)) if arguments else ()
     tensors = []
     for read in reads:

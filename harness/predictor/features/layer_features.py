@@ -12,6 +12,14 @@ LEAST_SAMPLES = 20
 """The fewest layers that a predictor learns from."""
 CODE_LEVELS = 3
 """The first levels of a class name the code that a device runs; finer ones name only what is fused to it."""
+INTEGER, UNFOLDED = "-integer", "-unfolded"
+"""Parts of the names of convolutions whose sums stay integers, and of those on bytes that have no kernel of their own.
+
+Both copy all windows of their map one behind another, and multiply matrices.
+"""
+_JUMP = 16
+"""Elements that are copied in the time of one jump."""
+_WORD, _LEAST_OUTPUTS, _SUM_BYTES = 4, 16, 4
 
 
 @dataclass(frozen=True)
@@ -90,8 +98,8 @@ class LayerFeatures:
 
     @property
     def out_bytes(self) -> int:
-        """Bytes of the output."""
-        return self.rows * self.out_channels * self.element_bytes
+        """Bytes of the output, which are sums of four bytes where they stay integers."""
+        return self.rows * self.out_channels * (_SUM_BYTES if INTEGER in self.operator else self.element_bytes)
 
     @property
     def weight_bytes(self) -> int:
@@ -99,9 +107,17 @@ class LayerFeatures:
         return self.weight_elements * self.element_bytes
 
     @property
+    def unfolded_bytes(self) -> int:
+        """Bytes of windows that the layer copies in front of its product, with the time of jumps between them."""
+        if (self.taps == 1 and self.stride == (1, 1)) or not unfolds(self.operator):
+            return 0
+        height, width = self.kernel
+        return self.rows * height * (width * self.in_channels + _JUMP) * self.element_bytes
+
+    @property
     def moved_bytes(self) -> int:
         """Bytes read and written at least once."""
-        return self.in_bytes + self.weight_bytes + self.out_bytes * (1 + self.extra_operands)
+        return self.in_bytes + self.weight_bytes + self.unfolded_bytes + self.out_bytes * (1 + self.extra_operands)
 
 
 @dataclass(frozen=True)
@@ -135,6 +151,25 @@ def classes_of(operator: str) -> tuple[str, ...]:
 def code_of(operator: str) -> str:
     """Return the class that names the code of an operator."""
     return classes_of(operator)[:CODE_LEVELS][-1]
+
+
+def unfolds(operator: str) -> bool:
+    """Return whether convolutions of this class copy the windows of their map in front of a product."""
+    return INTEGER in operator or UNFOLDED in operator
+
+
+def moves_bytes(operator: str) -> bool:
+    """Return whether layers of this class are convolutions on bytes."""
+    return operator.startswith("mac/conv/") and (INTEGER in operator or "-int8" in operator)
+
+
+def unfolding(kind: str, inputs: int, outputs: int) -> str:
+    """Return what the name of a convolution on bytes has in front of their type: `UNFOLDED`, or nothing.
+
+    Kernels of runtimes read windows in place where words of four `inputs` give at least a vector of `outputs`.
+    """
+    in_words = inputs % _WORD == outputs % _WORD == 0 and outputs >= _LEAST_OUTPUTS
+    return UNFOLDED if kind == "grouped" or (kind == "dense" and not in_words) else ""
 
 
 # One keyword for each size of a convolution.

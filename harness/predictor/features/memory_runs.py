@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from harness.predictor.features.key_parser import KeyOperator, ParsedKey, Shape
+from harness.predictor.features.key_parser import KeyOperator, ParsedKey, Shape, Tensor
 
 _SCATTERED = frozenset({"Resize", "Upsample", "DepthToSpace", "SpaceToDepth"})
 _COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
@@ -44,8 +44,13 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
     if operator.op.startswith("Reduce"):
         return read[-1]
     if operator.op in _COMBINING:
-        return _broadcast([tensor.shape for tensor in operator.tensors if tensor.shape is not None])
+        return _broadcast([_in_memory(tensor, tensor.shape) for tensor in operator.tensors if tensor.shape is not None])
     return 0
+
+
+def _in_memory(tensor: Tensor, shape: Shape) -> Shape:
+    """Return the order in which the sizes of a tensor lie in memory: runtimes keep the channels of byte maps last."""
+    return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 and tensor.dtype in ("int8", "uint8") else shape
 
 
 def _unmoved(read: Shape, order: Sequence[int]) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from harness.predictor.features.layer_features import CODE_LEVELS, LayerFeatures, classes_of, code_of
+from harness.predictor.features.layer_features import CODE_LEVELS, INTEGER, LayerFeatures, classes_of, code_of
 from harness.predictor.features.mover_classes import NORM
 
 DEVICE: Final = ""
 WIDEST = 16
 """Vectors of more channels are not told apart."""
+_PAGE = 4096
 
 
 def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
@@ -29,4 +30,6 @@ def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
     # Products read maps of few channels in the plain layout, and all others in blocks.
     maps = [f"{name} of {'few ' if few else ''}maps" for name in coarse[-1:] if layer.maps]
     warm = [f"{name} warm" for name in coarse if layer.warm]
-    return tuple(dict.fromkeys((DEVICE, *classes, variant, *vectors, *maps, *warm)))
+    # Rows of a matrix that are whole pages apart share few places of a cache.
+    paged = [f"{code} paged"] if INTEGER in code and layer.rows % _PAGE == 0 else []
+    return tuple(dict.fromkeys((DEVICE, *classes, variant, *vectors, *maps, *warm, *paged)))

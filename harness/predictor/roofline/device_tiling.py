@@ -18,6 +18,7 @@ WIDTHS = (32, 64, 128, 256)
 _RUN = 16.0
 """Elements that a jump in memory takes the time of."""
 _LARGEST_TILE = 32768
+_VECTOR_BYTES = 64
 Tile = tuple[int, int, int]
 """Rows and columns of an output tile, and the number of tiles that a unit works on at a time."""
 ALL_TILES: tuple[Tile, ...] = tuple(
@@ -60,7 +61,7 @@ class DeviceTiling:
     def waves(self, arrays: LayerArrays) -> Floats:
         """Return how often all units are filled, (layers, tiles)."""
         waves = [_tiles(arrays, rows, columns) / (self.units * together) for rows, columns, together in self.tiles]
-        shares = np.stack(waves, axis=1)
+        shares = np.stack(waves, axis=1) * _whole_vectors(arrays)[:, None]
         return np.where(arrays.channelwise[:, None], shares, np.ceil(shares))
 
     def turns(self, arrays: LayerArrays) -> Floats:
@@ -77,6 +78,12 @@ class DeviceTiling:
         area = np.array([rows * columns * together * self.units for rows, columns, together in self.tiles])
         done = self.waves(arrays) * area * (self.turns(arrays) * self.depth)[:, None]
         return np.asarray(np.log(done / arrays.macs[:, None]))
+
+
+def _whole_vectors(arrays: LayerArrays) -> Floats:
+    """Return by how much vectors that are in part empty make a window longer: those of bytes of each channel alone."""
+    own = arrays.channelwise & (arrays.sizes["element_bytes"] == 1) & (arrays.taps > 1)
+    return np.where(own, np.ceil(arrays.groups / _VECTOR_BYTES) * _VECTOR_BYTES / arrays.groups, 1.0)
 
 
 def _tiles(arrays: LayerArrays, rows: int, columns: int) -> Floats:

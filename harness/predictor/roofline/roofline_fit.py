@@ -13,7 +13,8 @@ from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
 from harness.array_types import Floats
-from harness.predictor.features.layer_arrays import LayerArrays
+from harness.predictor.features.layer_arrays import LayerArrays, index_of
+from harness.predictor.features.layer_features import moves_bytes
 from harness.predictor.features.offset_names import DEVICE
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline import SIDES, Inputs, Roofline, forward
@@ -27,6 +28,7 @@ _PULL_OVERLAP = 0.02
 _USUAL_OVERLAP = 0.5
 _FASTEST, _SLOWEST = 0.95, 0.05
 ITERATIONS = 150
+_MEMORY = 1
 
 
 def fit_roofline(
@@ -42,7 +44,7 @@ def fit_roofline(
     members = _members(arrays, names)
     layers_of = csr_array(members.T)
     inputs = Inputs.of(tiling, arrays)
-    first_tiles, first_sides = _start(inputs, arrays, latency_s)
+    first_tiles, first_table = _start(inputs, arrays, names, latency_s)
     split = first_tiles.size
     pulls = [_PULL_DEVICE, *(_PULL_OFFSET * _FINER ** name.count("/") for name in names[1:])]
     pull, pull_tiles, pull_overlap = (
@@ -55,7 +57,7 @@ def fit_roofline(
     def loss(variables: Floats) -> tuple[float, Floats]:
         tiles, offsets, overlap = variables[:split], variables[split:-1].reshape(-1, SIDES), float(variables[-1])
         constants = first_tiles + tiles
-        state = forward(inputs, constants, first_sides + members @ offsets, overlap)
+        state = forward(inputs, constants, members @ (first_table + offsets), overlap)
         error = (state.latency - log_latency) / scale
         bend = np.sqrt(1.0 + error**2)
         slope = weight * error / bend / scale
@@ -71,8 +73,7 @@ def fit_roofline(
     first = np.append(np.zeros(split + len(names) * SIDES), _USUAL_OVERLAP)
     with np.errstate(all="ignore"):  # the line search retracts a step that overflows
         found = minimize(loss, first, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
-    table = found.x[split:-1].reshape(-1, SIDES)
-    table[0] += first_sides
+    table = first_table + found.x[split:-1].reshape(-1, SIDES)
     table = _centred(table, names, members.sum(axis=0))
     return Roofline(tiling, found.x[:split] + first_tiles, names, table, float(found.x[-1]))
 
@@ -112,11 +113,19 @@ def _members(arrays: LayerArrays, names: Sequence[str]) -> csr_array:
     return csr_array((np.ones(len(columns)), columns, ends), shape=(len(arrays), len(names)))
 
 
-def _start(inputs: Inputs, arrays: LayerArrays, latency_s: Floats) -> tuple[Floats, Floats]:
-    """Return the constants of tiles and sides to start from: the best rates and the shortest times in the data."""
+def _start(inputs: Inputs, arrays: LayerArrays, names: Sequence[str], latency_s: Floats) -> tuple[Floats, Floats]:
+    """Return the constants of tiles and names to start from: the best rates and the shortest times in the data.
+
+    Convolutions on bytes move their map far more slowly than the fastest layers, the more so if they unfold it. A fit
+    that began with the fastest rate would explain their time by products alone.
+    """
     shortest_s = float(np.quantile(latency_s, _SLOWEST))
     mac_s = 1.0 / float(np.quantile(arrays.macs / latency_s, _FASTEST))
     byte_s = 1.0 / float(np.quantile(arrays.moved_bytes / latency_s, _FASTEST))
     start = np.full(inputs.turn_macs.size, np.log(shortest_s / 4.0))
-    sides = np.array([0.0, np.log(byte_s), np.log(byte_s), np.log(shortest_s / 2.0)])
-    return np.concatenate([start, np.log(inputs.turn_macs * mac_s)]), sides
+    table = np.zeros((len(names), SIDES))
+    table[0] = [0.0, np.log(byte_s), np.log(byte_s), np.log(shortest_s / 2.0)]
+    for name in sorted({name for name in arrays.operators if moves_bytes(name)}):
+        own = index_of(arrays, name)
+        table[names.index(name), _MEMORY] = np.log(np.min(latency_s[own] / arrays.moved_bytes[own]) / byte_s)
+    return np.concatenate([start, np.log(inputs.turn_macs * mac_s)]), table

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
-from onnx_models import FLOAT, IMAGE, model_of, network_of, node, prepared, run_assembled
+from onnx_models import FLOAT, IMAGE, model_of, network_of, node, prepared, random_dags, run_assembled, run_plain
 
 from harness.errors import UnresolvedDimension, UnsupportedNetwork
 from harness.network.assemble import assemble_network
@@ -185,3 +189,114 @@ def test_types_that_cannot_be_measured_are_named(kind: int) -> None:
     with pytest.raises(UnsupportedNetwork) as caught:
         network_of([node("Identity", "x", "h"), node("Relu", "h", "y")], {"x": IMAGE}, types={"x": kind, "y": kind})
     assert name in caught.value.why or {"string": "object"}.get(name, name) in caught.value.why
+
+
+@pytest.mark.parametrize("opset", [11, 16, 21])
+def test_normalisations_of_onnx_runtime_belong_to_every_opset(opset: int) -> None:
+    """Its optimizers write two operators into ONNX's domain: such files are read, and run as they are."""
+    nodes = [
+        node("LayerNormalization", "x s b", "n", axis=-1),
+        node("SimplifiedLayerNormalization", "n s", "y", axis=-1),
+    ]
+    constants = {"s": np.linspace(1, 2, 6, dtype=np.float32), "b": np.ones(6, np.float32)}
+    model = model_of(nodes, {"x": IMAGE}, constants=constants, opset=opset)
+    network = prepared(model)
+    assert network.types["y"].shape == IMAGE
+    (x,), (ours,) = run_assembled(assemble_network(network))
+    np.testing.assert_array_equal(ours, run_plain(model, {"x": x}, ["y"])["y"])
+    assert {one.domain for one in model.graph.node} == {""}
+
+
+def runtime_model(*args: Any, **options: Any) -> ModelProto:
+    """Return the model of `model_of` with the domain of ONNX Runtime."""
+    model = model_of(*args, **options)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return model
+
+
+def test_words_of_an_embedding_are_no_sizes() -> None:
+    """An operator of ONNX Runtime whose results have one size for several integers has that size."""
+    tables = {name: np.ones((5, 8), np.float32) for name in ("words", "places")}
+    factors = {name: np.ones(8, np.float32) for name in ("scale", "bias")}
+    embed = node("EmbedLayerNormalization", "ids _ words places _ scale bias", "y counts", domain="com.microsoft")
+    constants, types = {**tables, **factors}, {"ids": TensorProto.INT32}
+    network = prepared(runtime_model([embed], {"ids": (1, 4)}, constants=constants, types=types))
+    assert network.types["y"].shape == (1, 4, 8)
+
+
+def test_sizes_of_operators_of_onnx_runtime_are_not_guessed() -> None:
+    """An integer input that decides the size of a result is seen, because another value gives another size."""
+    nodes = [node("Relu", "x", "r"), node("ExpandDims", "r axis", "e", domain="com.microsoft"), node("Abs", "e", "y")]
+    network = prepared(runtime_model(nodes, {"x": (2, 3), "axis": ()}, ("y", "r"), types={"axis": TensorProto.INT32}))
+    assert [one.op for one in network.nodes] == ["Relu"]
+    assert [one.op for one in network.unmeasured] == ["ExpandDims", "Abs"]
+
+
+def test_an_operator_without_kernel_is_named() -> None:
+    """An operator that ONNX Runtime cannot run here is refused for that reason, not for its inputs."""
+    model = runtime_model([node("NoSuchOperator", "x", "y", domain="com.microsoft")], {"x": (2, 3)})
+    with pytest.raises(UnresolvedDimension, match="cannot run it"):
+        prepared(model)
+
+
+def test_an_operator_with_weights_is_not_left_out() -> None:
+    """A network is refused if an operator of ONNX Runtime that reads a matrix cannot be measured."""
+    nodes = [node("Relu", "x", "r"), node("NoSuchOperator", "r w", "y", domain="com.microsoft")]
+    with pytest.raises(UnresolvedDimension, match="NoSuchOperator"):
+        prepared(runtime_model(nodes, {"x": (2, 3)}, constants={"w": np.ones((3, 3), np.float32)}))
+
+
+def test_the_default_of_a_transform_is_that_of_the_operator() -> None:
+    """A short-time Fourier transform returns half of the frequencies unless the file states otherwise."""
+    constants = {"step": np.array(4), "length": np.array(8)}
+    model = model_of([node("STFT", "x step _ length", "y")], {"x": (1, 32, 1)}, constants=constants)
+    network = prepared(model)
+    _, (ours,) = run_assembled(assemble_network(network))
+    assert network.types["y"].shape == ours.shape == (1, 7, 5, 2)
+
+
+@pytest.mark.parametrize("has_type", [False, True])
+def test_outputs_need_no_shape(has_type: bool) -> None:
+    """A file whose outputs have no type, or one without a shape, is read: types are inferred."""
+    model = model_of([node("Relu", "x", "y")], {"x": (2, 3)})
+    model.graph.output[0].ClearField("type")
+    if has_type:
+        model.graph.output[0].type.tensor_type.elem_type = FLOAT
+    assert prepared(model).types["y"].shape == (2, 3)
+
+
+@given(random_dags(), st.randoms(use_true_random=False))
+def test_the_order_of_nodes_in_a_file_does_not_matter(model: ModelProto, order: random.Random) -> None:
+    """Nodes in any order, which a runtime puts in order, have the values of the sorted file."""
+    _, expected = run_assembled(assemble_network(prepared(model)))
+    nodes = list(model.graph.node)
+    order.shuffle(nodes)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    _, values = run_assembled(assemble_network(prepared(model)))
+    for ours, theirs in zip(values, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_product_with_dequantised_weights_is_not_left_out() -> None:
+    """A network is refused if the size of what a product reads is unknown, also where its weights are integers."""
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Compress", "r chosen", "c", axis=0),
+        node("DequantizeLinear", "w scale", "d"),
+        node("MatMul", "c d", "y"),
+    ]
+    constants = {"w": np.ones((3, 3), np.int8), "scale": np.array(0.5, np.float32)}
+    inputs, types = {"x": (2, 3), "chosen": (2,)}, {"chosen": TensorProto.BOOL}
+    with pytest.raises(UnresolvedDimension, match="Compress"):
+        network_of(nodes, inputs, constants=constants, types=types)
+
+
+def test_tables_of_four_bits_are_typed() -> None:
+    """An operator of ONNX Runtime that looks up packed integers has the shape that the runtime gives it."""
+    attributes = {"block_size": 16, "gather_axis": 0, "quantize_axis": 1}
+    look = node("GatherBlockQuantized", "table ids scale", "y", domain="com.microsoft", **attributes)
+    constants, types = {"scale": np.ones((5, 2), np.float32)}, {"ids": TensorProto.INT64}
+    model = runtime_model([look], {"ids": (1, 4)}, constants=constants, types=types, opset=21, ir_version=10)
+    model.graph.initializer.append(helper.make_tensor("table", TensorProto.UINT4, (5, 32), [1] * 160))
+    assert prepared(model).types["y"].shape == (1, 4, 32)

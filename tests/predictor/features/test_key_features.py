@@ -165,7 +165,7 @@ def test_a_window_larger_than_its_map_is_clipped() -> None:
     ("text", "operator"),
     [
         (
-            "x0:uint8[1,8,6,6]|ConvInteger(x0,c:uint8[8,8,3,3]){" + window(3, 1) + "}|->t0:int32[1,8,6,6]",
+            "x0:uint8[1,8,6,6]|ConvInteger(x0,c:int8[8,8,3,3]){" + window(3, 1) + "}|->t0:int32[1,8,6,6]",
             "mac/conv/dense-integer/plain",
         ),
         (
@@ -189,6 +189,80 @@ def test_a_window_larger_than_its_map_is_clipped() -> None:
 def test_other_element_types_are_other_code(text: str, operator: str) -> None:
     """An operator on another type than float32 has a class of its own; views and copies move bytes of any type."""
     assert described(f"k1|{text}").operator == operator
+
+
+def quantised_convolution(op: str, data: str, weight: str, inputs: int, outputs: int) -> str:
+    """Return the key of a 3x3 convolution of a map of 6x6 pixels on integers of these types."""
+    read, weights = f"x0:{data}[1,{inputs},6,6]", f"c:{weight}[{outputs},{inputs},3,3]"
+    if op == "ConvInteger":
+        return f"k1|{read}|ConvInteger(x0,{weights}){{{window(3, 1)}}}|->t0:int32[1,{outputs},6,6]"
+    scales = f"c:float32[],c:{data}[]"
+    if op == "QLinearConv":
+        operator = f"QLinearConv(x0,{scales},{weights},c:float32[],c:{weight}[],{scales}){{{window(3, 1)}}}"
+        return f"k1|{read}|{operator}|->t0:{data}[1,{outputs},6,6]"
+    return (
+        f"k1|{read}|DequantizeLinear(x0,{scales}){{axis=1}}|DequantizeLinear({weights},c:float32[],c:{weight}[]){{axis=1}}"
+        f"|Conv(t0,t1){{{window(3, 1)}}}|QuantizeLinear(t2,{scales}){{axis=1}}|->t3:{data}[1,{outputs},6,6]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("layer", "kind"),
+    [
+        (("Conv", "uint8", "int8", 8, 16), "dense-int8"),
+        (("Conv", "int8", "int8", 8, 16), "dense-int8"),
+        (("QLinearConv", "uint8", "int8", 8, 16), "dense-int8"),
+        (("Conv", "uint8", "int8", 3, 16), "dense-unfolded-int8"),
+        (("Conv", "uint8", "int8", 8, 8), "dense-unfolded-int8"),
+        (("Conv", "uint8", "uint8", 8, 16), "dense-unfolded-int8"),
+        (("QLinearConv", "int8", "int8", 8, 16), "dense-signed"),
+        (("ConvInteger", "uint8", "int8", 8, 16), "dense-integer"),
+        (("ConvInteger", "uint8", "uint8", 8, 16), "dense-integer-unsigned"),
+    ],
+)
+def test_convolutions_on_bytes_are_classes_by_their_kernels(layer: tuple[str, str, str, int, int], kind: str) -> None:
+    """Types and channels decide whether a convolution on bytes reads windows in place, and which product it runs."""
+    found = described(quantised_convolution(*layer))
+    assert code_of(found.operator) == f"mac/conv/{kind}"
+    windows = 36 * 9 * found.in_channels
+    in_place = kind in ("dense-int8", "dense-signed")
+    assert found.unfolded_bytes == 0 if in_place else found.unfolded_bytes >= windows
+    assert found.out_bytes == 36 * found.out_channels * (4 if "integer" in kind else 1)
+    assert found.moved_bytes == found.in_bytes + found.weight_bytes + found.unfolded_bytes + found.out_bytes
+
+
+@pytest.mark.parametrize(
+    ("operator", "written", "path"),
+    [
+        ("com.microsoft.QLinearAdd(x0,{0},x0,{0},{0})", "1,8,6,6", "move/map/simple-int8/Add-int8"),
+        (
+            "com.microsoft.QLinearGlobalAveragePool(x0,{0},{0})",
+            "1,8,1,1",
+            "move/reduce/axes-int8/GlobalAveragePool-int8",
+        ),
+        ("com.microsoft.QLinearSigmoid(x0,{0},{0})", "1,8,6,6", "move/map/curve-int8/Sigmoid-int8"),
+    ],
+)
+def test_operators_on_integers_are_the_layers_between_conversions(operator: str, written: str, path: str) -> None:
+    """An operator of a runtime on integers has the class of its float operator between conversions."""
+    text = f"k1|x0:uint8[1,8,6,6]|{operator.format(SCALE)}{{}}|->t0:uint8[{written}]"
+    assert described(text).operator == path
+
+
+def test_a_product_on_integers_has_its_weights() -> None:
+    """QGemm is a product with weights of bytes."""
+    weights = f"c:int8[10,64],c:float32[],c:int8[],c:int32[10],{SCALE}"
+    layer = described(f"k1|x0:uint8[1,64]|com.microsoft.QGemm(x0,{SCALE},{weights}){{transB=1}}|->t0:uint8[1,10]")
+    assert (layer.operator, layer.macs) == ("mac/product/weights-int8/plain", 640)
+
+
+def test_channels_of_byte_maps_lie_together() -> None:
+    """A factor for each channel is combined with runs of pixels of a float map, and with runs of channels of bytes."""
+    runs = [
+        described(f"k1|x0:{kind}[1,8,6,6]|x1:{kind}[1,8,1,1]|Mul(x0,x1){{}}|->t0:{kind}[1,8,6,6]").run
+        for kind in ("float32", "uint8")
+    ]
+    assert runs == [36, 8]
 
 
 @pytest.mark.parametrize(("zero_point", "item"), [("", 1), (",c:uint8[]", 1), (",c:int8[]", 1), (",c:uint16[]", 2)])

@@ -99,52 +99,65 @@ def latest_conflicts(
     return result
 
 
+_APART, _OVERLAP, _COVERS = range(3)
+
+
+class _Relations(dict[int, int]):
+    """How views with some residues relate to earlier ones with overlapping ranges, by the number of their residues.
+
+    The relation is _APART, _OVERLAP or _COVERS.
+    """
+
+    def __init__(self, later: int, residues: Sequence[tuple[_Residue, ...]]) -> None:
+        super().__init__()
+        self._later, self._residues = later, residues
+
+    def __missing__(self, earlier: int) -> int:
+        one, other = self._residues[self._later], self._residues[earlier]
+        found = self[earlier] = _APART if _apart(one, other) else _COVERS if _covers(one, other) else _OVERLAP
+        return found
+
+
 class _Ranges:
     """The bytes that views touch: a bounding range, and numbered residues, so that two are compared only once."""
 
     def __init__(self) -> None:
-        self._shapes: dict[Descriptor, tuple[int, int, tuple[_Residue, ...], int]] = {}
+        self._shapes: dict[int, tuple[Descriptor, int, int, tuple[_Residue, ...], int, dict[int, int]]] = {}
         self._numbers: dict[tuple[_Residue, ...], int] = {(): 0}
         self._residues: list[tuple[_Residue, ...]] = [()]
-        self._relations: dict[tuple[int, int], int] = {}
+        self.relations = [_Relations(0, self._residues)]
 
     def of(self, operand: Operand) -> tuple[int, int, int, int]:
         """Return first byte, one past the last, number of the residues, and their largest modulus."""
         descriptor, address = operand.descriptor, operand.address
-        shape = self._shapes.get(descriptor)
+        shape = self._shapes.get(id(descriptor))
         if shape is None:
             found = _residues(descriptor)
-            shape = (*descriptor.extent, found, max((modulus for modulus, _, _ in found), default=0))
-            self._shapes[descriptor] = shape
-        low, high, residues, largest = shape
+            largest = max((modulus for modulus, _, _ in found), default=0)
+            # The entry keeps the descriptor alive, so that its id stays unique.
+            shape = self._shapes[id(descriptor)] = (descriptor, *descriptor.extent, found, largest, {})
+        _, low, high, residues, largest, numbers = shape
         if not residues:
             return address + low, address + high, 0, 0
-        moved = tuple([(modulus, (address + phase) % modulus, span) for modulus, phase, span in residues])
-        number = self._numbers.get(moved)
+        number = numbers.get(address % largest)  # the other moduli divide the largest one
         if number is None:
-            number = self._numbers[moved] = len(self._residues)
-            self._residues.append(moved)
+            number = numbers[address % largest] = self._number(residues, address)
         return address + low, address + high, number, largest
 
-    def relation(self, later: int, earlier: int) -> int:
-        """Return how views with overlapping ranges and these residues relate: _APART, _OVERLAP or _COVERS."""
-        key = (later, earlier)
-        found = self._relations.get(key)
-        if found is None:
-            one, other = self._residues[later], self._residues[earlier]
-            found = _APART if _apart(one, other) else _COVERS if _covers(one, other) else _OVERLAP
-            self._relations[key] = found
-        return found
-
-
-_APART, _OVERLAP, _COVERS = range(3)
+    def _number(self, residues: tuple[_Residue, ...], address: int) -> int:
+        moved = tuple([(modulus, (address + phase) % modulus, span) for modulus, phase, span in residues])
+        if moved not in self._numbers:
+            self._numbers[moved] = len(self._residues)
+            self.relations.append(_Relations(len(self._residues), self._residues))
+            self._residues.append(moved)
+        return self._numbers[moved]
 
 
 class _Memory:
     """One memory, divided into segments with the accesses that a later access may have to follow."""
 
     def __init__(self, ranges: _Ranges) -> None:
-        self._relation = ranges.relation
+        self._relations = ranges.relations
         self._starts = [_BOTTOM, _TOP]
         self._states: list[_State] = [(), ()]
 
@@ -204,15 +217,14 @@ class _Memory:
         """Return the accesses of a segment after a read; a read replaces earlier reads of its stream that it covers."""
         kept = []
         position, stream, _, residues = access
+        relations = self._relations[residues]
         for known in state:
             earlier, its_stream, writes, its_residues = known
             if writes:
-                if latest[its_stream] < earlier != position and (
-                    not residues or not its_residues or self._relation(residues, its_residues) != _APART
-                ):
+                if latest[its_stream] < earlier != position and relations[its_residues] != _APART:
                     latest[its_stream] = earlier
                 kept.append(known)
-            elif its_stream != stream or (residues and self._relation(residues, its_residues) != _COVERS):
+            elif its_stream != stream or relations[its_residues] != _COVERS:
                 kept.append(known)
         kept.append(access)
         return tuple(kept) if len(kept) <= _MOST_ACCESSES else _coalesced(kept)
@@ -221,8 +233,9 @@ class _Memory:
         """Return the accesses of a segment after a write, which replaces all accesses that it covers."""
         kept = []
         position, _, _, residues = access
+        relations = self._relations[residues]
         for known in state:
-            relation = self._relation(residues, known[3])
+            relation = relations[known[3]]
             if relation != _APART and latest[known[1]] < known[0] != position:
                 latest[known[1]] = known[0]
             if relation != _COVERS:

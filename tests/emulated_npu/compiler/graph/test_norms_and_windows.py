@@ -72,11 +72,19 @@ def test_layer_normalisation_over_any_axes(data: st.DataObject) -> None:
     imported(model([node("LayerNormalization", inputs, "y", axis=axis)], {"x": x}, constants), {"x": x}, 1e-4)
 
 
+def test_layer_normalisation_before_opset_17() -> None:
+    """ONNX Runtime's optimizers write a LayerNormalization into files whose opset does not define it."""
+    x, constants = values((2, 3, 7)), {"s": values((7,), 1), "b": values((7,), 2)}
+    nodes = [node("LayerNormalization", "x s b", "n", axis=-1), node("Abs", "n", "y")]
+    imported(model(nodes, {"x": x}, constants, opset=12), {"x": x}, 1e-4)
+
+
 NORMALISATIONS: dict[str, tuple[int, dict[str, Any], str]] = {
     "InstanceNormalization": (17, {"epsilon": 1e-3}, "x c d"),
     "GroupNormalization": (21, {"num_groups": 3, "epsilon": 1e-3}, "x c d"),
     "LayerNormalization": (17, {"axis": 1}, "x last"),
     "RMSNormalization": (23, {"axis": -1}, "x last"),
+    "SimplifiedLayerNormalization": (13, {"axis": -1}, "x last"),
     "MeanVarianceNormalization": (13, {"axes": [0, 2]}, "x"),
     "LpNormalization": (22, {"axis": 1, "p": 1}, "x"),
 }

@@ -142,6 +142,13 @@ def _root_mean_square(build: Builder, node: OnnxNode) -> None:
     build.binary(Binary.MULTIPLY, quotient, build.view(node.inputs[1]), build.result())
 
 
+def _simplified(build: Builder, node: OnnxNode) -> None:
+    """Add what ONNX Runtime calls SimplifiedLayerNormalization in files that it has optimised."""
+    if any(node.outputs[1:]):
+        raise unsupported(node, "Its second output is not supported")
+    _root_mean_square(build, node)
+
+
 def _norm(build: Builder, node: OnnxNode) -> None:
     """Add an LpNormalization: x divided by its norm along an axis; where all elements are zero, zeros."""
     source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
@@ -183,6 +190,7 @@ HANDLERS: Mapping[str, Handler] = {
     "MeanVarianceNormalization": _mean_variance,
     "GroupNormalization": _group,
     "RMSNormalization": _root_mean_square,
+    "SimplifiedLayerNormalization": _simplified,
     "LpNormalization": _norm,
     "Softmax": _softmax(0),
     "LogSoftmax": _softmax(1),

@@ -27,6 +27,8 @@ CONSTANT_TYPES = {**DATA_TYPES, int(TensorProto.INT4): DataType.INT8, int(Tensor
 """The same for constants: those of four bits take a byte each in the machine."""
 _NOT_INFERRED = frozenset({"GroupNormalization", "MeanVarianceNormalization", "PiecewiseLinear"})
 """Operators whose results have the type of the first input, which onnx does not infer, or not without attributes."""
+_OF_RUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+"""The same, of ONNX Runtime in all opsets; ONNX has the first from opset 17."""
 _DEFAULTS = {"STFT": ("onesided", 1)}
 """Attributes, by operator, that onnx's inference reads with another default than the operator has."""
 
@@ -129,8 +131,9 @@ def _without_weights(proto: ModelProto) -> ModelProto:
     graph.name = proto.graph.name or "network"
     for field_name in ("node", "input", "output", "value_info"):
         getattr(graph, field_name).extend(getattr(proto.graph, field_name))
+    opsets = opsets_of(proto.opset_import)
     for node in graph.node:
-        if node.op_type in _NOT_INFERRED:
+        if node.op_type in _NOT_INFERRED or (node.op_type in _OF_RUNTIME and schema_of(node, opsets) is None):
             node.CopyFrom(helper.make_node("Identity", node.input[:1], node.output[:1]))
         _state_default(node)
     for tensor in proto.graph.initializer:
