@@ -21,7 +21,7 @@ Visits = Literal["cold", "pool", "warm"]
 
 - `cold`: no untimed run before a timed one; later rounds leave out probes whose latency is precise enough;
 - `pool`: as `cold`, but every round has every probe; rounds before the first one of a request are not timed;
-- `warm`: an untimed run of the same probe before each timed one.
+- `warm`: untimed runs of the same probe before the timed ones.
 """
 MAX_BATCH_LOADS = 512
 MAX_BATCH_WEIGHT_BYTES = 1 << 30
@@ -34,7 +34,7 @@ _COPY = "."
 
 @dataclass(frozen=True)
 class Batch:
-    """Loads that are visited together, with `runs` timed runs in each visit.
+    """Loads that are visited together, with `runs` timed runs in each visit, behind `untimed` ones of a warm visit.
 
     A load is the id of a probe, or `id.N` for its N-th copy, which has weights of its own.
     """
@@ -42,11 +42,12 @@ class Batch:
     loads: tuple[str, ...]
     visits: Visits = "cold"
     runs: int = 1
+    untimed: int = 1
 
     @property
     def warmup(self) -> int:
         """Untimed runs before the timed ones of a visit."""
-        return int(self.visits == "warm")
+        return self.untimed if self.visits == "warm" else 0
 
     @property
     def probes(self) -> tuple[str, ...]:
