@@ -268,5 +268,5 @@ class Interrupted(HarnessError, exit_code=130, fault="user", retry_helps=True):
     """The user stopped the command; the samples so far are kept."""
 
 
-class DamagedTableWarning(UserWarning):
-    """A folder of a table is left out because it lacks its manifest."""
+class DamagedFileWarning(UserWarning):
+    """A file of the workspace is left out: a table without its manifest, or samples of a damaged journal."""

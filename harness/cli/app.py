@@ -19,7 +19,7 @@ import typer
 from harness.cli.options.invocation import remember
 from harness.cli.options.result_files import ResultCommand
 from harness.cli.terminal.output import note, print_error
-from harness.errors import ConfigurationError, DamagedTableWarning, HarnessError, InputError, Interrupted, bug
+from harness.errors import ConfigurationError, DamagedFileWarning, HarnessError, InputError, Interrupted, bug
 from harness.version import VERSION
 
 EXIT_CODES = """
@@ -127,13 +127,13 @@ def _warnings_as_notes() -> Iterator[None]:
         show = warnings.showwarning
 
         def shown(message: Warning | str, category: type[Warning], *place: Any, **also: Any) -> None:
-            if issubclass(category, DamagedTableWarning):
+            if issubclass(category, DamagedFileWarning):
                 note(f"warning: {message}")
             else:
                 show(message, category, *place, **also)
 
         warnings.showwarning = shown
-        warnings.simplefilter("default", DamagedTableWarning)
+        warnings.simplefilter("default", DamagedFileWarning)
         yield
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.device.variant import NO_VARIANT, Variant
-from harness.errors import DamagedTableWarning, LutMismatch, LutNotFound
+from harness.errors import DamagedFileWarning, LutMismatch, LutNotFound
 from harness.latency.method_names import COMPARISON_METHODS
 from harness.lut.published_tables import PUBLISHED
 from harness.lut.table import IMPORT, Lut
@@ -98,7 +98,7 @@ def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
     """Return the folder of a device's newest table for this batch and these threads; raises LutNotFound.
 
     Tables of comparison methods do not count, and imported ones only if there is none that was measured. A newer folder
-    without a manifest is left out with a DamagedTableWarning.
+    without a manifest is left out with a DamagedFileWarning.
     """
     made = _tables(root, device, variant)
     usable = [path for path, one in made.items() if one.method not in COMPARISON_METHODS]
@@ -128,7 +128,7 @@ def _warn_of_damaged(root: Path, device: str, since: str = "") -> None:
     for name in sorted(damaged):
         if name[:10] >= since:
             text = f"{device}/{name} is not used: it has no {MANIFEST}. Restore it from a copy, or remove the folder"
-            warnings.warn(text, DamagedTableWarning, stacklevel=2)
+            warnings.warn(text, DamagedFileWarning, stacklevel=2)
 
 
 def table_folders(root: Path, device: str = "*") -> list[Path]:

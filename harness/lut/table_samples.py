@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from datetime import datetime
 
-from harness.errors import JournalError
+from harness.errors import DamagedFileWarning, JournalError
 from harness.latency.drift import SLOW_DRIFT
 from harness.latency.overhead import COLUMNS, PLAIN_COLUMNS, Overhead, levelled_nulls, row_of
 from harness.lut.published_tables import is_published
@@ -49,17 +50,23 @@ class TableSamples:
 
 
 def table_samples(workspace: Workspace, table: Lut) -> TableSamples | None:
-    """Return the samples behind the overhead of a table; None if the workspace does not hold them unaltered."""
+    """Return the samples behind the overhead of a table; None if the workspace does not hold them.
+
+    Those of a journal that cannot be read, or was altered, are left out with a DamagedFileWarning.
+    """
     newest = max((entry.campaign for entry in table.entries), default=0)
     if not newest or table.is_imported or is_published(table) or not workspace.journal.exists():
         return None
     try:
         with JournalReader(workspace.journal) as journal:
+            if newest not in journal.numbers():
+                return None
             campaign = journal.campaign(newest)
             if (campaign.device, campaign.fingerprint) != (table.device, table.fingerprint):
                 return None  # the table is from another journal
             return TableSamples(newest, _nulls(journal, campaign, table.overhead), _visits(journal, campaign))
-    except JournalError:
+    except JournalError as error:
+        warnings.warn(f"The samples of the table are left out. {error}", DamagedFileWarning, stacklevel=2)
         return None
 
 

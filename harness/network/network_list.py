@@ -75,7 +75,7 @@ class ListedNetwork(Protocol):
 
     @property
     def symbols(self) -> frozenset[str]:
-        """The names of its symbolic dimensions."""
+        """The names that `--dim` gives values: symbolic dimensions, and inputs of one whole number or Boolean."""
         ...
 
     @property
@@ -114,7 +114,7 @@ def read_networks(
     """Read all networks of a list before any is used, in one process for each core if it is long.
 
     `batch` sets the leading dimension of all inputs. `note` receives a line for each refused network. Raises the error
-    of a single network; NetworksRefused if none is left, or with `strict` if any is refused; UsageError for a dimension
+    of a single network; NetworksRefused if none is left, or with `strict` if any is refused; UsageError for a name
     in `dims` that no network has.
     """
 
@@ -250,8 +250,8 @@ def _check_dims(networks: Sequence[ListedNetwork], dims: Mapping[str, int]) -> N
     unknown = sorted(set(dims) - known)
     if unknown:
         names = ", ".join(network.name for network in networks)
-        why = (
-            f"Symbolic dimensions of {names}: {', '.join(sorted(known))}" if known else f"{names}: all sizes are fixed"
-        )
+        fixed = f"{names}: all sizes are fixed, and no input is one whole number or Boolean"
+        why = f"Dimensions and inputs of {names} that can be given: {', '.join(sorted(known))}" if known else fixed
         step = "Give --dim only for these" if known else "Omit --dim"
-        raise UsageError(f"No network has a dimension {unknown[0][:80]!r}", why=why[:300], next_step=step)
+        what = f"No network has a dimension or an input {unknown[0][:80]!r} to give"
+        raise UsageError(what, why=why[:300], next_step=step)

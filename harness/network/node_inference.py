@@ -210,28 +210,36 @@ def _needs_a_run(node: Node, read: Operands) -> bool:
 
 
 def _run_on_ones(node: Node, read: Operands) -> dict[str, TypeProto]:
-    """Return the types that a run on ones shows; none if they differ in a run with other integers."""
+    """Return the types that a run on ones shows; none if runs with other integers show others.
+
+    The runs on ones and zeros must both succeed. One on twos may fail, which shows nothing: a table of two rows has no
+    row for it.
+    """
     import numpy
     from onnx import helper
 
     if sum(read.types[alias].bytes for alias in node.inputs if alias) > MAX_RUN_BYTES:
         return {}
     feeds: dict[str, Any] = {}
-    others: dict[str, Any] = {}
+    varied: dict[str, TensorType] = {}
     for name, alias in operands(node).items():
         kind, constant = read.types[alias], read.constants.get(alias)
         value = constant.value if constant else None
         feeds[name] = numpy.ones(kind.shape, kind.dtype) if value is None else value
         if constant is None and _may_be_a_size(node, kind):
-            others[name] = numpy.zeros(kind.shape, kind.dtype)
+            varied[name] = kind
     found = _types_of_run(node, feeds, read)
-    again = _types_of_run(node, feeds | others, read) if others else found
-    if found is None and again is None:
+    if found is None and varied:
+        return {}
+    if found is None:
         step = "Use a version of ONNX Runtime that has it, or export the network without it"
         why = "ONNX Runtime cannot run it on this machine"
         raise UnresolvedDimension(f"The shapes that {_shown(node)} writes are unknown", why=why, next_step=step)
-    if found is None or found != again:
-        return {}
+    for integer in (0, 2) if varied else ():
+        others = {name: numpy.full(kind.shape, integer, kind.dtype) for name, kind in varied.items()}
+        again = _types_of_run(node, feeds | others, read)
+        if again != found and (again is not None or integer == 0):
+            return {}
     return {name: helper.make_tensor_type_proto(onnx_dtype(kind.dtype), kind.shape) for name, kind in found.items()}
 
 

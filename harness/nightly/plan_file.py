@@ -94,7 +94,7 @@ class SetSettings(StrictModel):
     runs: Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"] = "auto"
     budget_s: Annotated[_Duration | None, Field(alias="budget")] = None
     time_limit_s: Annotated[_Duration | None, Field(alias="time_limit")] = None
-    dims: Mapping[str, Annotated[int, Field(ge=1, lt=1 << 31)]] = Field(default_factory=dict)
+    dims: Mapping[str, Annotated[int, Field(ge=0, lt=1 << 31)]] = Field(default_factory=dict)
     weight: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 1.0
 
 

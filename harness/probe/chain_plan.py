@@ -25,7 +25,7 @@ from harness.probe.probe import Probe
 CHECKED, MOST_CHECKED = 3, 8
 """The least and greatest number of groups in a long window; one across two of them has up to twice as many."""
 FEWEST_TILES = 3
-"""Number of long windows that tile a network: one across two of them is then not all of it."""
+"""The least number of long windows that tile a network: one across two of them is then not all of it."""
 WIDER = ((0, 1), (1, 0), (1, 1))
 """Numbers of further chains in windows of pairs, in front and behind, that journals of earlier versions hold."""
 Ask = Callable[[Probe], RuntimeGraph | None]
@@ -85,13 +85,19 @@ class ChainProbes:
 
 @dataclass(frozen=True)
 class _Window:
+    """The probe of a window, its null window, and the places of the window's layers."""
+
     probe: Probe
     null: Probe | None
-    agrees: bool
+    members: frozenset[int]
 
     @property
     def ids(self) -> tuple[str, str]:
         return self.probe.id, self.null.id if self.null else ""
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        return (self.probe,) if self.null is None else (self.probe, self.null)
 
 
 @dataclass(frozen=True)
@@ -104,30 +110,24 @@ class _ChainedNetwork:
     views: frozenset[int]
     chains: Chains
     ask: Ask
-    prepare: Prepare
 
     @classmethod
-    def of(
-        cls, network: Network, layers: Sequence[Layer], graph: RuntimeGraph, ask: Ask, prepare: Prepare
-    ) -> _ChainedNetwork:
+    def of(cls, network: Network, layers: Sequence[Layer], graph: RuntimeGraph, ask: Ask) -> _ChainedNetwork:
         views = frozenset(
             place for place, layer in enumerate(layers) if all(node.index in graph.views for node in layer.graph.nodes)
         )
         owner = {node.index: place for place, layer in enumerate(layers) for node in layer.graph.nodes}
-        return cls(network, layers, owner, views, _in_places(graph.chains, owner, views), ask, prepare)
+        return cls(network, layers, owner, views, _in_places(graph.chains, owner, views), ask)
 
-    def windows(self, *joined: Sequence[_Group]) -> list[_Window]:
-        """Return a window for each list of groups that are joined in it."""
-        members = [sorted(itertools.chain(*groups)) for groups in joined]
-        made = [window_probes(self.network, self.layers, each, self.views) for each in members]
-        self.prepare([probe for pair in made for probe in pair if probe])
-        return [
-            _Window(probe, null, self._agrees(self.ask(probe), each))
-            for each, (probe, null) in zip(members, made, strict=True)
-        ]
+    def window(self, groups: Sequence[_Group]) -> _Window:
+        """Return the window of groups, joined in it."""
+        members = sorted(itertools.chain(*groups))
+        return _Window(*window_probes(self.network, self.layers, members, self.views), frozenset(members))
 
-    def _agrees(self, answer: RuntimeGraph | None, members: Sequence[int]) -> bool:
-        expected = frozenset(chain & set(members) for chain in self.chains) - {frozenset()}
+    def agrees(self, window: _Window) -> bool:
+        """Ask the device whether it runs a window as in the network."""
+        answer = self.ask(window.probe)
+        expected = frozenset(chain & window.members for chain in self.chains) - {frozenset()}
         return answer is not None and _in_places(answer.chains, self.owner, self.views) == expected
 
 
@@ -142,20 +142,20 @@ def plan_chains(
     """Return the groups of a network in order and their distinct probes; none if the device reports no chains.
 
     `label` names the context of the layer at a place. `ask` returns how the device chains a probe, in indices of the
-    network's nodes (see `read_runtime_chains`), or None; a window without an answer does not agree. `prepare` gets the
-    probes of many windows before they are asked about. Layers that take no time on the device are in no group.
+    network's nodes (see `read_runtime_chains`), or None; a window without an answer does not agree. It is
+    asked about windows of one and of two groups; `prepare` gets the probes of all windows before. Layers that take no
+    time on the device are in no group.
     """
     if not graph.chains:
         return (), ()
-    on_device = _ChainedNetwork.of(network, layers, graph, ask, prepare)
+    on_device = _ChainedNetwork.of(network, layers, graph, ask)
     groups = _groups(layers, on_device.chains, on_device.views)
     chained = Chained(layer_flows(network, layers), on_device.views)
     tiles, joined = _long_windows(len(groups))
     lengths = {one.start: one.stop - one.start for one in tiles}
 
     def windows(parts: Sequence[slice]) -> dict[int, _Window]:
-        made = on_device.windows(*(groups[one] for one in parts))
-        return {one.start: window for one, window in zip(parts, made, strict=True)}
+        return {one.start: on_device.window(groups[one]) for one in parts}
 
     def places(members: Iterable[int]) -> tuple[tuple[str, str], ...]:
         return tuple((layers[place].key.digest, label(place)) for place in members)
@@ -163,9 +163,9 @@ def plan_chains(
     alone = windows([slice(at, at + 1) for at in range(len(groups))])
     pairs = windows([slice(at, at + 2) for at in range(len(groups) - 1)])
     checks, across = windows(tiles), windows(joined)
-    meetings = _meetings(
-        alone, pairs, {other.start for one, other in itertools.pairwise(tiles) if other.start < one.stop}
-    )
+    prepare([probe for each in (alone, pairs, checks, across) for window in each.values() for probe in window.probes])
+    shared = {other.start for one, other in itertools.pairwise(tiles) if other.start < one.stop}
+    meetings = _meetings(alone, pairs, shared, on_device.agrees)
     found = [
         ChainProbes(
             places(group),
@@ -185,22 +185,25 @@ def plan_chains(
         for at, (group, described) in enumerate(zip(groups, _ordered(chained, groups), strict=True))
     ]
     used = (window for each in (alone, meetings, checks, across) for window in each.values())
-    probes = (probe for window in used for probe in (window.probe, window.null))
-    return tuple(found), tuple({probe.id: probe for probe in probes if probe}.values())
+    return tuple(found), tuple({probe.id: probe for window in used for probe in window.probes}.values())
 
 
 def _meetings(
-    alone: Mapping[int, _Window], pairs: Mapping[int, _Window], shared: Collection[int]
+    alone: Mapping[int, _Window],
+    pairs: Mapping[int, _Window],
+    shared: Collection[int],
+    agrees: Callable[[_Window], bool],
 ) -> dict[int, _Window]:
     """Return the windows of neighbouring groups that are of use, by the number of the first group.
 
     A pair that does not agree is of use if one of its groups alone does not agree either, which it corrects, or if two
     long windows hold it: what it saves would count twice. `shared` lists such pairs by their first groups.
     """
+    as_there = {at: agrees(window) for at, window in alone.items()}
     return {
         at: pair
         for at, pair in pairs.items()
-        if pair.agrees or at in shared or not (alone[at].agrees and alone[at + 1].agrees)
+        if agrees(pair) or at in shared or not (as_there[at] and as_there[at + 1])
     }
 
 
@@ -209,10 +212,10 @@ def _ids(windows: Mapping[int, _Window], at: int) -> tuple[str, str]:
 
 
 def _long_windows(count: int) -> tuple[list[slice], list[slice]]:
-    """Return the windows of several groups that hold so many groups in all, and the windows across two of them.
+    """Return the long windows of a network with so many groups, and the windows across two of them.
 
-    They tile the groups. Where there are too few groups for that, two windows that overlap by a pair hold all. None is
-    the whole network.
+    Long windows tile the groups. If there are too few groups for that, two that overlap by a pair hold all groups. None
+    is the whole network.
     """
     if count <= CHECKED:
         return [], []

@@ -173,7 +173,10 @@ def _batches(
 
 
 def _tilings(cut: CutNetwork) -> Iterator[list[tuple[Probe, ...]]]:
-    """Yield sets of windows that do not overlap: a pool of each set holds every layer at most once, as the network."""
+    """Yield sets of windows for one pool each, which holds every layer at most once, as the network does.
+
+    The two long windows of a network of 4 to 8 groups overlap, and their pool holds the layers of two groups twice.
+    """
     probes = {probe.id: probe for probe in cut.windows}
     alone = [(one.alone, one.alone_null) for one in cut.chains]
     meeting = [(one.meeting, one.meeting_null) for one in cut.chains]

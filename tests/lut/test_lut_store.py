@@ -25,7 +25,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from harness.cli.app import main
-from harness.errors import DamagedTableWarning, HarnessError, LutCorrupt, LutError, LutMismatch, LutNotFound
+from harness.errors import DamagedFileWarning, HarnessError, LutCorrupt, LutError, LutMismatch, LutNotFound
 from harness.latency.method_names import COMPARISON_METHODS, METHODS, LatencyMethod
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.table import Entry, Lut
@@ -206,7 +206,7 @@ def test_a_newer_table_without_a_manifest_is_named(tmp_path: Path, capsys: pytes
     older = publish(table(created="2026-01-01T00:00:00+00:00"), tmp_path / "lut")
     newer = publish(table(created="2026-01-02T00:00:00+00:00"), tmp_path / "lut")
     (newer.path / MANIFEST).unlink()
-    with pytest.warns(DamagedTableWarning, match=newer.path.name):
+    with pytest.warns(DamagedFileWarning, match=newer.path.name):
         assert latest_lut(tmp_path / "lut", "board") == older.path
     with pytest.raises(SystemExit) as end:
         main(["lut", "show", "--device", "board", "--json", "--workspace", str(tmp_path)])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from nullbench import Bench
 
+from harness.errors import DamagedFileWarning
 from harness.lut.table_samples import table_samples
 from harness.measure.policy import RepeatPolicy
 from harness.report.overhead_figures import sample_figures
@@ -49,3 +50,15 @@ def test_a_table_of_another_journal_has_no_samples(bench: Bench) -> None:
     assert table_samples(Workspace(bench.root / "elsewhere"), table) is None
     assert table_samples(bench.workspace, replace(table, fingerprint={"cpu": "other"})) is None
     assert table_samples(bench.workspace, replace(table, entries=())) is None
+    newer = replace(table.entries[0], campaign=table.entries[0].campaign + 1)
+    assert table_samples(bench.workspace, replace(table, entries=(newer,))) is None
+
+
+def test_a_damaged_journal_is_named(bench: Bench) -> None:
+    """The samples of a journal that is no database are left out, with a warning of the file and the next step."""
+    bench.profile(policy=FEW)
+    table, path = bench.build(), bench.workspace.journal
+    path.write_bytes(bytes(range(7, 250)) * 20)
+    with pytest.warns(DamagedFileWarning, match="samples of the table are left out.*restore it from a backup") as found:
+        assert table_samples(bench.workspace, table) is None
+    assert str(path) in str(found[0].message)

@@ -89,7 +89,7 @@ def test_plan_means_what_it_says(tmp_path: Path) -> None:
         '[nightly]\ngroups = ["edge"]\nbudget = "1.5h"\norder = "listed"\nmax_age = "3d"\nday_begins = "08:30"\n'
         'keep = 5\nthreshold = "2.5%"\nengine = {dask = "tcp://head:8786"}\nretries = 0\n'
         '[[set]]\nname = "nets"\nnetworks = ["../a.onnx", "builtin:resnet50"]\ndevices = ["one"]\nruns = 7\n'
-        'budget = "90s"\ntime_limit = "2h"\ndims = {batch = 2}\nweight = 3.0\n'
+        'budget = "90s"\ntime_limit = "2h"\ndims = {batch = 2, cached = 0}\nweight = 3.0\n'
         '[[set]]\nname = "space"\nspace = "builtin:common"\n'
     )
     plan = load_plan(path)
@@ -99,7 +99,7 @@ def test_plan_means_what_it_says(tmp_path: Path) -> None:
     assert (night.keep, night.threshold, plan.scheduler, night.retries) == (5, 0.025, "tcp://head:8786", 0)
     assert Path(nets.networks[0]).samefile(lab.root / "a.onnx") and nets.networks[1] == "builtin:resnet50"
     assert (nets.devices, nets.groups, nets.runs, nets.budget_s) == (("one",), (), 7, 90)
-    assert (dict(nets.dims), nets.weight, nets.time_limit_s) == ({"batch": 2}, 3.0, 7200)
+    assert (dict(nets.dims), nets.weight, nets.time_limit_s) == ({"batch": 2, "cached": 0}, 3.0, 7200)
     assert (space.time_limit_s, night.time_limit_s) == (None, 6 * 3600)
     assert (space.groups, space.space, space.runs) == (("edge",), "builtin:common", "auto")
 

@@ -64,7 +64,7 @@ class Npu:
 
 @dataclass(frozen=True)
 class Planned:
-    """A network planned on an NPU; `windows` are all probes whose chains were asked for."""
+    """A network planned on an NPU; `windows` are all its windows, also those that are of no use."""
 
     npu: Npu
     network: Network
@@ -78,17 +78,14 @@ class Planned:
 
 def planned(network: Network) -> Planned:
     """Cut a network as the NPU reports and plan its windows."""
-    npu, whole, asked = Npu(), network_probe(network), []
+    npu, whole = Npu(), network_probe(network)
+    built: list[Probe] = []
     graph = read_runtime_graph(network, whole.model.names, "emulated-npu", npu.content(whole))
     layers = cut(network, learn_rules([(network, graph.groups)], "emulated-npu"))
-
-    def ask(probe: Probe) -> RuntimeGraph:
-        asked.append(probe)
-        return npu.ask(probe)
-
-    chains, probes = plan_chains(network, layers, graph, lambda place: f"place {place}", ask)
+    chains, probes = plan_chains(network, layers, graph, lambda place: f"place {place}", npu.ask, built.extend)
     found = {probe.id: probe for probe in probes}
-    return Planned(npu, network, layers, graph, npu.time_s(whole), chains, found, tuple(asked))
+    windows = tuple(probe for probe in built if probe.role == "window")
+    return Planned(npu, network, layers, graph, npu.time_s(whole), chains, found, windows)
 
 
 def branched(path: Path) -> Path:
@@ -408,3 +405,25 @@ def test_a_pair_that_two_long_windows_hold_counts_once(long_line: tuple[Network,
         torn = [frozenset({pair, pair + 1})]
         chains, _ = plan_chains(network, layers, graph, str, _joining(_as_reported(graph), torn))
         assert (chains[pair].meeting != "") == used
+
+
+@pytest.mark.parametrize("count", [3, 6, 11])
+def test_windows_are_prepared_together_and_long_ones_raise_no_question(
+    long_line: tuple[Network, tuple[Layer, ...]], count: int
+) -> None:
+    """One request prepares all probes; after it each group and each pair is asked about once, and nothing else."""
+    network, layers = long_line
+    graph = _chained(*({at} for at in range(count - 1)), set(range(count - 1, len(layers))))
+    answer = _as_reported(graph)
+    prepared: list[Sequence[Probe]] = []
+    asked: list[str] = []
+
+    def ask(probe: Probe) -> RuntimeGraph | None:
+        assert len(prepared) == 1
+        asked.append(probe.id)
+        return answer(probe)
+
+    chains, probes = plan_chains(network, layers, graph, str, ask, prepared.append)
+    assert {probe.id for probe in prepared[0]} == {probe.id for probe in probes}
+    assert sorted(asked) == sorted(name for chain in chains for name in (chain.alone, chain.meeting) if name)
+    assert any(chain.check for chain in chains) == (count > 3)

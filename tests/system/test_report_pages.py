@@ -66,6 +66,15 @@ def test_a_report_never_shows_a_validation_of_other_networks(lab: Harness) -> No
     assert not changed.data["validated"] and "has changed since" in changed.stderr
 
 
+def test_a_damaged_journal_is_named_beside_the_page(lab: Harness) -> None:
+    """The page lacks the samples, and the warning names the journal and the next step."""
+    journal = lab.workspace / ".harness" / "journal.sqlite"
+    journal.write_bytes(bytes(range(7, 250)) * 20)
+    done = lab("report", "--device", "null01", "--json")
+    assert done.data["networks"] == ["small"]
+    assert str(journal) in done.stderr and "restore it from a backup" in done.stderr
+
+
 def test_a_damaged_validation_is_an_error_that_names_its_file(lab: Harness) -> None:
     """The error says which file to remove."""
     folder = lab.workspace / ".harness" / "validations"

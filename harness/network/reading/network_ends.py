@@ -78,7 +78,9 @@ def given_choices(types: Mapping[str, TensorType], dims: Mapping[str, int]) -> d
         value = numpy.full(kind.shape, dims[name]).astype(kind.dtype)
         if value.item() != dims[name]:
             why = f"{dims[name]} is no value of {kind.dtype}"
-            raise UnsupportedNetwork(f"Input {name[:80]!r} cannot have the value of --dim", why=why)
+            most = 1 if kind.dtype == "bool" else numpy.iinfo(kind.dtype).max
+            step = f"Give --dim {shlex.quote(f'{name[:80]}=N')} with N from 0 to {most}"
+            raise UnsupportedNetwork(f"Input {name[:80]!r} cannot have the value of --dim", why=why, next_step=step)
         found[name] = Constant(kind, value)
     return found
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx_models import FLOAT, model_of, network_of, node, prepared, run_assembled, run_plain
 
-from harness.errors import NetworkError, UnsupportedNetwork
+from harness.errors import NetworkError, UnsupportedNetwork, UsageError
 from harness.network.assemble import assemble_network
 from harness.network.network_list import load_networks
 
@@ -91,10 +91,25 @@ def test_the_error_names_the_input_that_decides(model: ModelProto, step: str) ->
         prepared(model)
 
 
-def test_a_value_that_its_type_cannot_hold_is_refused() -> None:
-    """A number outside the range of the input's type is an error, not another number."""
-    with pytest.raises(UnsupportedNetwork, match="300 is no value of uint8"):
-        prepared(repeating(TensorProto.UINT8), {"steps": 300})
+@pytest.mark.parametrize(
+    ("model", "dims", "why", "step"),
+    [
+        (
+            repeating(TensorProto.UINT8),
+            {"steps": 300},
+            "300 is no value of uint8",
+            "--dim steps=N with N from 0 to 255",
+        ),
+        (choosing(0), {"cached": 2}, "2 is no value of bool", "--dim cached=N with N from 0 to 1"),
+    ],
+)
+def test_a_value_that_its_type_cannot_hold_is_refused(
+    model: ModelProto, dims: dict[str, int], why: str, step: str
+) -> None:
+    """A number outside the range of the input's type is an error, not another number, and the range is stated."""
+    with pytest.raises(UnsupportedNetwork, match=why) as raised:
+        prepared(model, dims)
+    assert step in raised.value.next_step
 
 
 def test_inputs_whose_values_can_be_given_are_known_names(tmp_path: Path) -> None:
@@ -102,3 +117,5 @@ def test_inputs_whose_values_can_be_given_are_known_names(tmp_path: Path) -> Non
     onnx.save(choosing(0), tmp_path / "choosing.onnx")
     (network,) = load_networks([str(tmp_path / "choosing.onnx")], {"cached": 1})
     assert network.inputs == ("x",)
+    with pytest.raises(UsageError, match=r"dimension or an input 'size'.*inputs of choosing .*: cached"):
+        load_networks([str(tmp_path / "choosing.onnx")], {"cached": 1, "size": 2})

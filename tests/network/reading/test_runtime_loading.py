@@ -232,6 +232,34 @@ def test_sizes_of_operators_of_onnx_runtime_are_not_guessed() -> None:
     assert [one.op for one in network.unmeasured] == ["ExpandDims", "Abs"]
 
 
+def test_three_values_show_that_an_axis_decides_a_shape() -> None:
+    """An axis decides the shape also where the first two axes give the same one."""
+    nodes = [node("Relu", "x", "r"), node("ExpandDims", "r axis", "e", domain="com.microsoft"), node("Abs", "e", "y")]
+    network = prepared(runtime_model(nodes, {"x": (1, 3), "axis": ()}, ("y", "r"), types={"axis": TensorProto.INT32}))
+    assert [one.op for one in network.unmeasured] == ["ExpandDims", "Abs"]
+
+
+def test_a_table_of_two_rows_has_no_row_for_a_two() -> None:
+    """Indices that lie within no table of two rows leave the shape known, as of the segments of a text."""
+    tables = {"words": np.ones((5, 8), np.float32), "segments": np.ones((2, 8), np.float32)}
+    factors = {name: np.ones(8, np.float32) for name in ("scale", "bias")}
+    operands = "ids parts words words segments scale bias"
+    embed = node("EmbedLayerNormalization", operands, "y counts", domain="com.microsoft")
+    shapes = {"ids": (1, 4), "parts": (1, 4)}
+    types = dict.fromkeys(shapes, TensorProto.INT32)
+    network = prepared(runtime_model([embed], shapes, constants={**tables, **factors}, types=types))
+    assert network.types["y"].shape == (1, 4, 8)
+
+
+def test_an_operator_that_fails_for_its_values_depends_on_data() -> None:
+    """An operator that ONNX Runtime has, and that refuses the values of every run, is not said to be absent."""
+    crop = node("CropAndResize", "x boxes which size", "y", domain="com.microsoft")
+    shapes = {"x": (1, 2, 4, 4), "boxes": (1, 4), "which": (1,), "size": (2,)}
+    types = dict.fromkeys(("which", "size"), TensorProto.INT32)
+    with pytest.raises(UnresolvedDimension, match="depends on the values of the network's inputs"):
+        prepared(runtime_model([crop], shapes, types=types))
+
+
 def test_an_operator_without_kernel_is_named() -> None:
     """An operator that ONNX Runtime cannot run here is refused for that reason, not for its inputs."""
     model = runtime_model([node("NoSuchOperator", "x", "y", domain="com.microsoft")], {"x": (2, 3)})
