@@ -98,7 +98,10 @@ class LayerFeatures:
 
     @property
     def out_bytes(self) -> int:
-        """Bytes of the output: four for each sum of a convolution whose sums stay integers, else as many as the input's."""
+        """Bytes of the output, in elements as wide as those of the input.
+
+        Convolutions whose sums stay integers write four bytes for each; products of matrices do not count these.
+        """
         return self.rows * self.out_channels * (_SUM_BYTES if INTEGER in self.operator else self.element_bytes)
 
     @property
