@@ -27,7 +27,8 @@ def reach_errors(chains: Sequence[ChainProbes], solution: Solution) -> dict[str,
     """Return the relative error of sums of chains by network, as its longest windows show it.
 
     What the longest windows take beyond shorter ones is corrected. Still longer ones may show anything between nothing
-    and as much again. A network of one or two chains has no such error.
+    and as much again. Chains that no window holds have the usual error; a network of one or
+    two chains has none.
     """
     names = frozenset(solution.names)
 
@@ -40,11 +41,14 @@ def reach_errors(chains: Sequence[ChainProbes], solution: Solution) -> dict[str,
         if len(held) <= LONGEST_PAIR:
             continue
         beyond = [(span, seconds([name])) for span, name in _windows(held) if name in names]
-        whole_s = seconds(map(chain_name, held)) + sum(difference_s for _, difference_s in beyond)
+        alone_s = seconds(map(chain_name, held))
+        whole_s = alone_s + sum(difference_s for _, difference_s in beyond)
         longest = [difference_s for span, difference_s in beyond if not any(_holds(other, span) for other, _ in beyond)]
-        # Noise may make short chains negative.
-        known = bool(longest) and whole_s > 0
-        errors[network] = _UNSEEN * _error_of_sum(longest, whole_s) if known else USUAL_REACH
+        inside = {at for (first, end), _ in beyond for at in range(first, end)}
+        share = seconds(chain_name(held[at]) for at in inside) / alone_s if min(alone_s, whole_s) > 0 else 0.0
+        share = min(1.0, max(0.0, share))  # noise may make short chains negative
+        shown = _UNSEEN * _error_of_sum(longest, whole_s) if share > 0 else 0.0
+        errors[network] = math.hypot(shown, (1 - share) * USUAL_REACH)
     return errors
 
 

@@ -133,7 +133,7 @@ class CampaignRun:
     def _is_due(self, batch: Batch, rounds: int) -> bool:
         """Return whether a batch takes part in the pass that brings it to so many rounds."""
         enters = self.policy.runs is not None or any(map(self.plan.weight, batch.probes))
-        return enters or rounds <= max(self._pass_rounds[0], CHECKED_SHARE * self._pass_rounds[-1])
+        return enters or rounds <= max(self._pass_rounds[0], math.ceil(CHECKED_SHARE * self._pass_rounds[-1]))
 
     def _most_passes(self) -> int:
         """Return the number of passes; a device's own clock does not show slow phases of its host."""

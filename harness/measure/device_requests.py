@@ -126,7 +126,9 @@ class DeviceRequests:
         return max(1, int(min(ROUNDS_REQUEST_S, left_s) / max(round_s, 1e-9)))
 
     def pool_rounds(self, batch: Batch, *, ran: bool) -> int:
-        """Return how many rounds of a pool to request at once; run it without keeping its samples, unless it `ran`.
+        """Return how many rounds of a pool to request at once, after untimed ones where no request begins with one.
+
+        The samples of a pool that `ran`, and has been loaded since, show how long a round takes.
 
         A network runs without pauses. Between two requests there is one, in which other programs empty the last cache
         that all share: after 10 ms, a layer with 1 MB of weights took three times as long. So short rounds are
@@ -136,11 +138,16 @@ class DeviceRequests:
             return 1
         latest_s = self._latest_s(batch.loads)
         if ran and latest_s.keys() >= set(batch.probes):
-            round_s = sum(latest_s[probe_of(load)] for load in batch.loads)
-        else:
+            rounds = self._short_rounds(batch, sum(latest_s[probe_of(load)] for load in batch.loads))
+            if rounds > 1:
+                return rounds
+        round_s = self._untimed_round(batch)
+        if not ran and round_s < COLD_FACTOR * POOL_REQUEST_S:  # it was cold; the next one shows how long a round takes
             round_s = self._untimed_round(batch)
-            if round_s < COLD_FACTOR * POOL_REQUEST_S:  # it was cold; the next one shows how long a round takes
-                round_s = self._untimed_round(batch)
+        return self._short_rounds(batch, round_s)
+
+    def _short_rounds(self, batch: Batch, round_s: float) -> int:
+        """Return how many rounds of this duration one request has."""
         most = MAX_REQUEST_VISITS // len(batch.loads) - 1
         return max(1, min(most, int(POOL_REQUEST_S / max(round_s, 1e-9))))
 

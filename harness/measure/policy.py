@@ -63,9 +63,10 @@ class RepeatPolicy:
         return self.runs or min(FEWEST_ROUNDS, self.min_rounds)
 
     def passes(self, count: int = PASSES) -> tuple[int, ...]:
-        """Return the number of rounds of every batch after each of at most `count` passes; they spread drift evenly.
+        """Return the number of rounds of every batch after each of at most `count` passes.
 
-        With a budget, the only pass gives every probe its minimum; the rest of the budget goes where it helps most.
+        Passes spread drift over all batches. With a budget, the only pass gives every probe its minimum; the rest of
+        the budget goes where it helps most.
         """
         if self.budget_s is not None:
             return (self.fewest_rounds,)

@@ -5,7 +5,8 @@
 `attach` prepares the tensor first. Tensors of rank 0 and 1 get leading dimensions, those of rank 6 and more are folded.
 Pooling takes only floats: tensors of other types are sliced to one element and cast. The greatest value of a pixel is
 taken of a quantised picture in a layout of the device's own: a slice would first bring it into the plain layout, and
-ONNX Runtime converts a whole picture to floats for an average.
+ONNX Runtime converts a whole picture to floats for an average. Before opset 12, MaxPool takes no integers: there it is
+the average.
 """
 
 from __future__ import annotations
@@ -177,8 +178,11 @@ def attach(
 ) -> tuple[str, OverheadTerms]:
     """Append an auxiliary layer behind a tensor; return its result and what it adds to the overhead terms."""
     read = builder.type_of(tensor)
-    if is_quantised_picture(read) and layout == "private" and builder.opset >= _INTEGER_POOLING:
-        return dequantised(builder, _one_pixel(builder, tensor)), OverheadTerms(auxiliaries=1, views=2)
+    if is_quantised_picture(read) and layout == "private":
+        if builder.opset >= _INTEGER_POOLING:
+            return dequantised(builder, _one_pixel(builder, tensor)), OverheadTerms(auxiliaries=1, views=1)
+        pixel = _pooled(builder, dequantised(builder, tensor), (1, 1), read.shape[2:])
+        return dequantised(builder, quantised(builder, pixel, read.dtype)), OverheadTerms(auxiliaries=1, views=2)
     source, terms = _as_float(builder, tensor, layout)
     shaped = _shaped(builder, source, kind.layer.least_rank)
     result, own = kind.layer.operator(builder, shaped, layout)

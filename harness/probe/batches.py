@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from harness.probe.probe import Probe
@@ -42,7 +42,7 @@ class Batch:
     loads: tuple[str, ...]
     visits: Visits = "cold"
     runs: int = 1
-    untimed: int = 1
+    untimed: int = field(default=1, repr=False)  # the id of a plan hashes the representation of its batches
 
     @property
     def warmup(self) -> int:

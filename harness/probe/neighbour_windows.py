@@ -10,16 +10,17 @@ two runs, as the network does: there, windows of two neighbouring windows add wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 
 from harness.network.assemble import ModelBuilder
 from harness.network.layers import place_of
+from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind, attach_all
 from harness.probe.chain_plan import CHECKED, ChainProbes
 from harness.probe.probe import Probe, finish
 from harness.probe.probe_plan import CutNetwork
-from harness.probe.producer import produce_as, producer_of
+from harness.probe.producer import ProducerKind, produce_as, producers_of
 
 MOST_LAYERS = 12
 FEWEST_WINDOWS = 3
@@ -73,21 +74,21 @@ def _window(cut: CutNetwork, start: int, stop: int, auxiliary: AuxiliaryKind) ->
     written = {name for node in inside for name in node.results}
     read = dict.fromkeys(name for node in inside for name in network.activations(node) if name not in written)
     left = [name for node in inside for name in node.results if network.is_read_outside(name, nodes.keys())]
-    builder, front = _in_front(cut, read)
+    producers = dict(zip(read, producers_of(network, read, inside, cut.blocked), strict=True))
+    builder, front = _in_front(network, producers)
     names = builder.subgraph(network, inside, front)
     behind = ((names[name], cut.layout_of(name)) for name in left if name not in network.fixed)
     results, terms = attach_all(builder, behind, auxiliary)
     label = f"{layers[0].name} .. {layers[-1].name}"
     whole = finish("window", label, builder.build(results), terms, auxiliary)
-    builder, front = _in_front(cut, read)
+    builder, front = _in_front(network, producers)
     results, terms = attach_all(
         builder, ((front[name], cut.layout_in_front(name, auxiliary)) for name in read), auxiliary
     )
     return whole, finish("window-null", f"in front of {label}", builder.build(results), terms, auxiliary)
 
 
-def _in_front(cut: CutNetwork, read: Iterable[str]) -> tuple[ModelBuilder, dict[str, str]]:
-    """Return a model of producers of these tensors, and the tensors that they write by the names in the network."""
-    builder = ModelBuilder(cut.network.opset)
-    producers = {name: producer_of(cut.network, name, cut.blocked) for name in read}
-    return builder, {name: produce_as(kind, builder, cut.network, name) for name, kind in producers.items()}
+def _in_front(network: Network, producers: Mapping[str, ProducerKind]) -> tuple[ModelBuilder, dict[str, str]]:
+    """Return a model of the producers of tensors, and the tensors that they write by the names in the network."""
+    builder = ModelBuilder(network.opset)
+    return builder, {name: produce_as(kind, builder, network, name) for name, kind in producers.items()}

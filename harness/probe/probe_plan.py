@@ -252,7 +252,7 @@ def _fresh(seen: set[str], probes: Sequence[Probe]) -> list[Probe]:
 def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tuple[dict[str, Probe], list[Probe]]:
     """Return the probes of a layer by the names of `LayerProbes`, and its stacks."""
     network, inputs, result = cut.network, layer.graph.inputs, layer.graph.outputs[0]
-    producers = producers_of(network, layer, cut.blocked)
+    producers = producers_of(network, inputs, layer.graph.nodes, cut.blocked)
     layout = cut.layout_of(result)
     by_itself: Layout = "outside" if result in cut.blocked else "plain"
     in_front = [cut.layout_in_front(name, auxiliary) for name in inputs]

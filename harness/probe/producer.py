@@ -11,12 +11,12 @@ Inputs of the network stay inputs of the probe.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from harness.network.assemble import ModelBuilder, index_bound
-from harness.network.layers import Layer
 from harness.network.learnt_weights import INTEGER_RANGE
-from harness.network.network import Network, TensorType
+from harness.network.network import Network, Node, TensorType
 from harness.probe.auxiliary import dequantised, dequantised_weight, is_quantised_picture, quantised
 
 ProducerKind = Literal["outside", "convolution", "signed convolution", "abs"]
@@ -25,10 +25,12 @@ _BRANCHING = "PRelu"
 """ONNX Runtime takes up to ten times as long for values whose signs a processor cannot predict."""
 
 
-def producers_of(network: Network, layer: Layer, blocked: frozenset[str]) -> tuple[ProducerKind, ...]:
-    """Return the producer of each input of the layer; `blocked` are the tensors in a private layout of the device."""
-    found = tuple(producer_of(network, name, blocked) for name in layer.graph.inputs)
-    if all(node.op != _BRANCHING for node in layer.graph.nodes):
+def producers_of(
+    network: Network, tensors: Iterable[str], nodes: Iterable[Node], blocked: frozenset[str]
+) -> tuple[ProducerKind, ...]:
+    """Return the producers of the tensors that nodes read; `blocked` are those in a private layout of the device."""
+    found = tuple(producer_of(network, name, blocked) for name in tensors)
+    if all(node.op != _BRANCHING for node in nodes):
         return found
     return tuple("signed convolution" if kind == "convolution" else kind for kind in found)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,12 +20,13 @@ from harness.errors import WorkerDied
 from harness.measure.campaign import MAX_DEATHS, CampaignRun
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal.journal import Journal
-from harness.measure.policy import PASSES, RepeatPolicy
+from harness.measure.policy import KEPT_PASSES, PASSES, RepeatPolicy
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import load_network
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
+from harness.samples import Clock
 
 RUNS = 6
 
@@ -62,10 +65,12 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> ProbePlan:
     return plan_probes([one], DEFAULT_RULES, AuxiliaryKind.AVGPOOL, cache_bytes=16)
 
 
-def measured(folder: Path, plan: ProbePlan, memory_bytes: float, reveals: tuple[str, ...]) -> tuple[Any, Any]:
+def measured(
+    folder: Path, plan: ProbePlan, memory_bytes: float, reveals: tuple[str, ...], clock: Clock = "device"
+) -> tuple[Any, Any]:
     """Run a campaign; return its session and the slots of its series."""
     session = CountingSession(create("null", {}), memory_bytes=memory_bytes)
-    session.hello = replace(session.hello, reveals=reveals)
+    session.hello = replace(session.hello, reveals=reveals, clock=clock)
     policy = RepeatPolicy(runs=RUNS)
     folder.mkdir()
     with Journal(folder / "journal.sqlite") as journal:
@@ -98,6 +103,19 @@ def test_a_device_that_does_not_say_so_keeps_nothing(tmp_path: Path, plan: Probe
     """Memory of an accelerator is not what the status reports: without the word "kept" every pass loads anew."""
     session, _ = measured(tmp_path / "other", plan, 1e12, ("unfused",))
     assert min(session.puts.values()) == PASSES
+
+
+def test_a_processor_that_holds_all_probes_is_visited_more_often(tmp_path: Path, plan: ProbePlan) -> None:
+    """With room for all, batches of a processor are visited in more passes; batches that only check end before."""
+    visited = {}
+    for name, memory_bytes in (("roomy", 1e12), ("tight", 0.0)):
+        _, slots = measured(tmp_path / name, plan, memory_bytes, ("unfused", "kept"), "wall")
+        with sqlite3.connect(tmp_path / name / "journal.sqlite") as database:
+            order = [batch for (batch,) in database.execute("SELECT batch FROM series ORDER BY id")]
+        visited[name] = Counter(batch for batch, _ in itertools.groupby(order)), slots
+    (roomy, taken), (tight, expected) = visited["roomy"], visited["tight"]
+    assert taken == expected
+    assert max(tight.values()) == PASSES < max(roomy.values()) == len(RepeatPolicy(runs=RUNS).passes(KEPT_PASSES))
 
 
 @dataclass

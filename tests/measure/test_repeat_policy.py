@@ -11,7 +11,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.measure.policy import REFERENCE_EVERY, RepeatPolicy, unsettled, visit_order
+from harness.measure.policy import KEPT_PASSES, PASSES, REFERENCE_EVERY, RepeatPolicy, unsettled, visit_order
 from harness.measure.summary import Measurement
 
 PROBES = st.lists(st.text("abcdef0123456789", min_size=1, max_size=8), unique=True, max_size=120)
@@ -83,14 +83,14 @@ def test_fixed_runs_are_exact(runs: int) -> None:
     assert policy.more_rounds(runs, {"p": measured(1.0, 1.0)}) == 0
 
 
-@given(st.integers(1, 60))
-def test_passes_rise_to_the_fewest_rounds(rounds: int) -> None:
+@given(st.integers(1, 60), st.sampled_from([PASSES, KEPT_PASSES]))
+def test_passes_rise_to_the_fewest_rounds(rounds: int, count: int) -> None:
     """Rounds are spread over passes, and the first already gives every probe its minimum."""
-    passes = RepeatPolicy(min_rounds=rounds).passes()
+    passes = RepeatPolicy(min_rounds=rounds).passes(count)
     assert passes == tuple(sorted(set(passes)))
     assert passes[-1] == max(rounds, min(3, rounds))
     assert passes[0] >= min(3, rounds)
-    assert len(passes) <= 3
+    assert len(passes) <= count
 
 
 @given(st.integers(12, 40), st.floats(0.0101, 10))

@@ -166,6 +166,16 @@ def test_a_pixel_of_a_quantised_map_is_read_without_the_rest() -> None:
     assert run_on_onnxruntime(probe.model)[0].shape == (1, 8, 1, 1)
 
 
+def test_a_pixel_of_a_quantised_map_is_an_average_in_old_opsets() -> None:
+    """MaxPool takes no bytes before opset 12: there the map is pooled between conversions, and never sliced."""
+    probe = null_probe(
+        [TensorType("uint8", (1, 8, 6, 6))], ["convolution"], AuxiliaryKind.AVGPOOL, 11, "null", layouts=["private"]
+    )
+    ops = [node.op_type for node in graph_of(probe.model).node]
+    assert "AveragePool" in ops and "Slice" not in ops and ops[-1] == "DequantizeLinear"
+    assert run_on_onnxruntime(probe.model)[0].shape == (1, 8, 1, 1)
+
+
 @pytest.mark.parametrize("opset", OPSETS)
 def test_leading_parts_are_cut_off_in_every_opset(opset: int) -> None:
     """Slices take the same leading part in every opset."""

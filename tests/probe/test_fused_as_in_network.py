@@ -64,7 +64,7 @@ def test_probe_runs_the_layer_as_the_network_does(name: str, tmp_path: Path, mon
     layers = {layer.key: layer for layer in cut(network, learn_rules([(network, graph.groups)], "onnxruntime"))}
     wrong = []
     for layer in layers.values():
-        producers = producers_of(network, layer, graph.blocked)
+        producers = producers_of(network, layer.graph.inputs, layer.graph.nodes, graph.blocked)
         plain = layer.graph.outputs[0] not in graph.blocked
         probe = layer_probe(network, layer, producers, DEFAULT_AUXILIARY, "context", plain)
         if probe.model.weight_bytes <= LARGEST_WEIGHT_BYTES and not _executed_apart(backend, probe.model, layer):

@@ -44,13 +44,12 @@ from harness.predictor.features.mover_classes import (
     INTERPOLATE,
     NORM,
     SCALING,
+    between_conversions,
     class_of_mover,
     type_suffix,
 )
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm"})
-_ON_INTEGERS = "QLinear"
-"""What the names of operators on integers begin with."""
 _FOLDED = frozenset({"BatchNormalization", "Affine"})
 _BYTES = ("uint8", "int8")
 # Chains of operators that exporters write and devices run as one operator, longest first.
@@ -101,7 +100,7 @@ def features_of(parsed: ParsedKey) -> LayerFeatures:
             continue
         if found is not None:
             return found
-    return _mover(parsed)
+    return _mover(replace(parsed, operators=between_conversions(parsed.operators)))
 
 
 def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures | None:
@@ -194,9 +193,8 @@ def _signed(operator: KeyOperator, data: Tensor) -> str:
 
 def _suffix(layer: ParsedKey, place: int) -> str:
     """Return the finest levels of a class: operators beside the product that no weights absorb, then copies."""
-    others = [
-        operator for position, operator in enumerate(layer.operators) if position != place and operator.op not in VIEWS
-    ]
+    beside = between_conversions((*layer.operators[:place], *layer.operators[place + 1 :]))
+    others = [operator for operator in beside if operator.op not in VIEWS]
     computed = [operator for operator in others if operator.op not in COPIES and not _is_sum(operator)]
     copied = sorted({operator.op for operator in others if operator.op in COPIES})
     absorbed = _FOLDED if layer.operators[place].tensors[0].dtype == "float32" else _FOLDED | CONVERSIONS
@@ -227,7 +225,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     item = ITEM_BYTES.get(written.dtype, 4)
     out_shape = written.shape or (1,)
     path = class_of_mover(_names(layer.operators), read.dtype)
-    window = next((operator for operator in layer.operators if _name(operator) in WINDOWS), None)
+    window = next((operator for operator in layer.operators if operator.op in WINDOWS), None)
     kernel = stride = (1, 1)
     in_shape = read.shape or (1,)
     extra = 0
@@ -243,7 +241,8 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         kernel = plane if math.prod(plane) == combined else (combined, 1)
     else:
         in_shape = out_shape
-        constants = [tensor for operator in layer.operators for tensor in operator.tensors if tensor.constant]
+        reads = [read for operator in layer.operators for read in zip(operator.reads, operator.tensors, strict=True)]
+        constants = [tensor for name, tensor in reads if name.startswith("c:")]
         operands = [math.prod(tensor.shape or ()) for tensor in [*layer.inputs, *constants]]
         extra = sum(elements >= math.prod(out_shape) for elements in operands) - 1
     image = _rows if path.startswith(NORM) else _image
@@ -291,8 +290,7 @@ def _name(operator: KeyOperator) -> str:
     """Return the name of an operator, another one where its attributes select other code."""
     if operator.op in SCALING and operator.attributes.get("mode", "nearest") != "nearest":
         return INTERPOLATE
-    name = operator.op.removeprefix(_ON_INTEGERS)
-    return "Affine" if _is_affine(operator) else "Permute" if is_general(operator) else name
+    return "Affine" if _is_affine(operator) else "Permute" if is_general(operator) else operator.op
 
 
 def _image(shape: Shape) -> tuple[int, int, Pair]:

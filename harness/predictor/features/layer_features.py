@@ -98,7 +98,10 @@ class LayerFeatures:
 
     @property
     def out_bytes(self) -> int:
-        """Bytes of the output, which are sums of four bytes where they stay integers."""
+        """Bytes of the output, in elements as wide as those of the input.
+
+        Convolutions whose sums stay integers write four bytes for each; products of matrices do not count these.
+        """
         return self.rows * self.out_channels * (_SUM_BYTES if INTEGER in self.operator else self.element_bytes)
 
     @property
@@ -159,8 +162,8 @@ def unfolds(operator: str) -> bool:
 
 
 def moves_bytes(operator: str) -> bool:
-    """Return whether layers of this class are convolutions on bytes."""
-    return operator.startswith("mac/conv/") and (INTEGER in operator or "-int8" in operator)
+    """Return whether layers of this class are convolutions on bytes, signed or unsigned, whatever they return."""
+    return operator.startswith("mac/conv/") and any(part in operator for part in (INTEGER, "-int8", "-signed"))
 
 
 def unfolding(kind: str, inputs: int, outputs: int) -> str:

@@ -10,6 +10,7 @@ from harness.predictor.features.key_parser import KeyOperator, ParsedKey, Shape,
 _SCATTERED = frozenset({"Resize", "Upsample", "DepthToSpace", "SpaceToDepth"})
 _COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
 _ALONG_ROWS = frozenset({"Pad", "Slice", "Expand", "Tile"})
+_MAP_AXES = 4
 
 
 def run_of(layer: ParsedKey) -> int:
@@ -44,13 +45,22 @@ def _run(operator: KeyOperator, layer: ParsedKey) -> int:
     if operator.op.startswith("Reduce"):
         return read[-1]
     if operator.op in _COMBINING:
-        return _broadcast([_in_memory(tensor, tensor.shape) for tensor in operator.tensors if tensor.shape is not None])
+        return _broadcast(_in_memory(operator.tensors))
     return 0
 
 
-def _in_memory(tensor: Tensor, shape: Shape) -> Shape:
-    """Return the order in which the sizes of a tensor lie in memory: runtimes keep the channels of byte maps last."""
-    return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 and tensor.dtype in ("int8", "uint8") else shape
+def _in_memory(tensors: Sequence[Tensor]) -> list[Shape]:
+    """Return the known shapes, all of one rank, with their axes as they lie in memory.
+
+    Runtimes keep the channels of byte maps last, and everything that is combined with one in the same order.
+    """
+    shapes = [tensor.shape for tensor in tensors if tensor.shape is not None]
+    rank = max(map(len, shapes), default=0)
+    whole = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    maps = (tensor for tensor in tensors if tensor.dtype in ("int8", "uint8") and not tensor.constant)
+    if rank != _MAP_AXES or not any(tensor.shape and len(tensor.shape) == rank for tensor in maps):
+        return whole
+    return [(shape[0], *shape[2:], shape[1]) for shape in whole]
 
 
 def _unmoved(read: Shape, order: Sequence[int]) -> int:
@@ -75,14 +85,15 @@ def _along(operator: KeyOperator, layer: ParsedKey) -> int:
 
 
 def _broadcast(shapes: Sequence[Shape]) -> int:
-    """Return the elements that are combined with one other element, or with a row of others, before it changes."""
+    """Return the elements that are combined with one other element, or with a row of others, before it changes.
+
+    The shapes have one rank.
+    """
     if len(shapes) < 2:
         return 0
-    rank = max(map(len, shapes))
-    whole = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    largest = max(whole, key=math.prod)
+    largest = max(shapes, key=math.prod)
     runs = []
-    for shape in whole:
+    for shape in shapes:
         if math.prod(shape) == 1 or shape == largest:
             continue
         run, repeats = 1, shape[-1] == 1 and largest[-1] > 1

@@ -7,8 +7,9 @@ that no entry has is predicted from others of its kind, and an operator of no kn
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from harness.predictor.features.key_parser import COPIES, VIEWS, WINDOWS
+from harness.predictor.features.key_parser import COPIES, VIEWS, WINDOWS, KeyOperator
 
 COPY = "move/copy/"
 """The beginning of the paths of layers that only copy."""
@@ -36,7 +37,25 @@ _COPYING = {
 }
 CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 """What devices compute as part of an operator on integers that is between them."""
+_ON_INTEGERS = "QLinear"
+"""What the names of a runtime's operators on integers begin with."""
+_DATA = {"QLinearConcat": slice(2, None, 3), "QLinearWhere": slice(1, -2, 3)}
+"""Where data is among scales and zero points; other operators have the result's two at the end."""
 _ORDINARY = ("float32", "int64", "int32", "bool")
+
+
+def between_conversions(operators: Iterable[KeyOperator]) -> tuple[KeyOperator, ...]:
+    """Return each operator on integers as that on floats, without scales and zero points, and a conversion."""
+    found = []
+    for operator in operators:
+        if not operator.op.startswith(_ON_INTEGERS):
+            found.append(operator)
+            continue
+        data = _DATA.get(operator.op, slice(0, -2, 3))
+        name, reads, tensors = operator.op.removeprefix(_ON_INTEGERS), operator.reads[data], operator.tensors[data]
+        found.append(replace(operator, op=name, reads=reads, tensors=tensors))
+        found.append(KeyOperator("QuantizeLinear", operator.label, (), (), {}))
+    return tuple(found)
 
 
 def class_of_mover(names: Sequence[str], dtype: str = "float32") -> str:

@@ -81,7 +81,10 @@ class DeviceTiling:
 
 
 def _whole_vectors(arrays: LayerArrays) -> Floats:
-    """Return by how much vectors that are in part empty make a window longer: those of bytes of each channel alone."""
+    """Return the channels of whole vectors over those of each layer: it also computes the empty part of the last one.
+
+    This holds for windows over bytes that keep channels apart; the ratio of all other layers is 1.
+    """
     own = arrays.channelwise & (arrays.sizes["element_bytes"] == 1) & (arrays.taps > 1)
     return np.where(own, np.ceil(arrays.groups / _VECTOR_BYTES) * _VECTOR_BYTES / arrays.groups, 1.0)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from harness.network.layers import cut
 from harness.network.network_list import load_networks
 from harness.predictor.features.key_features import describe
-from harness.predictor.features.layer_features import LayerFeatures, classes_of, code_of
+from harness.predictor.features.layer_features import LayerFeatures, classes_of, code_of, moves_bytes
 
 _WINDOW = "dilations=1,1;group={group};kernel_shape={k},{k};pads={p},{p},{p},{p};strides={s},{s}"
 _NORM = "BatchNormalization(t0,c:float32[8],c:float32[8],c:float32[8],c:float32[8]){}"
@@ -216,6 +216,7 @@ def quantised_convolution(op: str, data: str, weight: str, inputs: int, outputs:
         (("Conv", "uint8", "int8", 8, 8), "dense-unfolded-int8"),
         (("Conv", "uint8", "uint8", 8, 16), "dense-unfolded-int8"),
         (("QLinearConv", "int8", "int8", 8, 16), "dense-signed"),
+        (("QLinearConv", "int8", "int8", 3, 16), "dense-unfolded-signed"),
         (("ConvInteger", "uint8", "int8", 8, 16), "dense-integer"),
         (("ConvInteger", "uint8", "uint8", 8, 16), "dense-integer-unsigned"),
     ],
@@ -224,6 +225,7 @@ def test_convolutions_on_bytes_are_classes_by_their_kernels(layer: tuple[str, st
     """Types and channels decide whether a convolution on bytes reads windows in place, and which product it runs."""
     found = described(quantised_convolution(*layer))
     assert code_of(found.operator) == f"mac/conv/{kind}"
+    assert moves_bytes(f"mac/conv/{kind}")
     windows = 36 * 9 * found.in_channels
     in_place = kind in ("dense-int8", "dense-signed")
     assert found.unfolded_bytes == 0 if in_place else found.unfolded_bytes >= windows
@@ -231,22 +233,72 @@ def test_convolutions_on_bytes_are_classes_by_their_kernels(layer: tuple[str, st
     assert found.moved_bytes == found.in_bytes + found.weight_bytes + found.unfolded_bytes + found.out_bytes
 
 
+def dequantised(op: str, reads: list[str], attributes: str, written: str) -> str:
+    """Return the key of a layer that dequantises what it reads, runs an operator on floats and quantises its result."""
+    inputs = [f"{name}:{kind}" for name, kind in (read.split(":") for read in reads) if name != "c"]
+    names = [read if read.startswith("c:") else read.split(":")[0] for read in reads]
+    converted = [f"DequantizeLinear({name},{SCALE}){{axis=1}}" for name in names]
+    operator = f"{op}({','.join(f't{at}' for at in range(len(names)))}){{{attributes}}}"
+    end = f"QuantizeLinear(t{len(names)},{SCALE}){{axis=1}}|->t{len(names) + 1}:uint8[{written}]"
+    return "|".join(["k1", *inputs, *converted, operator, end])
+
+
+def on_integers(op: str, reads: list[str], attributes: str, written: str) -> str:
+    """Return the key of an operator of a runtime on integers, with the scales and zero points of what it reads."""
+    inputs = [f"{name}:{kind}" for name, kind in (read.split(":") for read in reads) if name != "c"]
+    names = [f"{read if read.startswith('c:') else read.split(':')[0]},{SCALE}" for read in reads]
+    arguments = ",".join([SCALE, *names] if op == "Concat" else [*names, SCALE])
+    operator = f"com.microsoft.QLinear{op}({arguments}){{{attributes}}}"
+    return "|".join(["k1", *inputs, operator, f"->t0:uint8[{written}]"])
+
+
+MAP, ONE_EACH, HALVED = "x0:uint8[1,8,6,6]", "uint8[1,8,1,1]", "kernel_shape=2,2;strides=2,2"
+
+
 @pytest.mark.parametrize(
-    ("operator", "written", "path"),
+    ("layer", "path", "run"),
     [
-        ("com.microsoft.QLinearAdd(x0,{0},x0,{0},{0})", "1,8,6,6", "move/map/simple-int8/Add-int8"),
+        (("Add", [MAP, "x1:uint8[1,8,6,6]"], "", "1,8,6,6"), "move/map/simple-int8/Add-int8", 0),
+        (("Mul", [MAP, f"x1:{ONE_EACH}"], "", "1,8,6,6"), "move/map/simple-int8/Mul-int8", 8),
+        (("Mul", [MAP, f"c:{ONE_EACH}"], "", "1,8,6,6"), "move/map/simple-int8/Affine-int8", 8),
+        (("Mul", [MAP, "c:uint8[8,1,1]"], "", "1,8,6,6"), "move/map/simple-int8/Affine-int8", 8),
+        (("Mul", [MAP, "c:uint8[1,8,6,6]"], "", "1,8,6,6"), "move/map/simple-int8/Affine-int8", 0),
+        (("Concat", [MAP, "x1:uint8[1,4,6,6]"], "axis=1", "1,12,6,6"), "move/copy/rows/Concat-int8", 144),
+        (("GlobalAveragePool", [MAP], "", "1,8,1,1"), "move/reduce/axes-int8/GlobalAveragePool-int8", 0),
         (
-            "com.microsoft.QLinearGlobalAveragePool(x0,{0},{0})",
-            "1,8,1,1",
-            "move/reduce/axes-int8/GlobalAveragePool-int8",
+            ("AveragePool", [MAP], HALVED, "1,8,3,3"),
+            "move/window/pool-int8/AveragePool-int8",
+            0,
         ),
-        ("com.microsoft.QLinearSigmoid(x0,{0},{0})", "1,8,6,6", "move/map/curve-int8/Sigmoid-int8"),
+        (("ReduceMean", [MAP], "axes=3", "1,8,6"), "move/reduce/axes-int8/ReduceMean-int8", 6),
+        (("Sigmoid", [MAP], "", "1,8,6,6"), "move/map/curve-int8/Sigmoid-int8", 0),
     ],
 )
-def test_operators_on_integers_are_the_layers_between_conversions(operator: str, written: str, path: str) -> None:
-    """An operator of a runtime on integers has the class of its float operator between conversions."""
-    text = f"k1|x0:uint8[1,8,6,6]|{operator.format(SCALE)}{{}}|->t0:uint8[{written}]"
-    assert described(text).operator == path
+def test_operators_on_integers_are_the_layers_between_conversions(
+    layer: tuple[str, list[str], str, str], path: str, run: int
+) -> None:
+    """An operator of a runtime on integers has all features of its float operator between conversions."""
+    found = described(on_integers(*layer))
+    assert (found.operator, found.run) == (path, run)
+    assert found == described(dequantised(*layer))
+
+
+def test_a_choice_on_integers_reads_its_constant() -> None:
+    """QLinearWhere reads its condition, its map and a constant map, and no scales."""
+    operator = f"com.microsoft.QLinearWhere(x0,x1,{SCALE},c:uint8[1,8,6,6],{SCALE},{SCALE}){{}}"
+    layer = described(f"k1|x0:bool[1,8,6,6]|x1:uint8[1,8,6,6]|{operator}|->t0:uint8[1,8,6,6]")
+    assert layer.extra_operands == 2
+
+
+def test_an_operator_on_integers_behind_a_convolution_is_its_float_operator() -> None:
+    """A residual sum on integers behind a QLinearConv is a further operand, as it is between conversions."""
+    convolution, written = quantised_convolution("QLinearConv", "uint8", "int8", 8, 16).rsplit("|", 1)
+    front, operator = convolution.rsplit("|", 1)
+    layer = described(
+        f"{front}|x1:uint8[1,16,6,6]|{operator}|com.microsoft.QLinearAdd(t0,{SCALE},x1,{SCALE},{SCALE}){{}}"
+        f"|{written.replace('t0', 't1')}"
+    )
+    assert (layer.operator, layer.extra_operands) == ("mac/conv/dense-int8/plain", 1)
 
 
 def test_a_product_on_integers_has_its_weights() -> None:
@@ -256,13 +308,20 @@ def test_a_product_on_integers_has_its_weights() -> None:
     assert (layer.operator, layer.macs) == ("mac/product/weights-int8/plain", 640)
 
 
-def test_channels_of_byte_maps_lie_together() -> None:
+@pytest.mark.parametrize(
+    ("kind", "factor", "run"),
+    [
+        ("float32", "float32[1,8,1,1]", 36),
+        ("float32", "uint8[1,8,1,1]", 36),
+        ("uint8", "uint8[1,8,1,1]", 8),
+        ("uint8", "float32[1,8,1,1]", 8),
+        ("int8", "int8[8,1,1]", 8),
+    ],
+)
+def test_channels_of_byte_maps_lie_together(kind: str, factor: str, run: int) -> None:
     """A factor for each channel is combined with runs of pixels of a float map, and with runs of channels of bytes."""
-    runs = [
-        described(f"k1|x0:{kind}[1,8,6,6]|x1:{kind}[1,8,1,1]|Mul(x0,x1){{}}|->t0:{kind}[1,8,6,6]").run
-        for kind in ("float32", "uint8")
-    ]
-    assert runs == [36, 8]
+    layer = described(f"k1|x0:{kind}[1,8,6,6]|Mul(x0,c:{factor}){{}}|->t0:{kind}[1,8,6,6]")
+    assert layer.run == run
 
 
 @pytest.mark.parametrize(("zero_point", "item"), [("", 1), (",c:uint8[]", 1), (",c:int8[]", 1), (",c:uint16[]", 2)])
