@@ -33,8 +33,8 @@ _WORTH_BY_TIME = 0.995
 """An order by time has fewer loops than one by place, and so more instructions: it must be faster by this factor."""
 _WORTH_OWN_QUEUES = 0.99
 """What a queue for the VFU or the cache must bring: the formula knows nothing of the time of more instructions."""
-_GAPS = ((0.25, False), (0.75, False), (1.0, False), (1.0, True))
-"""The ways of `fill_gaps` that are tried: its delay, and whether urgent transfers come first."""
+_DELAYS = (0.25, 0.75, 1.0)
+"""The delays of `fill_gaps` that are tried."""
 
 
 class Ordered(NamedTuple):
@@ -136,8 +136,7 @@ def _by_time(commands: Sequence[Command], clock: _Clock) -> list[Ordered]:
     spread = commands if shared else spread_weights(commands, clock.machine.sb_bytes)
     conflicts = dependencies(spread, ONE_BUFFER if shared else SEPARATE)
     durations = clock.durations_ps(spread)
-    ways = (fill_gaps(spread, conflicts, durations, delay, urgent_first=urgent) for delay, urgent in _GAPS)
-    filled = min(ways, key=itemgetter(0))
+    filled = min((fill_gaps(spread, conflicts, durations, delay) for delay in _DELAYS), key=itemgetter(0))
     return [clock.ordered(synchronised(spread, conflicts, filled.order))]
 
 
