@@ -292,12 +292,18 @@ def _key_agent(folder: Path, *keys: Path) -> Iterator[Path]:
     environment = {**os.environ, "SSH_AUTH_SOCK": str(path), "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"}
     with subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL) as process:
         try:
-            wait_until(path.exists, "the socket of the agent")
+            wait_until(lambda: _answers(path), "the agent")
             for key in keys:
                 subprocess.run(["ssh-add", "-q", str(key)], env=environment, check=True, stdin=subprocess.DEVNULL)
             yield path
         finally:
             process.terminate()
+
+
+def _answers(path: Path) -> bool:
+    """Return whether an agent accepts connections: its socket exists a moment before."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
 
 
 def _locked_key(path: Path, kind: str = "ed25519") -> Path:
