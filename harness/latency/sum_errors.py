@@ -27,8 +27,7 @@ def reach_errors(chains: Sequence[ChainProbes], solution: Solution) -> dict[str,
     """Return the relative error of sums of chains by network, as its longest windows show it.
 
     What the longest windows take beyond shorter ones is corrected. Still longer ones may show anything between nothing
-    and as much again. Chains that no window holds have the usual error; a network of one or
-    two chains has none.
+    and as much again. Chains that no window holds have the usual error; a network of one or two chains has none.
     """
     names = frozenset(solution.names)
 

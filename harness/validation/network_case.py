@@ -23,7 +23,7 @@ from harness.validation.whole_networks import ProcessSamples
 RUNS_PER_VISIT = 3
 SETTLING_S, MOST_UNTIMED = 1e-3, 20
 """Time of the untimed runs of a visit to a whole network, and their largest number. Of networks of 10 to 100 µs, the
-second run still took 5 to 30 % longer than the fourth: a processor learns its branches."""
+second run still took 5 to 30 % longer than the fourth."""
 
 
 @dataclass(frozen=True)
