@@ -5,14 +5,16 @@ Folding then makes one layer of these nodes, as it does for networks that store 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from device_agents.emulated_npu.compiler.graph import constants
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import ValueType
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import DataType
@@ -20,6 +22,7 @@ from device_agents.emulated_npu.unit_commands import DataType
 _RUNTIME = "com.microsoft"
 """The domain of ONNX Runtime's operators."""
 _DEQUANTIZE, _QUANTIZE = "DequantizeLinear", "QuantizeLinear"
+_INTEGER_PRODUCTS = ("ConvInteger", "MatMulInteger")
 
 
 def standard(node: NodeProto) -> NodeProto:
@@ -90,6 +93,30 @@ def body(node: NodeProto, name: str) -> list[NodeProto]:
     """
     found = _Body(node, name)
     _BODIES[node.domain, node.op_type](found)
+    return found.nodes
+
+
+def has_computed_zero(node: NodeProto, constants: Collection[str], types: Mapping[str, ValueType]) -> bool:
+    """Return whether a node multiplies integers by constant ones, and the network computes the only first zero point."""
+    zero = node.input[2] if node.op_type in _INTEGER_PRODUCTS and len(node.input) > 2 else ""
+    if zero not in types or zero in constants or node.input[1] not in constants:
+        return False
+    return node.input[0] in types and math.prod(types[zero].shape) == 1
+
+
+def moved_product(node: NodeProto, name: str, kind: ValueType) -> list[NodeProto]:
+    """Return the nodes that stand for a product whose first zero point is computed; `kind` is its first input's type.
+
+    They subtract the product of the zero point by itself from the product of the integers.
+    """
+    shape = kind.shape[-1:] if node.op_type == "MatMulInteger" else (1, *kind.shape[1:])
+    found = _Body(node, name)
+    ones = numpy_helper.from_array(np.ones(shape, NUMPY_TYPES[kind.dtype]))
+    parts = [found.input(0), found.compute("Constant", [], {"value": ones})]
+    factors, attributes = [found.required(1), "", found.input(3)], found.attributes()
+    product, sums = (found.compute(node.op_type, [part, *factors], attributes) for part in parts)
+    zero = found.compute("Cast", [found.required(2)], {"to": TensorProto.INT32})
+    found.bound(found.compute("Sub", [product, found.compute("Mul", [sums, zero], {})], {}))
     return found.nodes
 
 

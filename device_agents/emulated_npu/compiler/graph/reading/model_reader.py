@@ -36,6 +36,8 @@ OLDEST_OPSET = 7
 _RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"})
 _OF_SHAPES = frozenset({"Shape", "Size"})
 _DEFAULT_DOMAIN = ("", "ai.onnx")
+_RUNTIME_DOMAINS = "com.microsoft"
+"""The beginning of the names of ONNX Runtime's own domains."""
 _DEEPEST = 16
 """The most functions and branches inside each other."""
 _MOST_NODES = 20_000
@@ -95,9 +97,10 @@ def _check_operators(graph: GraphProto, names: Sequence[str], is_known: IsWhole)
 def _unknown(node: OnnxNode, domain: str) -> UnsupportedOperator:
     place = f" of domain {domain[:40]}" if domain else ""
     why = f"The compiler does not support operator {node.op[:80]}{place}"
-    return UnsupportedOperator(
-        f"Node {shown(node)} is not supported", why, "Export the network with supported operators"
-    )
+    step = "Export the network with operators of ONNX; docs/emulator.md lists what is supported"
+    if domain.startswith(_RUNTIME_DOMAINS):
+        step = "Give the file from before ONNX Runtime optimised it, with the operators of ONNX"
+    return UnsupportedOperator(f"Node {shown(node)} is not supported", why, step)
 
 
 def _is_constant(node: NodeProto, constant: Mapping[str, Any] | set[str]) -> bool:
@@ -163,6 +166,8 @@ class _ModelReader:
             self._free.append(name)
         elif _is_resolved(node, self._constants):
             self._visit_all(self._branch(node, kept), kept, depth)
+        elif quantised.has_computed_zero(node, self._constants, self._types.known):
+            self._visit_all(quantised.moved_product(node, name, self._types.known[node.input[0]]), kept, depth)
         elif self._is_whole(node):
             self._add_types(node)
             attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
