@@ -114,8 +114,9 @@ def test_computed_zero_points(
     """Products whose first zero point the network computes, padded ones too, have the bits of ONNX Runtime's kernel."""
     inputs = {"a": integers(first, np.uint8), "az": np.array(100, np.uint8)}
     constants = {"b": integers(second, np.int8, 3), "bz": np.array(7, np.int8)}
-    proto = network([node(op, "a b az bz", "y", **attributes)], inputs, constants)
-    np.testing.assert_array_equal(on_npu(proto, inputs, machine)[1]["y"], by_runtime(proto, inputs)["y"])
+    for zeros in (constants["bz"], integers(second[1:], np.int8, 5)) if op == "MatMulInteger" else (constants["bz"],):
+        proto = network([node(op, "a b az bz", "y", **attributes)], inputs, constants | {"bz": zeros})
+        np.testing.assert_array_equal(on_npu(proto, inputs, machine)[1]["y"], by_runtime(proto, inputs)["y"])
 
 
 def test_product_of_computed_tensors() -> None:

@@ -91,7 +91,7 @@ def body(node: NodeProto, name: str) -> list[NodeProto]:
 
     Raises InvalidModel for a node without an operand or a scale.
     """
-    found = _Body(node, name)
+    found = Body(node, name)
     _BODIES[node.domain, node.op_type](found)
     return found.nodes
 
@@ -104,23 +104,30 @@ def has_computed_zero(node: NodeProto, constants: Collection[str], types: Mappin
     return node.input[0] in types and math.prod(types[zero].shape) == 1
 
 
-def moved_product(node: NodeProto, name: str, kind: ValueType) -> list[NodeProto]:
-    """Return the nodes that stand for a product whose first zero point is computed; `kind` is its first input's type.
+def moved_product(node: NodeProto, name: str, types: Mapping[str, ValueType]) -> list[NodeProto]:
+    """Return the nodes that stand for a product whose first zero point is computed.
 
-    They subtract the product of the zero point by itself from the product of the integers.
+    They subtract the product of the zero point by the second factor from the product of the integers. Zero points of
+    the columns of a matrix are subtracted in the same way, times the sums of rows.
     """
-    shape = kind.shape[-1:] if node.op_type == "MatMulInteger" else (1, *kind.shape[1:])
-    found = _Body(node, name)
-    ones = numpy_helper.from_array(np.ones(shape, NUMPY_TYPES[kind.dtype]))
-    parts = [found.input(0), found.compute("Constant", [], {"value": ones})]
-    factors, attributes = [found.required(1), "", found.input(3)], found.attributes()
-    product, sums = (found.compute(node.op_type, [part, *factors], attributes) for part in parts)
-    zero = found.compute("Cast", [found.required(2)], {"to": TensorProto.INT32})
-    found.bound(found.compute("Sub", [product, found.compute("Mul", [sums, zero], {})], {}))
+    found, kind = Body(node, name), types[node.input[0]]
+    first, second, zeros = found.required(0), found.required(1), found.input(3)
+    of_columns = zeros in types and math.prod(types[zeros].shape) > 1 and node.op_type == "MatMulInteger"
+    ones = np.ones(kind.shape[-1:] if node.op_type == "MatMulInteger" else (1, *kind.shape[1:]), NUMPY_TYPES[kind.dtype])
+    attributes = found.attributes()
+    product = found.compute(node.op_type, [first, second, "", "" if of_columns else zeros], attributes)
+    sums = found.compute(node.op_type, [found.constant(ones), second, "", zeros], attributes)
+    moves = [(sums, found.required(2))]
+    if of_columns:
+        moves.append((found.compute(node.op_type, [first, found.constant(ones.reshape(-1, 1))], {}), zeros))
+    for factor, zero in moves:
+        whole = found.compute("Cast", [zero], {"to": TensorProto.INT32})
+        product = found.compute("Sub", [product, found.compute("Mul", [factor, whole], {})], {})
+    found.bound(product)
     return found.nodes
 
 
-class _Body:
+class Body:
     """Collects the nodes that stand for `node`."""
 
     def __init__(self, node: NodeProto, name: str) -> None:
@@ -156,6 +163,10 @@ class _Body:
         """Add an operator on numbers."""
         return self._add(op, inputs, attributes)
 
+    def constant(self, value: Array) -> str:
+        """Add a constant."""
+        return self._add("Constant", [], {"value": numpy_helper.from_array(value)})
+
     def result(self, numbers: str, place: int) -> None:
         """Add the conversion to the node's output; its scale and zero point are the inputs from `place` on."""
         given = [numbers, self.required(place), *filter(None, [self.input(place + 1)])]
@@ -171,7 +182,7 @@ class _Body:
         return output
 
 
-def _convolution(found: _Body) -> None:
+def _convolution(found: Body) -> None:
     """Stand for QLinearConv; its bias has the scale of the products."""
     operands = [found.operand(0), found.operand(3, axis=0)]
     if found.input(8):
@@ -180,13 +191,13 @@ def _convolution(found: _Body) -> None:
     found.result(found.compute("Conv", operands, found.attributes()), 6)
 
 
-def _product(found: _Body) -> None:
+def _product(found: Body) -> None:
     """Stand for QLinearMatMul; several scales are those of rows and of columns."""
     operands = [found.operand(0, axis=-2), found.operand(3, axis=-1)]
     found.result(found.compute("MatMul", operands, {}), 6)
 
 
-def _gemm(found: _Body) -> None:
+def _gemm(found: Body) -> None:
     """Stand for QGemm, whose product may stay numbers."""
     attributes = found.attributes()
     operands = [found.operand(0), found.operand(3, axis=0 if attributes.get("transB") else 1)]
@@ -200,27 +211,27 @@ def _gemm(found: _Body) -> None:
         found.bound(numbers)
 
 
-def _of_two(op: str) -> Callable[[_Body], None]:
-    def stand(found: _Body) -> None:
+def _of_two(op: str) -> Callable[[Body], None]:
+    def stand(found: Body) -> None:
         found.result(found.compute(op, [found.operand(0), found.operand(3)], {}), 6)
 
     return stand
 
 
-def _of_one(op: str, *without: str) -> Callable[[_Body], None]:
-    def stand(found: _Body) -> None:
+def _of_one(op: str, *without: str) -> Callable[[Body], None]:
+    def stand(found: Body) -> None:
         found.result(found.compute(op, [found.operand(0)], found.attributes(*without)), 3)
 
     return stand
 
 
-def _concatenation(found: _Body) -> None:
+def _concatenation(found: Body) -> None:
     """Stand for QLinearConcat: scale and zero point of the output, then tensor, scale and zero point of each part."""
     parts = [found.operand(place) for place in range(2, len(found.node.input), 3)]
     found.result(found.compute("Concat", parts, found.attributes()), 0)
 
 
-_BODIES: Mapping[tuple[str, str], Callable[[_Body], None]] = {
+_BODIES: Mapping[tuple[str, str], Callable[[Body], None]] = {
     ("", "QLinearConv"): _convolution,
     ("", "QLinearMatMul"): _product,
     (_RUNTIME, "QGemm"): _gemm,

@@ -12,7 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-from device_agents.emulated_npu.compiler.graph import constants, quantised
+from device_agents.emulated_npu.compiler.graph import constants, fused, quantised
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
 from device_agents.emulated_npu.compiler.graph.reading.functions import Functions
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import (
@@ -69,7 +69,8 @@ def parse_model(model: bytes | ModelProto, is_whole: IsWhole) -> ParsedModel:
 
 
 def _is_known(node: NodeProto, is_whole: IsWhole, functions: Functions) -> bool:
-    return is_whole(quantised.standard(node)) or quantised.defines(node) or functions.defines(node)
+    node = quantised.standard(node)
+    return is_whole(node) or quantised.defines(node) or fused.defines(node) or functions.defines(node)
 
 
 def _unique_names(graph: GraphProto) -> list[str]:
@@ -167,13 +168,16 @@ class _ModelReader:
         elif _is_resolved(node, self._constants):
             self._visit_all(self._branch(node, kept), kept, depth)
         elif quantised.has_computed_zero(node, self._constants, self._types.known):
-            self._visit_all(quantised.moved_product(node, name, self._types.known[node.input[0]]), kept, depth)
+            self._visit_all(quantised.moved_product(node, name, self._types.known), kept, depth)
         elif self._is_whole(node):
             self._add_types(node)
             attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
             self._nodes.append(OnnxNode(kept.op, name, kept.names, kept.inputs, kept.outputs, attributes, part_of))
         elif quantised.defines(node):
             self._visit_all(quantised.body(node, name), kept, depth)
+        elif fused.defines(node):
+            self._check_typed(kept)
+            self._visit_all(fused.body(node, name, self._types.known), kept, depth)
         elif self._functions.defines(node):
             self._check_typed(kept)
             self._visit_all(self._functions.body(node, self._types.known, name), kept, depth)
