@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from onnx import NodeProto
 
+MOST_TENSORS = 4096
+"""The most tensors of a sequence: each change of a sequence lists them again."""
 _POSITIONS = {"SequenceInsert": 2, "SequenceErase": 1, "SequenceAt": 1}
 """The places of positions in a sequence."""
 
@@ -46,10 +48,10 @@ class Sequences:
         handler = None if node.domain else _HANDLERS.get(node.op)
         return None if handler is None else handler(self, node)
 
-    def _empty(self, node: Node) -> Resolved:
+    def _empty(self, node: Node) -> Resolved | None:
         return self._made(node, ())
 
-    def _constructed(self, node: Node) -> Resolved:
+    def _constructed(self, node: Node) -> Resolved | None:
         return self._made(node, node.inputs)
 
     def _changed(self, node: Node) -> Resolved | None:
@@ -97,6 +99,8 @@ class Sequences:
         if kind is None or value is None or not -len(kind.shape) <= axis < len(kind.shape) or value.min(initial=1) < 1:
             return None
         size = kind.shape[axis]
+        if size > MOST_TENSORS * value.min(initial=size):
+            return None
         sizes = value if value.ndim else [min(int(value), size - low) for low in range(0, size, int(value))]
         parts = [f"{result}{SEPARATOR}{at}" for at in range(len(sizes))]
         whole = parts if keeps or given else [f"{part}{SEPARATOR}whole" for part in parts]
@@ -107,11 +111,11 @@ class Sequences:
             pairs = zip(whole, parts, strict=True)
             nodes += [self._reading("Squeeze", source, [part], "axes", axes) for source, part in pairs]
             constants |= axes
-        self._made(node, parts)
+        self._parts[node.outputs[0]] = tuple(parts)
         return Resolved(constants=constants, nodes=tuple(nodes))
 
     def _reading(
-        self, op: str, source: str, results: Sequence[str], what: str, integers: Mapping[str, Any], **attributes: int
+        self, op: str, source: str, results: Sequence[str], what: str, integers: Mapping[str, Any], **attributes: Any
     ) -> NodeProto:
         """Return a node that reads integers: as an input, in older operator sets as an attribute."""
         from onnx import helper
@@ -119,7 +123,8 @@ class Sequences:
         ((name, values),) = integers.items()
         if self._opset >= AXES_AS_INPUT:
             return helper.make_node(op, [source, name], results, **attributes)
-        return helper.make_node(op, [source], results, **{what: values.tolist()}, **attributes)
+        attributes[what] = values.tolist()
+        return helper.make_node(op, [source], results, **attributes)
 
     def _joined(self, node: Node) -> Resolved | None:
         """Stand for ConcatFromSequence by a Concat, of tensors with a further axis if they are stacked."""
@@ -135,7 +140,9 @@ class Sequences:
         nodes = tuple(stacking(parts, node.outputs[0], axes, axis, self._opset))
         return Resolved(constants={axes: numpy.array([axis])}, nodes=nodes)
 
-    def _made(self, node: Node, parts: Sequence[str]) -> Resolved:
+    def _made(self, node: Node, parts: Sequence[str]) -> Resolved | None:
+        if len(parts) > MOST_TENSORS:
+            return None
         self._parts[node.outputs[0]] = tuple(parts)
         return Resolved()
 

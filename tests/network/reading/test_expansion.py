@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
-
 from onnx_models import prepared
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork

@@ -97,7 +97,7 @@ def body(node: NodeProto, name: str) -> list[NodeProto]:
 
 
 def has_computed_zero(node: NodeProto, constants: Collection[str], types: Mapping[str, ValueType]) -> bool:
-    """Return whether a node multiplies integers by constant ones, and the network computes the only first zero point."""
+    """Return whether a node multiplies integers by constant ones, and the network computes their one zero point."""
     zero = node.input[2] if node.op_type in _INTEGER_PRODUCTS and len(node.input) > 2 else ""
     if zero not in types or zero in constants or node.input[1] not in constants:
         return False
@@ -112,8 +112,9 @@ def moved_product(node: NodeProto, name: str, types: Mapping[str, ValueType]) ->
     """
     found, kind = Body(node, name), types[node.input[0]]
     first, second, zeros = found.required(0), found.required(1), found.input(3)
-    of_columns = zeros in types and math.prod(types[zeros].shape) > 1 and node.op_type == "MatMulInteger"
-    ones = np.ones(kind.shape[-1:] if node.op_type == "MatMulInteger" else (1, *kind.shape[1:]), NUMPY_TYPES[kind.dtype])
+    is_matrix = node.op_type == "MatMulInteger"
+    of_columns = is_matrix and zeros in types and math.prod(types[zeros].shape) > 1
+    ones = np.ones(kind.shape[-1:] if is_matrix else (1, *kind.shape[1:]), NUMPY_TYPES[kind.dtype])
     attributes = found.attributes()
     product = found.compute(node.op_type, [first, second, "", "" if of_columns else zeros], attributes)
     sums = found.compute(node.op_type, [found.constant(ones), second, "", zeros], attributes)

@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime's optimizers are compiled as those that they fuse; their values are those of the runtime."""
+"""Operators of ONNX Runtime's optimizers are compiled as those that they fuse, and have the runtime's values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from device_agents.emulated_npu.numpy_types import Array
 
 _RUNTIME = {"domain": "com.microsoft"}
 _MAP = {"x": values((1, 4, 6, 6)), "w": values((4, 4, 3, 3), 1), "b": values((4,), 2), "z": values((1, 4, 6, 6), 3)}
-_ROWS = {"x": values((2, 5, 8)), "s": values((2, 5, 8), 1), "g": values((8,), 2), "h": values((8,), 3), "b": values((8,), 4)}
+_ROWS = {
+    "x": values((2, 5, 8)),
+    "s": values((2, 5, 8), 1),
+    "g": values((8,), 2),
+    "h": values((8,), 3),
+    "b": values((8,), 4),
+}
 _MATRIX = {"x": values((3, 8)), "w": values((8, 5), 1), "c": values((5,), 2)}
 
 
@@ -56,7 +62,8 @@ def test_products(alpha: float, transposed: tuple[str, ...]) -> None:
         ("transBatchA", "transA"): ((4, 2, 3), (2, 4, 5)),
     }[transposed]
     tensors = {"x": values(shapes[0]), "k": values(shapes[1], 1)}
-    check_values("FusedMatMul", "x k", tensors, alpha=alpha, **dict.fromkeys(transposed, 1))
+    flags: dict[str, Any] = dict.fromkeys(transposed, 1)
+    check_values("FusedMatMul", "x k", tensors, alpha=alpha, **flags)
 
 
 @pytest.mark.parametrize("activation", [{"activation": "LeakyRelu", "activation_alpha": 0.3}, {"activation": "Relu"}])
