@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, helper
 
-from device_agents.emulated_npu.compiler.graph.quantised import Body
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import ValueType
+from device_agents.emulated_npu.compiler.graph.reading.quantised import Body
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
 
 _RUNTIME = "com.microsoft"
