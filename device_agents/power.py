@@ -13,7 +13,7 @@ import stat
 import subprocess
 from typing import Dict, List, Optional
 
-from device_agents.process_output import follow, kill_group
+from device_agents.child_processes import follow, kill_group
 
 PROGRAM = os.path.join("~", ".config", "harness", "power")
 """An executable that prints the present power or the energy used so far, such as `4.31 W` or `1250.7 J`."""

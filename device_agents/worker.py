@@ -26,9 +26,9 @@ from device_agents.backends import (
     ReportsLoading,
     create,
 )
+from device_agents.child_processes import end_with_parent
 from device_agents.memory_use import LoadMemory
 from device_agents.messages import LoadRequest, Revealed, Sample
-from device_agents.process_ending import end_with_parent
 from device_agents.shortage import disk_trouble, is_memory
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from harness import cache
-from harness.file_digest import file_digest
+from harness.files import file_digest
 from harness.network.documents import decode_document
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.keyed_network import FORMAT, KeyedNetwork, encode_keyed, keyed, keyed_of

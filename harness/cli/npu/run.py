@@ -72,7 +72,7 @@ def run_command(
 
         write_figure(roofline, *roofline_plot(run))
     if html is not None:
-        from harness.npu.run.run_page.page import write_run
+        from harness.npu.run.run_page import write_run
 
         write_run(html, run, command_line())
     if json:
