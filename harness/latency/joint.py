@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.array_types import Floats
-from harness.latency.chain_latencies import chain_equations, chain_latencies
+from harness.latency.chain_latencies import SIGNED, chain_equations, chain_latencies
 from harness.latency.chain_shares import LayerShares, shares
-from harness.latency.chain_unknowns import SIGNED
 from harness.latency.layer_latency import CampaignData, Latency, positive
 from harness.latency.overhead import COLUMNS, Overhead, row_of
 from harness.latency.robust import robust_spread

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
 
 from harness import cache
 from harness.files import csv_text
+from harness.lut.chain_rows import checked_rows
 from harness.lut.table import Entry
 from harness.version import VERSION
 
@@ -56,27 +54,8 @@ def write_entries(entries: Sequence[Entry]) -> bytes:
 
 def read_entries(content: bytes) -> tuple[Entry, ...]:
     """Return the entries of a file; raises ValueError, which says what is wrong with it."""
-    try:
-        text = content.decode("utf-8")
-        rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-        table = list(itertools.islice(rows, MAX_ENTRIES + 2))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"is not a CSV file: {error}") from error
-    if not table or tuple(table[0]) != _COLUMNS:
-        raise ValueError(f"does not have the columns {', '.join(_COLUMNS)}")
-    if len(table) > MAX_ENTRIES + 1:
-        raise ValueError(f"has more than {MAX_ENTRIES:,} entries")
-    row = TypeAdapter(Entry)
     entries: dict[tuple[str, str], Entry] = {}
-    for number, values in enumerate(table[1:], start=2):
-        try:
-            cells = dict(zip(_COLUMNS, values, strict=True))
-            if any("_" in cells[name] for name in _NUMBERS):
-                raise ValueError("a number has an underscore")
-            entry = row.validate_python(cells)
-        except ValueError as error:
-            problem = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            raise ValueError(f"line {number}: {problem}"[:280]) from error
+    for number, entry in checked_rows(content, Entry, _NUMBERS, MAX_ENTRIES):
         if hashlib.sha256(entry.signature.encode()).hexdigest()[:16] != entry.key:
             raise ValueError(f"line {number}: the key is not the hash of the signature")
         if entry.place in entries:

@@ -153,7 +153,7 @@ def _parse(folder: Path, manifest_bytes: bytes, rows: Content, files: Mapping[st
     try:
         chains = read_rows(files[CHAINS], lambda place: table.at(*place) is not None) if CHAINS in files else ()
     except ValueError as error:
-        raise _corrupt(folder, f"{CHAINS}: {error}") from error
+        raise _corrupt(folder, f"{CHAINS} {error}") from error
     return replace(table, chains=chains)
 
 

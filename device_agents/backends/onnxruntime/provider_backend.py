@@ -22,8 +22,7 @@ from device_agents.backends.cpu_runtime import CpuRuntime, LoadedProbe
 from device_agents.backends.onnx_bytes import chain_model, with_weights
 from device_agents.backends.onnxruntime.node_times import named_after, nodes_on
 from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
-from device_agents.backends.onnxruntime.providers import CPU, read_provider
-from device_agents.backends.onnxruntime.session_settings import OPTIONS, SessionSettings
+from device_agents.backends.onnxruntime.session_settings import CPU, OPTIONS, SessionSettings, read_provider
 from device_agents.backends.option_reader import OptionReader
 from device_agents.messages import LoadReport, LoadRequest, Revealed
 
