@@ -88,19 +88,20 @@ def read_rows(content: bytes, is_entry: Callable[[tuple[str, str]], bool]) -> tu
     Every row must name an entry of the table, as `is_entry` decides.
     """
     found = []
-    for number, row in checked_rows(content, ChainRow, _NUMBERS, MAX_ROWS):
+    for number, row in checked_rows(content, ChainRow, _COLUMNS, _NUMBERS, MAX_ROWS):
         if not is_entry(row.place):
             raise ValueError(f"line {number}: it names a layer that is not in the table")
         found.append(row)
     return tuple(found)
 
 
-def checked_rows(content: bytes, kind: type[_Row], numbers: Sequence[str], most: int) -> Iterator[tuple[int, _Row]]:
-    """Yield the rows of a CSV file of at most so many, with their lines; the columns are the fields of their class.
+def checked_rows(
+    content: bytes, kind: type[_Row], columns: tuple[str, ...], numbers: Sequence[str], most: int
+) -> Iterator[tuple[int, _Row]]:
+    """Yield the rows of a CSV file of at most so many, with their lines; `columns` are the fields of their class.
 
     Raises ValueError, which says what is wrong with the file; `numbers` are columns that may hold no underscore.
     """
-    columns = tuple(field.name for field in fields(kind))
     try:
         table = list(itertools.islice(csv.reader(io.StringIO(content.decode(), newline=""), strict=True), most + 2))
     except (UnicodeDecodeError, csv.Error) as error:

@@ -55,7 +55,7 @@ def write_entries(entries: Sequence[Entry]) -> bytes:
 def read_entries(content: bytes) -> tuple[Entry, ...]:
     """Return the entries of a file; raises ValueError, which says what is wrong with it."""
     entries: dict[tuple[str, str], Entry] = {}
-    for number, entry in checked_rows(content, Entry, _NUMBERS, MAX_ENTRIES):
+    for number, entry in checked_rows(content, Entry, _COLUMNS, _NUMBERS, MAX_ENTRIES):
         if hashlib.sha256(entry.signature.encode()).hexdigest()[:16] != entry.key:
             raise ValueError(f"line {number}: the key is not the hash of the signature")
         if entry.place in entries:

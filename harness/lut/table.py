@@ -35,7 +35,7 @@ MOST_S = 1e9
 """The largest time of a table, and the largest relative error: estimates add their squares."""
 WARM = "warm"
 FEWEST_WARM = 40
-"""Warm layers from which others are predicted, as many as trees learn from."""
+"""The fewest warm layers from which others are predicted: as many as trees learn from."""
 TableMethod = LatencyMethod | Literal["import"]
 
 
