@@ -139,7 +139,7 @@ def _equations(
             add(layer.null, {front: 1.0}, batch=batch)
             add(layer.in_context, {front: 1.0, _in_context(layer): 1.0}, batch=batch)
         if layer.layer in measured:
-            add(layer.layer, {_alone(layer): 1.0})
+            add(layer.layer, {f"alone {layer.layer}": 1.0})
         if all(stack in measured for stack in layer.stacks):
             for stack, copies in zip(layer.stacks, STACK_COPIES, strict=False):
                 # What precedes a stack may take another time than in front of a single layer.
@@ -187,10 +187,6 @@ def _by_chain_place(chains: Sequence[ChainProbes], found: Mapping[Place, Latency
 def _in_context(layer: LayerProbes) -> str:
     # A probe's input of indices always comes from outside, so two contexts may share a probe.
     return f"layer {layer.in_context}"
-
-
-def _alone(layer: LayerProbes) -> str:
-    return f"alone {layer.layer}"
 
 
 def _repeated(layer: LayerProbes) -> str:

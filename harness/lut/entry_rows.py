@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,13 @@ MAX_ENTRIES = 500_000
 _COLUMNS = tuple(field.name for field in fields(Entry))
 _TIMES = ("latency_s", "stderr_s", "remainder_s", "remainder_stderr_s")
 _NUMBERS = (*_TIMES, "samples", "campaign")
+_READ_AS: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(_TIMES, float),
+    "samples": int,
+    "campaign": int,
+    "resolved": "1".__eq__,
+}
+_READERS = tuple(_READ_AS.get(name, str) for name in _COLUMNS)
 LEAST_BYTES = 1 << 19
 """The smallest file that is noted: a smaller one is parsed as soon as a note is read."""
 Content = bytes | memoryview
@@ -117,26 +124,7 @@ class StoredEntries(Sequence[Entry]):
     def _entry(self, number: int) -> Entry:
         line = str(self._content[int(self._ends[number]) + 1 : int(self._ends[number + 1])], "utf-8")
         (cells,) = csv.reader([line])
-        key, context, op, latency_s, stderr_s, samples, resolved, visit, flags, networks, campaign, *rest = cells
-        probe, baseline, signature, remainder_s, remainder_stderr_s = rest
-        return Entry(
-            key,
-            context,
-            op,
-            float(latency_s),
-            float(stderr_s),
-            int(samples),
-            resolved == "1",
-            visit,
-            flags,
-            networks,
-            int(campaign),
-            probe,
-            baseline,
-            signature,
-            float(remainder_s),
-            float(remainder_stderr_s),
-        )
+        return Entry(*(read(cell) for read, cell in zip(_READERS, cells, strict=True)))
 
 
 class _KeyRows(Mapping[str, Sequence[int]]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,9 +23,9 @@ from device_agents.emulated_npu.reports.statistics import LayerRow, layer_rows
 from device_agents.emulated_npu.unit_commands import Space
 from harness.errors import InputError, UsageError
 from harness.npu.error_translation import errors_of_compiler, errors_of_user
-from harness.npu.loading import CompiledModel, LoadedProgram, Note, compile_network, load_network
+from harness.npu.loading import CompiledModel, LoadedProgram, Note, compile_network
 from harness.npu.memory_image import values_of_program
-from harness.npu.npu_options import MachineChoice, Options, RunOptions
+from harness.npu.npu_options import RunOptions
 from harness.npu.own_data import read_own_data, write_outputs
 from harness.npu.value_check import ValueCheck, check_values, has_values
 
@@ -92,14 +92,6 @@ class CoreRun:
         return 1 - self.timed.cycles / self.in_order_cycles if self.in_order_cycles else 0.0
 
 
-@dataclass(frozen=True)
-class CompiledProgram:
-    """A compiled network, and the cycles of its setup, which runs once when the program is loaded."""
-
-    source: CompiledModel
-    setup_cycles: float
-
-
 def run_rows(timed: TimedProgram, useful: Mapping[int, int] | None = None) -> tuple[LayerRow, ...]:
     """Return the counters of every layer and, as the last row, their total."""
     *rows, total = layer_rows(timed.timing, timed.machine, timed.program.layers, useful_macs=useful, costs=timed.costs)
@@ -107,19 +99,6 @@ def run_rows(timed: TimedProgram, useful: Mapping[int, int] | None = None) -> tu
     macs = sum(row.macs for row in rows if row.mfu_busy_cycles)
     possible = timed.cycles * timed.machine.mfu.multipliers
     return (*rows, replace(total, mfu_utilisation=macs / possible if possible else 0.0))
-
-
-def compile_program(
-    reference: str,
-    machine: MachineChoice,
-    options: Options,
-    dims: Mapping[str, int],
-    tables: Sequence[str] = (),
-    note: Note = lambda _: None,
-) -> CompiledProgram:
-    """Compile a network and time its setup; raises as `compile_network`."""
-    source = load_network(reference, machine, options, dims, tables, note)
-    return CompiledProgram(source, setup_cycles(LoadedProgram.of(source)))
 
 
 def run_on_one_core(loaded: LoadedProgram, options: RunOptions, note: Note) -> CoreRun:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.inference import TimedProgram
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.reports.statistics import LayerRow
@@ -28,7 +29,6 @@ from harness.text import printable
 
 _TEMPLATE = "run.html.j2"
 _SPACES = (Space.NB, Space.SB, Space.HALO)
-_PS_PER_S = 1e12
 _KIB = 1024
 _MOST_POINTS = 1200
 _UNITS = ("IO", "MFU", "VFU")
@@ -87,7 +87,7 @@ def _pictures(run: CoreRun) -> Iterator[CaptionedFigure]:
 
 def buffer_plot(timed: TimedProgram) -> str:
     """Draw the live bytes of each memory that the program uses, empty if it uses none."""
-    unit = unit_for([timed.timing.makespan_ps / _PS_PER_S])
+    unit = unit_for([timed.timing.makespan_ps / PS_PER_S])
     series = []
     for space in _SPACES:
         times, live = occupancy(timed.timing.schedule, space)
@@ -95,7 +95,7 @@ def buffer_plot(timed: TimedProgram) -> str:
             continue
         steps = [(0.0, 0.0)]
         for ps, count in zip(times.tolist(), live.tolist(), strict=True):
-            at = ps / _PS_PER_S / unit.seconds
+            at = ps / PS_PER_S / unit.seconds
             steps += [(at, steps[-1][1]), (at, count / _KIB)]
         series.append(PlotSeries(f"{space.name} of {_size(timed, space):,} KiB", _thinned(steps)))
     if not series:
@@ -162,9 +162,9 @@ def _joined(unit: str, spans: Sequence[UnitSpan], shortest_ps: int) -> Iterator[
 
 def gantt(timed: TimedProgram) -> str:
     """Draw the work of every unit over the time of the run; neighbouring layers have different colours."""
-    spans, makespan_s = unit_spans(timed), timed.timing.makespan_ps / _PS_PER_S
+    spans, makespan_s = unit_spans(timed), timed.timing.makespan_ps / PS_PER_S
     unit = unit_for([makespan_s])
-    scale = _PS_PER_S * unit.seconds
+    scale = PS_PER_S * unit.seconds
     x_range = (0.0, makespan_s / unit.seconds * 1.01)
     plot = base_figure(240, (f"time, {unit.symbol}", ""), ("linear", "linear"), x_range, (0.4, len(_UNITS) + 0.6))
     heights = {name: len(_UNITS) - at for at, name in enumerate(_UNITS)}
@@ -186,7 +186,7 @@ def gantt(timed: TimedProgram) -> str:
 
 
 def _text(span: UnitSpan) -> str:
-    begin_s, end_s = span.begin_ps / _PS_PER_S, span.end_ps / _PS_PER_S
+    begin_s, end_s = span.begin_ps / PS_PER_S, span.end_ps / PS_PER_S
     return f"{span.unit}, {duration(begin_s)} to {duration(end_s)}, {span.commands} commands"
 
 
