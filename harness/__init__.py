@@ -98,9 +98,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "benchmarking.latency_figures": ("LatencyFigures",),
     "benchmarking.measurement": ("benchmark",),
-    "benchmarking.benchmark_results": ("Benchmark", "BenchmarkedNetwork"),
+    "benchmarking.benchmark_results": ("Benchmark", "BenchmarkedNetwork", "LatencyFigures"),
     "device.inventory": ("Device", "load_inventory"),
     "errors": ("HarnessError",),
     "estimation.layer_estimates": ("LayerEstimate",),
