@@ -232,7 +232,7 @@ class Lut:
 
     @functools.cached_property
     def is_mostly_warm(self) -> bool:
-        """Whether most layers are warm, as of a space: it visits layers without weights in this state alone."""
+        """Whether most layers are warm, as those of a space, whose layers without weights are visited warm alone."""
         return 2 * sum(entry.visit == WARM for entry in self.entries) > len(self.entries)
 
     def find(self, key: str, contexts: Sequence[str]) -> Entry | None:

@@ -32,7 +32,7 @@ _AHEAD_BYTES = 128 << 20
 _MODELS, _BYTES = 64, 1 << 20
 """How many models, and how many bytes of them, go into one request: some networks, or windows of them.
 
-It is seconds of work, after which a stop counts. A larger network goes alone, so that a request takes no longer than
+That is seconds of work, during which a stop waits. A larger network goes alone, so that a request takes no longer than
 the `put` of one model may.
 """
 
@@ -60,7 +60,7 @@ class LoadedProbes:
         return cls(session, weight_bytes, send, _SHARE * memory_bytes)
 
     def load(self, loads: Collection[str], load: Callable[[str], bool]) -> set[str]:
-        """Return those of `loads` that the device holds, after loading with `load` those that it did not keep."""
+        """Load with `load` what the device did not keep of `loads`; return those that it then holds."""
         missing = list(dict.fromkeys(one for one in loads if one not in self._kept))
         bytes_to = [0, *itertools.accumulate(map(self.weight_bytes, missing))]
         held, sent = set(loads) & self._kept, 0

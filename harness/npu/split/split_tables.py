@@ -9,7 +9,7 @@ from device_agents.emulated_npu.compiler.prediction.split_choice import ONE
 from harness.npu.split.split_comparison import SplitComparison
 from harness.npu.split.split_study import CLOSE, SplitStudy, StudiedLayer, StudiedNetwork
 from harness.npu.text_tables import NAME_WIDTH, Facts, Part, Table
-from harness.text import printable
+from harness.text import counted, printable
 
 
 def json_fields(split: SplitComparison) -> dict[str, Any]:
@@ -127,11 +127,10 @@ def _summary(fields: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]
         return
     agreement = fields["agreement"]
     yield "cycles", f"as predicted / event by event, {where}"
-    layers = agreement["layers"]
     yield (
         "agreement",
         f"predicted best is the true best, or within {CLOSE:.0%} of it: "
-        f"{agreement['well_chosen']:.1%} of {layers} layer{'s' if layers > 1 else ''}",
+        f"{agreement['well_chosen']:.1%} of {counted(agreement['layers'], 'layer')}",
     )
     tau = [("layers (mean)", agreement["layer_tau_b"]), ("network", agreement["network_tau_b"])]
     shown = ", ".join(f"{what} {value:.3f}" for what, value in tau if value is not None)
