@@ -29,8 +29,8 @@ def cold_shares(weight_bytes: Ints, cache_bytes: int, *, in_part: bool = True) -
     """Return the share of the weights of each network that it reads from memory each time it runs.
 
     A network reads its weights in the same order each time. The caches protect as many bytes as they hold from the
-    rest of such a pass, and the next pass finds these. If no network is cold `in_part`, one whose weights do not all
-    fit is cold.
+    rest of such a pass, and the next pass finds these. Without `in_part`, a network whose weights do not all fit is
+    cold as a whole.
     """
     held_bytes = HELD_CACHES * cache_bytes
     found = np.asarray(1.0 - held_bytes / np.maximum(weight_bytes, held_bytes))
