@@ -31,6 +31,8 @@ _KEEPING_MAPS = _ACTIVATIONS | {"Add", "Sum", "Mul", "Dropout", "Resize", "Quant
 _MAP_AXES = 4
 PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
 """Operators that read no more of their first input than they return."""
+
+
 def bytes_of(dtype: str, elements: int) -> int:
     """Return the size of elements, densely packed."""
     return -(-elements * ITEM_BYTES[dtype] // PACKED.get(dtype, 1))
