@@ -8,10 +8,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from harness.array_types import Floats, Ints
-from harness.network.network import HELD_CACHES
 from harness.text import whole_number
 
 DEFAULT_BYTES = 512 << 10
+HELD_CACHES = 4
+"""Size of the weights, as a multiple of a core's cache, up to which predicted layers count as warm. The cold layers of
+a space are measured in pools of many megabytes; fewer weights come from the next cache, which is nearer."""
 MOST_CACHES = 16
 """Size of the weights, as a multiple of a core's cache, up to which a network has windows if sessions share the memory
 of activations. In larger networks layers take longer, and windows did not change the estimates on ONNX Runtime."""
