@@ -5,6 +5,9 @@ reached. No layer is much faster than that. A class of operators is slower by a 
 show, and its smallest layers show what a launch takes; no layer is much slower than both together, where output
 channels that do not fill a vector count as whole vectors, or than its weights at the slowest rate of the larger
 layers that mostly read weights. Both limits can only grow with a size of a layer.
+
+An operator *moves nothing* if its layers together take less time than their bytes at the fastest rate, beyond their
+errors: a device may write the parts of a Concat to their places in the result. Its layers have no least latency.
 """
 
 from __future__ import annotations
@@ -23,12 +26,16 @@ _SLACK = 1.5
 """A rate beyond all that were seen, and a class slower than its slowest layer, by at most this factor."""
 _NOISY = 0.2
 _FEWEST = 3
-VIEW = "move/view"
+_SURE_SIGMAS = 2.0
+MOVERS, VIEW = "move/", "move/view"
 
 
 @dataclass(frozen=True)
 class ClassLimits:
-    """Of a class of operators: `launch_s` for no work at all, and time over the ideal time at most."""
+    """Of a class of operators: `launch_s` for no work at all, and time over the ideal time at most.
+
+    `slowness` is 0 for an operator that moves nothing.
+    """
 
     launch_s: float
     slowness: float
@@ -42,7 +49,8 @@ class Bounds:
     weight_s: seconds per byte of weights at a slow rate, 0 without layers that mostly read weights
     work_s: seconds per operation at the fastest rate, by family of classes
     least_s: the shortest latency
-    classes: the limits of each learnt class, down to those that name an operator's code
+    classes: the limits of each learnt class, down to those that name an operator's code, and of each operator that
+        moves nothing
     """
 
     byte_s: float
@@ -50,6 +58,11 @@ class Bounds:
     work_s: Mapping[str, float]
     least_s: float
     classes: Mapping[str, ClassLimits]
+
+    def moves_nothing(self, arrays: LayerArrays) -> Mask:
+        """Return which layers are of an operator that moves nothing."""
+        found = (_finest(self.classes, path) for path in arrays.paths)
+        return np.array([limit is not None and not limit.slowness for limit in found], dtype=bool)
 
     def ideal_s(self, arrays: LayerArrays) -> Floats:
         """Return the time of each layer at the fastest rates."""
@@ -69,7 +82,7 @@ class Bounds:
 
         A view moves bytes on some devices and none on others: only its greatest latency depends on its size.
         """
-        view = np.array([path.startswith(VIEW) for path in arrays.paths], dtype=bool)
+        view = np.array([path.startswith(VIEW) for path in arrays.paths], dtype=bool) | self.moves_nothing(arrays)
         limits = [_finest(self.classes, path) for path in arrays.paths]
         launch = np.array([limit.launch_s if limit else np.inf for limit in limits])
         slowness = np.array([limit.slowness if limit else 0.0 for limit in limits])
@@ -105,7 +118,19 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
         for name in classes_of(path)[:CODE_LEVELS]:
             members.setdefault(name, []).append(place)
     classes = {name: _limits(ideal, latency_s, sure, np.array(own)) for name, own in sorted(members.items())}
-    return replace(found, classes=classes)
+    return replace(found, classes=classes | _idle(arrays, latency_s, noise, found.ideal_s(arrays) / _SLACK))
+
+
+def _idle(arrays: LayerArrays, latency_s: Floats, noise: Floats, least_s: Floats) -> dict[str, ClassLimits]:
+    """Return the limits of operators that move nothing; `least_s` is the least time of the bytes of each layer."""
+    paths = np.array(arrays.paths)
+    found = {}
+    for path in sorted({path for path in arrays.paths if path.startswith(MOVERS) and not path.startswith(VIEW)}):
+        own = np.flatnonzero(paths == path)
+        error_s = float(np.linalg.norm(noise[own] * latency_s[own]))
+        if len(own) >= _FEWEST and latency_s[own].sum() + _SURE_SIGMAS * error_s < least_s[own].sum():
+            found[path] = ClassLimits(float(latency_s[own].max()), 0.0)
+    return found
 
 
 def _slow_weight_s(arrays: LayerArrays, latency_s: Floats, moving: Mask) -> float:
@@ -131,5 +156,5 @@ def _families(arrays: LayerArrays) -> list[str]:
 
 
 def _finest(classes: Mapping[str, ClassLimits], path: str) -> ClassLimits | None:
-    names: Sequence[str] = classes_of(path)[:CODE_LEVELS]
+    names: Sequence[str] = classes_of(path)
     return next((classes[name] for name in reversed(names) if name in classes), None)
