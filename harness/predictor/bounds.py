@@ -6,8 +6,9 @@ show, and its smallest layers show what a launch takes; no layer is much slower 
 channels that do not fill a vector count as whole vectors, or than its weights at the slowest rate of the larger
 layers that mostly read weights. Both limits can only grow with a size of a layer.
 
-An operator *moves nothing* if its layers together take less time than their bytes at the fastest rate, beyond their
-errors: a device may write the parts of a Concat to their places in the result. Its layers have no least latency.
+An operator *moves nothing* if its layers together take less than half the time of their bytes at the fastest rate of
+all others, beyond their errors: a device may write the parts of a Concat to their places in the result. Its layers show
+no rate and have no least latency.
 """
 
 from __future__ import annotations
@@ -27,15 +28,13 @@ _SLACK = 1.5
 _NOISY = 0.2
 _FEWEST = 3
 _SURE_SIGMAS = 2.0
-MOVERS, VIEW = "move/", "move/view"
+_IDLE = 0.5
+VIEW = "move/view"
 
 
 @dataclass(frozen=True)
 class ClassLimits:
-    """Of a class of operators: `launch_s` for no work at all, and time over the ideal time at most.
-
-    `slowness` is 0 for an operator that moves nothing.
-    """
+    """Of a class of operators: `launch_s` for no work at all, and time over the ideal time at most."""
 
     launch_s: float
     slowness: float
@@ -60,9 +59,9 @@ class Bounds:
     classes: Mapping[str, ClassLimits]
 
     def moves_nothing(self, arrays: LayerArrays) -> Mask:
-        """Return which layers are of an operator that moves nothing."""
-        found = (_finest(self.classes, path) for path in arrays.paths)
-        return np.array([limit is not None and not limit.slowness for limit in found], dtype=bool)
+        """Return which layers are of an operator that moves nothing: it has limits beside those of its code."""
+        own = zip(arrays.paths, arrays.operators, strict=True)
+        return np.array([path != code and path in self.classes for path, code in own], dtype=bool)
 
     def ideal_s(self, arrays: LayerArrays) -> Floats:
         """Return the time of each layer at the fastest rates."""
@@ -96,7 +95,8 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
     sure = noise <= _NOISY
     if sure.sum() < _FEWEST:
         sure = np.ones(len(arrays), dtype=bool)
-    moving = sure & np.array([not path.startswith(VIEW) for path in arrays.paths], dtype=bool)
+    idle = _idle(arrays, latency_s, noise)
+    moving = sure & np.array([not path.startswith(VIEW) and path not in idle for path in arrays.paths], dtype=bool)
     moving = moving if moving.any() else sure
     families = np.array(_families(arrays))
     rates = {
@@ -118,18 +118,28 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
         for name in classes_of(path)[:CODE_LEVELS]:
             members.setdefault(name, []).append(place)
     classes = {name: _limits(ideal, latency_s, sure, np.array(own)) for name, own in sorted(members.items())}
-    return replace(found, classes=classes | _idle(arrays, latency_s, noise, found.ideal_s(arrays) / _SLACK))
+    for name, own in idle.items():
+        classes[name] = ClassLimits(float(np.median(latency_s[own])), float(latency_s[own].sum() / ideal[own].sum()))
+    return replace(found, classes=classes)
 
 
-def _idle(arrays: LayerArrays, latency_s: Floats, noise: Floats, least_s: Floats) -> dict[str, ClassLimits]:
-    """Return the limits of operators that move nothing; `least_s` is the least time of the bytes of each layer."""
-    paths = np.array(arrays.paths)
-    found = {}
-    for path in sorted({path for path in arrays.paths if path.startswith(MOVERS) and not path.startswith(VIEW)}):
-        own = np.flatnonzero(paths == path)
+def _idle(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> dict[str, Ints]:
+    """Return the places of the layers of each operator that moves nothing, from the fastest operator on."""
+    members: dict[str, list[int]] = {}
+    for place, path in enumerate(arrays.paths):
+        if not path.startswith(VIEW):
+            members.setdefault(path, []).append(place)
+    rates = {path: latency_s[own].sum() / arrays.moved_bytes[own].sum() for path, own in members.items()}
+    found: dict[str, Ints] = {}
+    for path in sorted(rates, key=lambda one: rates[one])[:-1]:
+        own = np.array(members.pop(path))
+        others = np.concatenate([np.array(one) for one in members.values()])
+        others = others[noise[others] <= _NOISY] if (noise[others] <= _NOISY).any() else others
+        usual_s = float(np.min(latency_s[others] / arrays.moved_bytes[others])) * float(arrays.moved_bytes[own].sum())
         error_s = float(np.linalg.norm(noise[own] * latency_s[own]))
-        if len(own) >= _FEWEST and latency_s[own].sum() + _SURE_SIGMAS * error_s < least_s[own].sum():
-            found[path] = ClassLimits(float(latency_s[own].max()), 0.0)
+        if len(own) < _FEWEST or latency_s[own].sum() + _SURE_SIGMAS * error_s > _IDLE * usual_s:
+            break
+        found[path] = own
     return found
 
 
