@@ -140,11 +140,10 @@ def steps_of(*items: Item, control: int = 0) -> list[IssuedStep]:
 _KINDS = "llsccwpppf"
 _RADICES = (len(_KINDS), 5, 9, 3, 12, 6, 2, 4, 4)
 _ITEMS = st.integers(0, math.prod(_RADICES) - 1)
-"""Each number is an item of a program: hypothesis draws one number in a tenth of the time of its parts."""
 
 
 def digits(number: int, radices: Sequence[int]) -> Iterator[int]:
-    """Yield the digits of a number, each below its radix."""
+    """Yield the digits of a number, each below its radix: to draw each of them takes several times as long."""
     for radix in radices:
         number, digit = divmod(number, radix)
         yield digit

@@ -143,8 +143,7 @@ def test_a_second_compute_queue_makes_no_random_network_slower(data: st.DataObje
 def test_networks_with_work_for_both_units_are_faster(name: str, gain: float) -> None:
     """With four times the bandwidth of `edge`, networks with depthwise beside dense layers gain, and none loses."""
     model, machine = builtin_model(name).SerializeToString(), _faster_memory(find_machine("edge"))
-    direct = Options(conv_algorithm="direct")
-    one, two = (compile_model(model, replace(machine, vfu_queue_depth=depth), direct) for depth in (0, 16))
+    one, two = (compile_model(model, replace(machine, vfu_queue_depth=depth)) for depth in (0, 16))
     assert _makespan_ps(two.program, two.machine) <= (1 - gain) * _makespan_ps(one.program, one.machine)
 
 
