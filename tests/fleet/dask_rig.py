@@ -164,7 +164,7 @@ def lab(root: Path, tls: TlsFiles | None = None) -> Iterator[Lab]:
 
 
 def _end_callback_thread() -> None:
-    """End the thread that distributed keeps for callbacks: beside it no process forks, so that later tests take longer."""
+    """End the thread that distributed keeps for callbacks: beside it, later tests read networks in new interpreters."""
     from distributed import Future
 
     if Future._cb_executor is not None:
