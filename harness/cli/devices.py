@@ -75,7 +75,7 @@ def check(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="Name of a device (default: all).", autocompletion=arguments.complete_device
+            metavar="NAME", help="Name of a device (default: all).", autocompletion=arguments.complete_device
         ),
     ] = None,
     directory: arguments.WorkspaceFolder = None,

@@ -20,28 +20,31 @@ if TYPE_CHECKING:
     from harness.measure.request import SpaceRequest
 
 Auxiliary = Annotated[AuxiliaryChoice, typer.Option("--aux", help=AUXILIARY_HELP)]
-Runs = Annotated[str, typer.Option("--runs", help="Samples per probe, or auto: until the interval is within 1 %.")]
+Runs = Annotated[str, typer.Option("--runs", metavar="N|auto", help="Samples per probe, or auto: until the interval is within 1 %.")]
 SpaceFile = Annotated[
     str | None,
     typer.Option(
-        "--space", help=f"Measure layers of a space: a TOML file, or {DEFAULT_SPACE}, the default without networks."
+        "--space",
+        metavar="FILE.toml",
+        help=f"Measure layers of a space: a TOML file, or {DEFAULT_SPACE}, the default without networks.",
     ),
 ]
 Count = Annotated[
     int | None,
-    typer.Option("--count", min=20, max=10_000, help=f"Maximum number of layers of a space (default {SPACE_COUNT})."),
+    typer.Option("--count", metavar="N", min=20, max=10_000, help=f"Maximum number of layers of a space (default {SPACE_COUNT})."),
 ]
 Target = Annotated[
     float | None,
     typer.Option(
         "--target",
+        metavar="PERCENT",
         min=0.0,
         max=100.0,
         help="Stop when layers of a space are predicted, before they are measured, within this percentage in the median"
         f" (default {100 * SPACE_TARGET:g}).",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the random order.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**63 - 1, help="Seed of the random order.")]
 DryRun = Annotated[
     bool,
     typer.Option(
@@ -55,7 +58,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new campaign inste
 @spread
 def profile(
     models: Annotated[
-        list[str] | None, arguments.models_argument("[MODEL.onnx …]", " Default: layers of builtin:common.")
+        list[str] | None, arguments.models_argument(" Default: layers of builtin:common.")
     ] = None,
     device: arguments.DeviceNames = None,
     group: arguments.Groups = None,

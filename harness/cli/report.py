@@ -26,7 +26,7 @@ _NAMED = 5
 def report(
     models: Annotated[
         list[str] | None,
-        arguments.models_argument("[MODEL.onnx …]", " Default: those of the last validation, or else of the table."),
+        arguments.models_argument(" Default: those of the last validation, or else of the table."),
     ] = None,
     *,
     choice: arguments.TableChoice,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 
 SHOWN_ENTRIES = 20
 
-TableFolder = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DIR", help="Folder of a table, or its name DEVICE/TABLE.", autocompletion=arguments.complete_table
-    ),
-]
+
+def _table(metavar: str, help: str = "Folder of a table, or its name DEVICE/TABLE.") -> Any:
+    """Return the argument that names a table."""
+    return typer.Argument(metavar=metavar, help=help, autocompletion=arguments.complete_table)
 
 
 def build(
@@ -85,14 +83,7 @@ def build(
 
 @spread
 def show(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[DIR]",
-            help="Folder of a table, or its name DEVICE/TABLE.",
-            autocompletion=arguments.complete_table,
-        ),
-    ] = None,
+    folder: Annotated[Path | None, _table("DIR")] = None,
     device: arguments.OptionalDevice = None,
     *,
     view: LayerView,
@@ -138,8 +129,8 @@ def _row(entry: Entry, work: LayerWork | None, view: LayerView) -> ShownLayer:
 
 
 def diff(
-    before: TableFolder,
-    after: TableFolder,
+    before: Annotated[Path, _table("A")],
+    after: Annotated[Path, _table("B", "The same.")],
     html: arguments.HtmlFile = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
@@ -178,7 +169,7 @@ def diff(
 
 
 def check(
-    folders: Annotated[list[Path] | None, typer.Argument(metavar="[DIR …]", help="Folders of tables.")] = None,
+    folders: Annotated[list[Path] | None, typer.Argument(metavar="DIR", help="Folders of tables.")] = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:

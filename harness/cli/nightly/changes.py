@@ -25,7 +25,9 @@ _LARGEST_FACTOR = 100.0
 
 
 def history(
-    devices: arguments.DeviceNames = None,
+    devices: Annotated[
+        str | None, arguments.device_option("Names of devices (default: all of the reported nights).", "NAME[,NAME…]")
+    ] = None,
     html: arguments.HtmlFile = None,
     nights: Annotated[
         int, typer.Option(metavar="N", min=2, max=1000, help="Show at most the last N nights.")
@@ -35,8 +37,7 @@ def history(
 ) -> None:
     """Write a page with the latency of every watched network and layer over the nights, and mark the steps.
 
-    The page is reports/nights.html, unless --html names another file. Without --device it shows all devices of the
-    reported nights.
+    The page is reports/nights.html, unless --html names another file.
 
     Example: harness nightly history --device npu01
     """
@@ -72,7 +73,7 @@ def write_nights(
 
 def accept(
     subjects: Annotated[
-        list[str], typer.Argument(metavar="NAME …", help="Layers or networks, as the report names them.")
+        list[str], typer.Argument(metavar="NAME", help="Layers or networks, as the report names them.")
     ],
     device: arguments.DeviceName = None,
     reason: Annotated[

@@ -56,6 +56,15 @@ def of_one(op: str, **attributes: Any) -> tuple[Any, ...]:
     )
 
 
+def of_constants() -> tuple[Any, ...]:
+    """Return a sum with the result of an operator of ONNX Runtime that reads constants alone."""
+    nodes = [
+        node("QLinearSigmoid", "c xs xz zs zz", "s", **_RUNTIME),
+        node("QLinearAdd", "x xs xz s zs zz ys yz", "y", **_RUNTIME),
+    ]
+    return nodes, {"x": integers((1, 6, 11, 9), np.uint8)}, {**SCALES, "c": integers((1, 6, 11, 9), np.uint8, 4)}
+
+
 def sums(op: str, first: tuple[int, ...], second: tuple[int, ...]) -> tuple[Any, ...]:
     """Return an operator whose outputs are sums of 32 bits."""
     constants = {"b": integers(second, np.uint8, 3), "az": np.array(100, np.uint8), "bz": np.array(7, np.uint8)}
@@ -78,6 +87,7 @@ _EXACT: dict[str, Callable[[], tuple[Any, ...]]] = {
     "product of uint8 by uint8": lambda: product(np.uint8, np.uint8, 12, True),
     "product with one scale": lambda: product(np.uint8, np.uint8, 1, False),
     "QLinearAdd": lambda: of_two("QLinearAdd"),
+    "QLinearAdd of a constant": of_constants,
     "QLinearMul": lambda: of_two("QLinearMul"),
     "QLinearLeakyRelu": lambda: of_one("QLinearLeakyRelu", alpha=0.1),
     "QLinearSigmoid": lambda: of_one("QLinearSigmoid"),
