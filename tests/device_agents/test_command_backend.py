@@ -237,9 +237,9 @@ def test_a_hanging_tool_is_ended_with_its_children(model: AssembledModel, tmp_pa
     wait_until(lambda: not any(runs(int(pid)) for pid in pids.read_text().split()), "the end of the tool")
 
 
-def test_a_tool_that_hangs_again_and_again_ends_the_worker(model: AssembledModel) -> None:
+def test_a_tool_that_hangs_again_and_again_ends_the_worker(model: AssembledModel, tmp_path: Path) -> None:
     """Single probes that hang are refused; the worker ends with the third call in a row, for whatever probe."""
-    backend = create("command", options("--misbehave=hang", timeout_s=0.3))
+    backend = create("command", options("--misbehave=hang", f"--pids={tmp_path / 'pids'}", timeout_s=0.3))
     for _ in range(MOST_HANGS - 1):
         with pytest.raises(Refused, match=r"did not end within 0.3 s"):
             backend.load(request_of(model))

@@ -213,7 +213,7 @@ class _Preparation:
             chosen = "then_branch" if condition else "else_branch"
             branch = next(item.g for item in node.proto.attribute if item.name == chosen)
             self._free.append(FreeNode(node.name, node.op, "constant"))
-            self._inline(renamed(branch, node.name), node)
+            self._inline(renamed(branch, node.name, results=node.outputs), node)
             return
         outside = captured(node.proto)
         read = [self._aliases.get(name, name) for name in (*node.proto.input, *outside) if name]
@@ -255,7 +255,7 @@ class _Preparation:
             if self._unrolled > MAX_UNROLLED:
                 why = f"The iterations of all loops have more than {MAX_UNROLLED:,} nodes"
                 raise UnsupportedNetwork(f"Node {node.name[:80]!r} ({node.op}) cannot be measured", why=why)
-            iteration = renamed(body, f"{node.name}{SEPARATOR}{len(rows)}", node.name)
+            iteration = renamed(body, f"{node.name}{SEPARATOR}{len(rows)}", weights=node.name)
             number, condition, *states = iteration.input
             self._set_number(number, len(rows))
             self._set_number(condition, True)
