@@ -45,7 +45,7 @@ def compare(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Compare two tables or devices: networks, operators and layers, and which of them is faster where.
+    """Compare two tables or devices: networks, operators and layers.
 
     A network is faster on one side if the 95 % intervals do not overlap, a layer if it differs by more than 2 % and
     three standard errors. Layers are compared if both tables have them. A network that one table does not cover is

@@ -22,7 +22,7 @@ MarkedHealth = Literal["unknown", "maintenance", "retired"]
 
 @app.command("list")
 def list_devices(directory: arguments.WorkspaceFolder = None, json: arguments.Json = False) -> None:
-    """List the built-in devices and those in devices.toml, with their health and its reason.
+    """List all devices, with their health and its reason.
 
     Example: harness devices list
     """
@@ -81,7 +81,9 @@ def check(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Check that devices are reachable and fit for measuring; for each fault, print how to correct it.
+    """Check that devices are reachable and fit for measuring.
+
+    For each fault, the command prints how to correct it.
 
     Example: harness devices check cpu01
     """
@@ -116,7 +118,9 @@ def mark(
     ] = "no reason given",
     directory: arguments.WorkspaceFolder = None,
 ) -> None:
-    """Take a device out of service, or put it back; its health is then unknown until the next golden probe.
+    """Take a device out of service, or put it back.
+
+    Its health is then unknown until the next golden probe.
 
     Example: harness devices mark board maintenance --reason "new heat sink"
     """
@@ -140,7 +144,7 @@ def golden(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Show the band of a device's golden probe, and the history of its health.
+    """Show a device's golden probe and the history of its health.
 
     Example: harness devices golden npu01
     """

@@ -12,6 +12,7 @@ from harness.cli.terminal.output import note
 from harness.errors import UsageError
 from harness.workspace import find_workspace
 
+
 def _pem_file(help: str) -> Any:
     return typer.Option(metavar="FILE.pem", help=help)
 
@@ -34,7 +35,9 @@ def worker(
     tls_key: KeyFile = None,
     workspace: arguments.WorkspaceFolder = None,
 ) -> None:
-    """Offer devices of this host to a Dask scheduler and run the jobs it sends, until Ctrl-C.
+    """Offer devices of this host to a Dask scheduler.
+
+    The command runs the jobs that the scheduler sends, until Ctrl-C.
 
     Example: harness worker tcp://lab-head:8786 --device npu01
     """

@@ -47,7 +47,7 @@ def build(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Build and publish a table from the measurements of `harness profile`.
+    """Build a table from the measurements of `harness profile`.
 
     Campaigns with --batch or --threads have tables of their own.
 
@@ -135,7 +135,9 @@ def diff(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Compare two tables, and list the layers that changed by more than 2 % and three standard errors (z).
+    """Compare two tables, and list the layers that changed.
+
+    A layer has changed if it differs by more than 2 % and three standard errors (z).
 
     Example: harness lut diff lut/cpu01/2026-01-01-0a1b2c3d lut/cpu01/2026-01-02-4e5f6a7b
     """
@@ -173,7 +175,9 @@ def check(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Check hashes, schema and values of tables, by default of all tables in the workspace, without the cache.
+    """Check hashes, schema and values of tables.
+
+    By default, all tables of the workspace are checked; the cache is not used.
 
     Example: harness lut check
     """
@@ -206,7 +210,9 @@ def export(
     device: arguments.OptionalDevice = None,
     directory: arguments.WorkspaceFolder = None,
 ) -> None:
-    """Write the entries of a table to one file; its extension selects the format.
+    """Write the entries of a table to one file.
+
+    The extension of the file selects the format.
 
     Example: harness lut export layers.csv --device cpu01
     """

@@ -35,9 +35,10 @@ def history(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Write a page with the latency of every watched network and layer over the nights, and mark the steps.
+    """Write a page of all nights, with the steps marked.
 
-    The page is reports/nights.html, unless --html names another file.
+    It shows the latency of every watched network and layer. The page is reports/nights.html, unless --html names
+    another file.
 
     Example: harness nightly history --device npu01
     """
@@ -82,9 +83,9 @@ def accept(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Accept changes that the newest report lists: later reports do not count them as regressions.
+    """Accept changes that the newest report lists.
 
-    A further change of the same layer or network is reported again.
+    Later reports do not count them as regressions. A further change of the same layer or network is reported again.
 
     Example: harness nightly accept conv1 --device npu01 --because "compiler 2.1"
     """
@@ -110,9 +111,10 @@ def try_slower(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Rehearse a slow-down: compare the last night again, as if a layer or a network had been slower.
+    """Rehearse a slow-down.
 
-    No device is contacted, and nothing is recorded. A slower layer leaves its network as it was; name both.
+    The last night is compared again, as if a layer or a network had been slower. No device is contacted, and nothing is
+    recorded. A slower layer leaves its network as it was; name both.
 
     Example: harness nightly try --slow conv1:1.05 --device npu01
     """

@@ -6,8 +6,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
+from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import NoDft
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit
@@ -176,11 +178,21 @@ class _Work:
             timing_s=time.perf_counter() - start - compile_s,
         )
 
+    @cached_property
+    def products(self) -> tuple[int, ...]:
+        """The number of multiply-adds of each layer; raises InputError for a network that cannot be compiled."""
+        with errors_of_user():
+            layers = import_model(self.model.content).layers
+        taps = [
+            one.inputs[0].shape[-1:] if one.matrix else one.weights.shape[1:] if one.weights else () for one in layers
+        ]
+        return tuple(math.prod((*one.output.shape, *own)) for one, own in zip(layers, taps, strict=True))
+
     def sizes(self, numbers: Iterable[int]) -> list[float]:
-        """Return about how long machines take: more weights, or less of an array, mean more tiles to plan."""
+        """Return about how long machines take: the more products for each multiplier, the more tiles to plan."""
         machines = (self.candidates[number].machine for number in numbers)
-        weights = 1 + sum(math.prod(one.shape) for one in self.model.weights)
-        return [0.0 if one is None else weights / math.sqrt(one.mfu.multipliers) for one in machines]
+        efforts = sum(map(math.sqrt, self.products))
+        return [0.0 if one is None else efforts / math.sqrt(one.mfu.multipliers) for one in machines]
 
     def of_smaller(self, smaller: int, larger: int) -> tuple[float, float] | None:
         """Return cycles and seconds of the program for one machine on another one, None if it cannot run there."""
@@ -200,7 +212,8 @@ def _measure(work: _Work, jobs: int, observe: Observer) -> tuple[SweepPoint, ...
     """Compile and time the network for all machines; raises InputError if none of them can run it."""
     points: list[SweepPoint] = []
     count = len(work.candidates)
-    step = steps_of(observe, "trying machines", work.sizes(range(count)))
+    sizes = work.sizes(range(count))
+    step = steps_of(observe, "trying machines", sizes, work=sum(sizes) ** 2)
     for point in results(work.point, count, jobs, next_step=_NEXT):
         points.append(point)
         step(len(points), count)
