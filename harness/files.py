@@ -98,7 +98,7 @@ def write_whole(path: Path, content: bytes) -> None:
     target = Path(os.path.realpath(path))
     try:
         if target.exists() and not target.is_file():
-            raise OSError(0, "it is not a regular file")
+            raise OSError(0, "It is not a regular file")
         _remove_left_over(target.parent)
         temporary = target.parent / f"{_WRITING}{os.urandom(6).hex()}{target.suffix}"
         try:

@@ -41,7 +41,7 @@ def test_whole_write_follows_links_and_replaces(tmp_path: Path) -> None:
     write_whole(link, b"new")
     assert link.is_symlink() and target.read_bytes() == b"new"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.csv", "target.csv"]
-    with pytest.raises(ConfigurationError, match=r"cannot be written\. it is not a regular file"):
+    with pytest.raises(ConfigurationError, match=r"cannot be written\. It is not a regular file"):
         write_whole(tmp_path, b"")
 
 

@@ -169,7 +169,8 @@ def golden(
     else:
         bounds = interval_ms((band.low_s, band.high_s))
         print_line(f"{device.name}  band of the golden probe {bounds} ms  {_origin(band)}")
-    print_table(("since", "health", "why"), [(one.since, one.health, one.reason) for one in history], left=3)
+    if history:
+        print_table(("since", "health", "why"), [(one.since, one.health, one.reason) for one in history], left=3)
 
 
 def _origin(band: Any) -> str:
