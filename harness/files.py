@@ -103,7 +103,8 @@ def write_whole(path: Path, content: bytes) -> None:
         temporary = target.parent / f"{_WRITING}{os.urandom(6).hex()}{target.suffix}"
         try:
             with temporary.open("xb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                with contextlib.suppress(OSError):  # some file systems have no locks
+                    fcntl.flock(file, fcntl.LOCK_EX)
                 _write_synced(file, content)
                 temporary.replace(target)
         finally:

@@ -108,7 +108,8 @@ def renamed(graph: GraphProto, label: str, *, weights: str = "", results: Sequen
     """
     names = {name: f"{label}{SEPARATOR}{name}" for name in _defined(graph)}
     written = {name for node in graph.node for name in node.output}
-    names.update((own.name, name) for own, name in zip(graph.output, results, strict=False) if own.name in written)
+    found = zip(graph.output, results, strict=False)
+    names.update((own.name, name) for own, name in found if own.name in written and name)
     names.update((tensor.name, f"{weights or label}{SEPARATOR}{tensor.name}") for tensor in stored(graph))
     return _renamed(graph, names, label)
 
