@@ -155,18 +155,29 @@ class Joining:
 class Permutation:
     """A tensor with its axes in another order, one of `ORDERS`; or, with none, flattened.
 
-    A map is flattened behind its channels, a matrix (1, rows, columns) loses its first axis.
+    Heads become the columns of one matrix, and shuffled groups one map, as in networks. A map is flattened behind its
+    channels, a matrix (1, rows, columns) loses its first axis.
     """
 
     shape: tuple[int, ...]
     order: str
 
     @property
+    def moved(self) -> tuple[int, ...]:
+        """Return the shape with the axes in their order."""
+        return tuple(self.shape[axis] for axis in ORDERS[self.order]) if self.order else self.shape
+
+    @property
     def result(self) -> tuple[int, ...]:
         """Return the shape of the result."""
+        batch, *rest = self.moved
+        if self.order == "heads":
+            return (batch, rest[0], math.prod(rest[1:]))
+        if self.order == "shuffle":
+            return (batch, math.prod(rest[:2]), *rest[2:])
         if not self.order:
-            return (*self.shape[:2], math.prod(self.shape[2:])) if len(self.shape) > 3 else self.shape[1:]
-        return tuple(self.shape[axis] for axis in ORDERS[self.order])
+            return (batch, rest[0], math.prod(rest[1:])) if len(rest) > 2 else tuple(rest)
+        return self.moved
 
     @property
     def features(self) -> LayerFeatures:
