@@ -136,7 +136,9 @@ def _idle(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> dict[str, In
         if path.startswith(_MOVERS) and not path.startswith(VIEW):
             members.setdefault(path, []).append(place)
     places = {path: np.array(own) for path, own in members.items()}
-    order = sorted(places, key=lambda path: float(latency_s[places[path]].sum() / arrays.moved_bytes[places[path]].sum()))
+    order = sorted(
+        places, key=lambda path: float(latency_s[places[path]].sum() / arrays.moved_bytes[places[path]].sum())
+    )
     is_rest = np.array([not path.startswith(VIEW) for path in arrays.paths], dtype=bool)
     found: list[str] = []
     for count in range(1, len(order) // 2 + 1):

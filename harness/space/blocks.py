@@ -236,9 +236,9 @@ class ResizingBlock(_PlaneBlock):
 
 
 class JoiningBlock(_PlaneBlock):
-    """Several tensors of as many channels joined to one, or one divided into several."""
+    """Several tensors of as many channels joined to one, one divided into several, or the first of these."""
 
-    op: Literal["Concat", "Split"]
+    op: Literal["Concat", "Split", "Slice"]
     parts: Sizes = Choices((2,))
     layout: Layouts = _MAPS
 

@@ -36,8 +36,8 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
     Weights have types and no values. Devices do not fuse the neighbours with the layer: maps come from a 1x1
     convolution with an activation and go to another one, matrices come from `Abs` and go to a product. Neighbours of
     layers on integers compute on integers, too. Two neighbours read what only moves elements, and the source of a
-    Transpose or Reshape, because some devices fuse such a layer with its only reader, or with the writer of what nothing
-    else reads.
+    Transpose, Reshape or Slice, because some devices fuse such a layer with its only reader, or with the writer that nothing
+    else reads from.
     """
     parts = LayerParts()
     for index, layer in enumerate(layers):
@@ -62,8 +62,8 @@ def _add(parts: LayerParts, index: int, layer: FloatLayer, added: _Form) -> None
         names += [f"{names[0]}again"] if isinstance(layer, Joining | Permutation) else []
         for name in names:
             _read(parts, name, stored, _result_shape(layer), on_maps=not isinstance(layer, Permutation))
-    if isinstance(layer, Permutation):
-        _read(parts, f"{index}.beside", sources[0], layer.shape, on_maps=_reads_map(layer))
+    if isinstance(layer, Permutation) or (isinstance(layer, Joining) and layer.op == "Slice"):
+        _read(parts, f"{index}.beside", sources[0], _input_shapes(layer)[0], on_maps=_reads_map(layer))
 
 
 def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:

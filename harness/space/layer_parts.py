@@ -86,6 +86,13 @@ def mover_nodes(parts: NetworkParts, name: str, layer: Mover, sources: Sequence[
     if isinstance(layer, Joining):
         if layer.op == "Concat":
             return [parts.node("Concat", name, sources, axis=layer.axis)]
+        if layer.op == "Slice":
+            bounds = {"from": 0, "to": layer.channels, "axis": layer.axis}
+            return [
+                parts.node(
+                    "Slice", name, [*sources, *(parts.numbers(f"{name}.{key}", (at,)) for key, at in bounds.items())]
+                )
+            ]
         sizes = parts.numbers(f"{name}.sizes", (layer.channels,) * layer.parts)
         return parts.nodes_of("Split", name, [*sources, sizes], layer.parts, axis=layer.axis)
     if layer.order:

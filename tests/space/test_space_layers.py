@@ -63,6 +63,7 @@ EVERY_KIND: tuple[FloatLayer, ...] = (
     Resizing(1, 16, (7, 7), 4, "linear"),
     Joining("Concat", 3, 1, 16, (7, 7)),
     Joining("Split", 2, 1, 16, (7, 7)),
+    Joining("Slice", 2, 1, 16, (7, 7)),
     Permutation((1, 9, 32), "matrix"),
     Permutation((1, 9, 7, 7), "channels_last"),
     Permutation((1, 4, 9, 8), "heads"),
@@ -176,14 +177,14 @@ def test_onnxruntime_runs_layers_on_integers_as_one_operator(tmp_path: Path, mon
 
 
 def test_a_device_measures_what_it_executes_as_views() -> None:
-    """A Transpose or Reshape is a layer of its own on a device that makes views of them, wherever it can be one."""
-    layers = [layer for layer in EVERY_KIND if isinstance(layer, Permutation)]
+    """What only moves elements is a layer of its own on a device that makes a view of it, wherever it can be one."""
+    layers: list[Configuration] = [layer for layer in EVERY_KIND if isinstance(layer, Joining | Permutation)]
     layers += [Permutation((1, 4, 4, 9), "channels_first"), Permutation((1, 9, 4, 8), "reversed")]
     layers += [Permutation((1, 9, 32), "")]
     network = network_of(layers, "moved")
     own = own_layers(_cut_as_reported(EmulatedNpuBackend({}), network))
     assert sorted(own) == list(range(len(layers)))
-    joined = [index for index, layer in enumerate(layers) if layer.order in ("heads", "shuffle")]
+    joined = [index for index, layer in enumerate(layers) if getattr(layer, "order", "") in ("heads", "shuffle")]
     assert [[part.op for part in own[index]] for index in joined] == [["Transpose+Reshape"]] * len(joined)
 
 
