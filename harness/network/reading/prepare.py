@@ -40,6 +40,7 @@ from harness.network.reading.network_ends import (
     needed_nodes,
 )
 from harness.network.reading.read import ModelFile
+from harness.network.reading.sequences import Resolved, Sequences
 from harness.network.single_runs import values
 
 if TYPE_CHECKING:
@@ -57,17 +58,18 @@ NOT_FOLDED = RANDOM_OPS | {"DequantizeLinear"}
 """Operators that a runtime executes even if all that they read is constant."""
 
 
-def prepare(file: ModelFile, dims: Mapping[str, int]) -> Network:
+def prepare(file: ModelFile, dims: Mapping[str, int], most_folded: int = MAX_FOLDED_ELEMENTS) -> Network:
     """Bind dimensions, fold constants, infer the type of every tensor, and set nodes that take no time apart.
 
-    Raises UnresolvedDimension, which names the tensor and the `--dim` to give, UnsupportedNetwork and InvalidNetwork.
+    Constants of more elements than `most_folded` have no values. Raises UnresolvedDimension, which names the tensor and
+    the `--dim` to give, UnsupportedNetwork and InvalidNetwork.
     """
-    return _Preparation(file, dims).run()
+    return _Preparation(file, dims, most_folded).run()
 
 
 class _Preparation:
-    def __init__(self, file: ModelFile, dims: Mapping[str, int]) -> None:
-        self._file = file
+    def __init__(self, file: ModelFile, dims: Mapping[str, int], most_folded: int) -> None:
+        self._file, self._most_folded = file, most_folded
         self._graph = file.model.graph
         self._dims = dims
         opsets = {domain_of(entry): entry.version for entry in file.model.opset_import}
@@ -78,6 +80,7 @@ class _Preparation:
         self._inputs: dict[str, TensorType] = {}
         self._constants: dict[str, Constant] = {}
         self._operands = Operands(self._types, self._constants, self._opsets)
+        self._sequences = Sequences(self._types, self._constants, self._opsets[""])
         self._aliases: dict[str, str] = {}
         self._free: list[FreeNode] = []
         self._nodes: list[Node] = []
@@ -97,7 +100,8 @@ class _Preparation:
             self._set_constant(name, constant)
         for node in self._graph.node:
             self._visit(node)
-        outputs = tuple(dict.fromkeys(self._aliases.get(value.name, value.name) for value in self._graph.output))
+        named = (self._aliases.get(value.name, value.name) for value in self._graph.output)
+        outputs = tuple(dict.fromkeys(tensor for name in named for tensor in self._sequences.tensors_of(name)))
         outputs = measured_outputs(outputs, self._nodes, self._unmeasured, self._unknown, self._constants)
         check_outputs(outputs, self._nodes, self._types, self._file.name)
         nodes = needed_nodes(self._nodes, outputs)
@@ -137,7 +141,7 @@ class _Preparation:
             self._unknown[tensor.name] = error
             return
         value = None
-        if kind.elements <= MAX_FOLDED_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL:
+        if kind.elements <= self._most_folded and tensor.data_location != TensorProto.EXTERNAL:
             try:
                 value = numpy_helper.to_array(tensor)
             except ValueError as error:
@@ -164,6 +168,8 @@ class _Preparation:
             self._leave_out(node, self._unknown[unknown])
         elif any(True for _ in subgraphs(proto)):
             self._visit_control_flow(node)
+        elif (resolved := self._sequences.resolve(node)) is not None:
+            self._replace(node, resolved)
         elif node.op in ("Shape", "Size") and node.inputs[0] in self._types:
             self._fold_shape(node)
         elif all(not name or name in self._constants for name in node.inputs) and node.op not in NOT_FOLDED:
@@ -173,6 +179,14 @@ class _Preparation:
             self._free.append(FreeNode(node.name, node.op, reason))
         else:
             self._measure(node)
+
+    def _replace(self, node: Node, resolved: Resolved) -> None:
+        self._free.append(FreeNode(node.name, node.op, "sequence"))
+        self._aliases.update(resolved.aliases)
+        for name, value in resolved.constants.items():
+            self._set_constant(name, _constant(value))
+        for proto in resolved.nodes:
+            self._visit(proto)
 
     def _measure(self, node: Node) -> None:
         types = self._types_of(node, flow=True)
@@ -193,7 +207,9 @@ class _Preparation:
         return None
 
     def _choices(self, tensors: Iterable[str]) -> list[str]:
-        return choices_behind(tensors, self._nodes, self._inputs)
+        given = self._constants
+        open_inputs = {name: kind for name, kind in self._inputs.items() if name not in given}
+        return choices_behind(tensors, self._nodes, open_inputs)
 
     def _unknown_flow(self, node: Node) -> UnsupportedNetwork:
         return unknown_flow(node, self._choices(self._aliases.get(name, name) for name in node.inputs))
@@ -212,7 +228,7 @@ class _Preparation:
             chosen = "then_branch" if condition else "else_branch"
             branch = next(item.g for item in node.proto.attribute if item.name == chosen)
             self._free.append(FreeNode(node.name, node.op, "constant"))
-            self._inline(renamed(branch, node.name), node)
+            self._inline(renamed(branch, node.name, results=node.outputs), node)
             return
         outside = captured(node.proto)
         read = [self._aliases.get(name, name) for name in (*node.proto.input, *outside) if name]
@@ -254,7 +270,7 @@ class _Preparation:
             if self._unrolled > MAX_UNROLLED:
                 why = f"The iterations of all loops have more than {MAX_UNROLLED:,} nodes"
                 raise UnsupportedNetwork(f"Node {node.name[:80]!r} ({node.op}) cannot be measured", why=why)
-            iteration = renamed(body, f"{node.name}{SEPARATOR}{len(rows)}", node.name)
+            iteration = renamed(body, f"{node.name}{SEPARATOR}{len(rows)}", weights=node.name)
             number, condition, *states = iteration.input
             self._set_number(number, len(rows))
             self._set_number(condition, True)
@@ -357,7 +373,7 @@ class _Preparation:
         if node.op == "Constant":
             return any(item.name == "sparse_value" for item in node.proto.attribute)
         try:
-            return any(kind.elements > MAX_FOLDED_ELEMENTS for kind in output_types(node, self._operands).values())
+            return any(kind.elements > self._most_folded for kind in output_types(node, self._operands).values())
         except UnresolvedDimension:  # its shape depends on the values it reads, which may give any size
             return node.op not in SELECTIONS
         except UnsupportedType:

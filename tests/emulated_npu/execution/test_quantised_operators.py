@@ -56,6 +56,15 @@ def of_one(op: str, **attributes: Any) -> tuple[Any, ...]:
     )
 
 
+def of_constants() -> tuple[Any, ...]:
+    """Return a sum with the result of an operator of ONNX Runtime that reads constants alone."""
+    nodes = [
+        node("QLinearSigmoid", "c xs xz zs zz", "s", **_RUNTIME),
+        node("QLinearAdd", "x xs xz s zs zz ys yz", "y", **_RUNTIME),
+    ]
+    return nodes, {"x": integers((1, 6, 11, 9), np.uint8)}, {**SCALES, "c": integers((1, 6, 11, 9), np.uint8, 4)}
+
+
 def sums(op: str, first: tuple[int, ...], second: tuple[int, ...]) -> tuple[Any, ...]:
     """Return an operator whose outputs are sums of 32 bits."""
     constants = {"b": integers(second, np.uint8, 3), "az": np.array(100, np.uint8), "bz": np.array(7, np.uint8)}
@@ -100,6 +109,25 @@ def test_bits_of_integer_kernels(name: str, machine: str) -> None:
     np.testing.assert_array_equal(found["y"], expected)
 
 
+@pytest.mark.parametrize("machine", ["edge", "nvdla-64"])
+@pytest.mark.parametrize(
+    ("op", "first", "second", "attributes"),
+    [
+        ("MatMulInteger", (2, 5, 400), (400, 8), {}),
+        ("ConvInteger", (2, 4, 9, 9), (6, 2, 3, 3), {"pads": [1, 0, 2, 1], "strides": [2, 1], "group": 2}),
+    ],
+)
+def test_computed_zero_points(
+    op: str, first: tuple[int, ...], second: tuple[int, ...], attributes: dict[str, Any], machine: str
+) -> None:
+    """Products whose first zero point the network computes, padded ones too, have the bits of ONNX Runtime's kernel."""
+    inputs = {"a": integers(first, np.uint8), "az": np.array(100, np.uint8)}
+    constants = {"b": integers(second, np.int8, 3), "bz": np.array(7, np.int8)}
+    for zeros in (constants["bz"], integers(second[1:], np.int8, 5)) if op == "MatMulInteger" else (constants["bz"],):
+        proto = network([node(op, "a b az bz", "y", **attributes)], inputs, constants | {"bz": zeros})
+        np.testing.assert_array_equal(on_npu(proto, inputs, machine)[1]["y"], by_runtime(proto, inputs)["y"])
+
+
 def test_product_of_computed_tensors() -> None:
     """A QLinearMatMul of two computed batches of matrices has the bits of ONNX Runtime's kernel."""
     nodes, inputs, constants = product(np.uint8, np.uint8, 1, False)
@@ -111,13 +139,13 @@ def test_product_of_computed_tensors() -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [of_one("QLinearAveragePool", kernel_shape=[2, 2]), of_one("QLinearGlobalAveragePool")],
-    ids=["pool", "global"],
+    [of_one("QLinearAveragePool", kernel_shape=[2, 2]), of_one("QLinearGlobalAveragePool"), of_constants()],
+    ids=["pool", "global", "constants"],
 )
-def test_averages_within_one_step(case: tuple[list[NodeProto], dict[str, Array], dict[str, Array]]) -> None:
-    """Averages differ by one at most, because ONNX Runtime rounds halves in another place."""
+def test_results_within_one_step(case: tuple[list[NodeProto], dict[str, Array], dict[str, Array]]) -> None:
+    """Averages, and sums with constants, differ by one at most: ONNX Runtime rounds halves in another place."""
     nodes, inputs, constants = case
-    used = {name: array for name, array in constants.items() if name in nodes[0].input}
+    used = {name: array for name, array in constants.items() if any(name in one.input for one in nodes)}
     proto = network(nodes, inputs, used)
     found, expected = on_npu(proto, inputs)[1]["y"], by_runtime(proto, inputs)["y"]
     assert np.abs(found.astype(int) - expected).max() <= 1
