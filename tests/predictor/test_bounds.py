@@ -80,7 +80,7 @@ def test_a_concat_that_moves_nothing_shows_no_rate() -> None:
 
 @pytest.mark.parametrize("is_in_place", [True, False])
 def test_joining_takes_no_time_on_a_device_that_writes_parts_in_place(is_in_place: bool) -> None:
-    """A Concat or a Transpose larger than any learnt one takes hardly any time if these took none, else that of its bytes."""
+    """A larger Concat or Transpose than any learnt one takes hardly any time if these took none, else its bytes'."""
 
     def layer(operator: str, edge: int) -> LayerFeatures:
         path = f"move/copy/{'order' if operator == 'Transpose' else 'rows'}/{operator}"
