@@ -36,7 +36,7 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
     Weights have types and no values. Devices do not fuse the neighbours with the layer: maps come from a 1x1
     convolution with an activation and go to another one, matrices come from `Abs` and go to a product. Neighbours of
     layers on integers compute on integers, too. Two neighbours read what only moves elements, and the source of a
-    Transpose, Reshape or Slice: some devices fuse such a layer with its only reader, or with a writer that has no other.
+    Transpose, Reshape or Slice: some devices fuse it with its only reader, or its writer if that has no other.
     """
     parts = LayerParts()
     for index, layer in enumerate(layers):
