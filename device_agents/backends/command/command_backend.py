@@ -28,7 +28,7 @@ from device_agents.backends.onnx_bytes import with_weights
 from device_agents.messages import LoadRequest, Revealed, Sample
 
 MOST_HANGS = 3
-"""Runs that do not end in time, none of which another run that succeeds separates: the tool is broken, not the probes."""
+"""Runs that do not end in time, with none between them that succeeds: the tool is broken, not the probes."""
 _VERSION_LETTERS, _COMMAND_LETTERS = 500, 900
 # A push, a run (100 s at most) and a removal stay below the 300 s that the host grants a worker to load a probe.
 # The version must be printed while the worker starts.

@@ -141,9 +141,7 @@ def test_computed_zero_points(
         ((3, 8), (8,), ()),
     ],
 )
-def test_zero_points_of_batches(
-    first: tuple[int, ...], second: tuple[int, ...], zeros: tuple[int, ...]
-) -> None:
+def test_zero_points_of_batches(first: tuple[int, ...], second: tuple[int, ...], zeros: tuple[int, ...]) -> None:
     """Batches of weights, and vectors, have the runtime's sums, too."""
     inputs = {"a": integers(first, np.uint8), "az": np.array(100, np.uint8)}
     constants = {"b": integers(second, np.int8, 3), "bz": integers(zeros, np.int8, 5)}
