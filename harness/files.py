@@ -26,6 +26,7 @@ from harness.text import printable
 _BLOCK_BYTES = 1 << 20
 _WRITING = ".writing-"
 """The beginning of the names of temporary files."""
+_LEFT_OVER = re.compile(re.escape(_WRITING) + r"[0-9a-f]{12}(\.[^.]*)?")
 _LOCKING_S = 1.0
 """How long a writer may take to lock the temporary file that it has created."""
 _BEFORE_FORMULA = re.compile(r"""(\A|;)(?=[\s"']*[=+@\-\uFF1D\uFF0B\uFF0D\uFF20\uFE62-\uFE66\uFE6B\u2212])""")
@@ -38,10 +39,13 @@ _MAX_BYTES = 1 << 31
 def open_plain(path: Path) -> Iterator[io.BufferedReader]:
     """Open a regular file for reading; raise OSError for pipes and devices."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would wait for a writer
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(0, "not a plain file")
-        yield file
+    try:
+        with os.fdopen(handle, "rb", closefd=False) as file:  # it would not close a folder
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise OSError(0, "not a plain file")
+            yield file
+    finally:
+        os.close(handle)
 
 
 def read_file(path: Path, limit_bytes: int) -> bytes:
@@ -132,7 +136,7 @@ def _write_synced(file: io.BufferedWriter, content: bytes) -> None:
 
 def _remove_left_over(folder: Path) -> None:
     """Remove temporary files of writers that were killed; a living writer has locked its file, or is about to."""
-    for path in folder.glob(f"{_WRITING}*"):
+    for path in filter(lambda each: _LEFT_OVER.fullmatch(each.name), folder.glob(f"{_WRITING}*")):
         with contextlib.suppress(OSError), open_plain(path) as file:
             if time.time() - os.fstat(file.fileno()).st_mtime > _LOCKING_S:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -46,16 +46,26 @@ def test_whole_write_follows_links_and_replaces(tmp_path: Path) -> None:
 
 
 def test_a_whole_write_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
-    """A temporary file that no writer holds goes with the next write beside it; one that is held, or is new, stays."""
-    left, held, new = (tmp_path / f".writing-{name}.html" for name in ("left", "held", "new"))
-    for path in (left, held, new):
+    """A temporary file that no writer holds goes with the next write; one that is held, new or the user's stays."""
+    left, held, new = (tmp_path / f".writing-{digit * 12}.html" for digit in "0af")
+    own = {tmp_path / f".writing-{name}" for name in ("notes.html", "0123456789abcdef", "0123456789ab.tar.gz")}
+    for path in (left, held, new, *own):
         path.write_text("half")
-    for path in (left, held):
+    for path in (left, held, *own):
         os.utime(path, (0, 0))
     with held.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         write_whole(tmp_path / "page.html", b"whole")
-    assert set(tmp_path.iterdir()) == {held, new, tmp_path / "page.html"}
+    assert set(tmp_path.iterdir()) == {held, new, *own, tmp_path / "page.html"}
+
+
+def test_reading_a_folder_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    """A folder where a file is expected is an error, and nothing stays open."""
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with pytest.raises(IsADirectoryError):
+            read_file(tmp_path, 100)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_synced_write_does_not_overwrite(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.benchmarking.benchmark_results import (
@@ -141,9 +142,9 @@ def benchmark(
     """Measure whole networks on a device without a table: percentiles, throughput, load time, memory and energy.
 
     Each network is measured with each of `batches` and each number of `threads`, `runs` times in each of `processes`
-    new processes; None keeps the batch of the file and the threads of the inventory. An untimed run precedes every 20
-    timed ones. Networks that are refused are left out and listed in the result; with `strict`, or if none is left, the
-    refusal is raised.
+    new processes; None keeps the batch of the file and the threads of the inventory. One to four untimed runs
+    precede every 20 timed ones. Networks that are refused are left out and listed in the result; with `strict`, or if
+    none is left, the refusal is raised.
     """
     if min(runs, processes) < 1 or not batches or not threads:
         raise UsageError(
@@ -164,29 +165,32 @@ def benchmark(
         begin(observe, "reading networks", len(references))
         read = read_networks(references, dims, batch=batch, strict=strict, note=note)
         refused += read.refused
-        _measure_all(bench, read.networks, [one for one in variants if one.batch == batch], found, refused, note)
-    check_refused(refused, len(found), strict=strict)
+        due = itertools.product(read.networks, [one for one in variants if one.batch == batch])
+        _measure_all(bench, due, found, refused, note, strict=strict)
+    check_refused(refused, len(found))
     observe(DONE)
     return Benchmark(chosen.name, tuple(found), tuple(dict.fromkeys(refused)))
 
 
 def _measure_all(
     bench: _Bench,
-    networks: Sequence[Network],
-    variants: Sequence[Variant],
+    due: Iterable[tuple[Network, Variant]],
     found: list[BenchmarkedNetwork],
     refused: list[RefusedNetwork],
     note: Callable[[str], None],
+    *,
+    strict: bool,
 ) -> None:
-    """Measure networks with each variant, and add each to those found or refused."""
-    for network in networks:
-        for variant in variants:
-            measured = bench.measure(network, variant, len(found) + len(refused))
-            if isinstance(measured, RefusedNetwork):
-                refused.append(measured)
-                note_refused([measured], note)
-            else:
-                found.append(_summary(network.name, variant, measured))
+    """Measure networks with variants, and add each to those found or refused; `strict` raises the first refusal."""
+    for network, variant in due:
+        measured = bench.measure(network, variant, len(found) + len(refused))
+        if isinstance(measured, RefusedNetwork):
+            refused.append(measured)
+            if strict:
+                raise measured.error()
+            note_refused([measured], note)
+        else:
+            found.append(_summary(network.name, variant, measured))
 
 
 def _plan(probe: Probe, runs: int) -> tuple[ProbePlan, RepeatPolicy]:

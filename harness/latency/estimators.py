@@ -125,8 +125,8 @@ def _flags(data: CampaignData, fit: JointFit, overhead: Overhead) -> dict[Place,
     """Return for each place the estimators that would change a network noticeably: `chain +12%`.
 
     They differ by more than three standard errors, 5 % of the layer, and 1 % of the layers of a network that has it,
-    beyond what loads from the device's own memory explain, and from what is usual for this estimator: it may be above
-    `joint` for most layers of a device.
+    beyond what loads from the device's own memory explain. They also differ from what is usual for this estimator,
+    which may be above `joint` for most layers of a device.
     """
     layers = {(layer.key.digest, layer.context): layer for layer in data.layers}
     joint = dict(zip(fit.places, fit.latencies, strict=True))
@@ -164,7 +164,7 @@ def _loads_s(
 
 
 def _beyond_loads(other: Latency, joint: Latency, below_s: float, above_s: float) -> Latency:
-    """Return another estimate as near to the joint one as it is if loads hide behind the layer, or do not."""
+    """Move another estimate towards the joint one by at most the loads."""
     nearest_s = min(max(joint.remainder_s, other.remainder_s - above_s), other.remainder_s + below_s)
     return replace(other, remainder_s=nearest_s)
 

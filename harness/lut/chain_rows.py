@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import csv
-import io
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from harness.files import csv_text
+from harness.lut.csv_rows import checked_rows
 
 if TYPE_CHECKING:  # the plan of probes takes a while to load
     from harness.probe.chain_plan import ChainProbes
@@ -20,7 +20,6 @@ MAX_ROWS = 100_000
 VIEW = -1
 """The number of the chain for a layer that takes no time on the device, and is in none."""
 _Bytes = Annotated[int, Field(ge=0, lt=1 << 62)]
-_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True)
@@ -93,31 +92,3 @@ def read_rows(content: bytes, is_entry: Callable[[tuple[str, str]], bool]) -> tu
             raise ValueError(f"line {number}: it names a layer that is not in the table")
         found.append(row)
     return tuple(found)
-
-
-def checked_rows(
-    content: bytes, kind: type[_Row], columns: tuple[str, ...], numbers: Sequence[str], most: int
-) -> Iterator[tuple[int, _Row]]:
-    """Yield the rows of a CSV file of at most so many, with their lines; `columns` are the fields of their class.
-
-    Raises ValueError, which says what is wrong with the file; `numbers` are columns that may hold no underscore.
-    """
-    try:
-        table = list(itertools.islice(csv.reader(io.StringIO(content.decode(), newline=""), strict=True), most + 2))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"is not a CSV file: {error}") from error
-    if not table or tuple(table[0]) != columns:
-        raise ValueError(f"does not have the columns {', '.join(columns)}")
-    if len(table) > most + 1:
-        raise ValueError(f"has more than {most:,} rows")
-    adapter = TypeAdapter(kind)
-    for number, values in enumerate(table[1:], start=2):
-        try:
-            cells = dict(zip(columns, values, strict=True))
-            if any("_" in cells[name] for name in numbers):
-                raise ValueError("a number has an underscore")
-            row = adapter.validate_python(cells)
-        except ValueError as error:
-            problem = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            raise ValueError(f"line {number}: {problem}"[:280]) from error
-        yield number, row

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from harness import cache
 from harness.files import csv_text
-from harness.lut.chain_rows import checked_rows
+from harness.lut.csv_rows import checked_rows
 from harness.lut.table import Entry
 from harness.version import VERSION
 

@@ -30,9 +30,9 @@ def core_cache_bytes(clock: str, fingerprint: Mapping[str, str]) -> int | None:
 def cold_shares(weight_bytes: Ints, cache_bytes: int, *, in_part: bool = True) -> Floats:
     """Return the share of the weights of each network that it reads from memory each time it runs.
 
-    A network reads its weights in the same order each time. The caches protect as many bytes as they hold from the
-    rest of such a pass, and the next pass finds these. Without `in_part`, a network whose weights do not all fit is
-    cold as a whole.
+    A network reads its weights in the same order each time. A core's own cache loses those that do not fit into it
+    (`Network.runs_from_caches`). The next cache keeps HELD_CACHES times as many bytes from one run to the next, and
+    memory supplies the rest. Without `in_part`, a network with more weights than that is cold as a whole.
     """
     held_bytes = HELD_CACHES * cache_bytes
     found = np.asarray(1.0 - held_bytes / np.maximum(weight_bytes, held_bytes))

@@ -54,6 +54,11 @@ def device_s(samples: Sequence[Sample]) -> float:
     return sum(sample.device_ns or sample.wall_ns for sample in samples) / 1e9
 
 
+def settling_runs(run_s: float) -> int:
+    """Return the untimed runs with which a warm visit to a probe of this latency begins."""
+    return max(1, min(MOST_UNTIMED, math.ceil(SETTLING_S / max(run_s, 1e-9))))
+
+
 def _write_nothing() -> None:
     """Finish no round."""
 
@@ -201,7 +206,7 @@ class DeviceRequests:
         latest_s = self._latest_s([load]).get(probe_of(load), math.inf)
         if not batch.warmup or self.campaign.clock == "device":
             return batch.warmup
-        return max(batch.warmup, min(MOST_UNTIMED, math.ceil(SETTLING_S / max(latest_s, 1e-9))))
+        return max(batch.warmup, settling_runs(latest_s))
 
     def _latest_s(self, loads: Iterable[str]) -> dict[str, float]:
         """Return the device time of the newest sample of each probe that has one."""

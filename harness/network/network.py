@@ -217,7 +217,8 @@ class Network:
     def runs_from_caches(self, cache_bytes: int) -> bool:
         """Return whether the network finds its weights in a core's own cache, of this size, each time it runs.
 
-        It reads them in the same order each time. If they do not fit, each is gone before it is read again.
+        It reads them in the same order each time. If they do not fit, this cache loses each before it is read again,
+        and the next cache or memory supplies it.
         """
         return self.constant_bytes(self.nodes) <= cache_bytes
 

@@ -49,8 +49,8 @@ class Bounds:
     weight_s: seconds per byte of weights at a slow rate, 0 without layers that mostly read weights
     work_s: seconds per operation at the fastest rate, by family of classes
     least_s: the shortest latency
-    classes: the limits of each learnt class, down to those that name an operator's code, and of each operator that
-        moves nothing
+    classes: the limits of each learnt class, down to those that name an operator's code
+    idle: the limits of each operator that moves nothing
     """
 
     byte_s: float
@@ -58,11 +58,11 @@ class Bounds:
     work_s: Mapping[str, float]
     least_s: float
     classes: Mapping[str, ClassLimits]
+    idle: Mapping[str, ClassLimits]
 
     def moves_nothing(self, arrays: LayerArrays) -> Mask:
-        """Return which layers are of an operator that moves nothing: it has limits beside those of its code."""
-        own = zip(arrays.paths, arrays.operators, strict=True)
-        return np.array([path != code and path in self.classes for path, code in own], dtype=bool)
+        """Return which layers are of an operator that moves nothing."""
+        return np.array([path in self.idle for path in arrays.paths], dtype=bool)
 
     def ideal_s(self, arrays: LayerArrays) -> Floats:
         """Return the time of each layer at the fastest rates."""
@@ -83,7 +83,7 @@ class Bounds:
         A view moves bytes on some devices and none on others: only its greatest latency depends on its size.
         """
         view = np.array([path.startswith(VIEW) for path in arrays.paths], dtype=bool) | self.moves_nothing(arrays)
-        limits = [_finest(self.classes, path) for path in arrays.paths]
+        limits = [self.idle.get(path) or _finest(self.classes, path) for path in arrays.paths]
         launch = np.array([limit.launch_s if limit else np.inf for limit in limits])
         slowness = np.array([limit.slowness if limit else 0.0 for limit in limits])
         low = np.where(view, 0.0, np.maximum(self.ideal_s(arrays), self.least_s) / _SLACK)
@@ -112,6 +112,7 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
         rates,
         float(np.min(latency_s[moving])),
         {},
+        {},
     )
     ideal = found.whole_vectors_s(arrays)
     members: dict[str, list[int]] = {}
@@ -119,11 +120,12 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
         for name in classes_of(path)[:CODE_LEVELS]:
             members.setdefault(name, []).append(place)
     classes = {name: _limits(ideal, latency_s, sure, np.array(own)) for name, own in sorted(members.items())}
-    for name, own in idle.items():
-        if len(own) >= _FEWEST:
-            slowness = float(latency_s[own].sum() / ideal[own].sum())
-            classes[name] = ClassLimits(float(np.median(latency_s[own])), slowness)
-    return replace(found, classes=classes)
+    limits = {
+        path: ClassLimits(float(np.median(latency_s[own])), float(latency_s[own].sum() / ideal[own].sum()))
+        for path, own in idle.items()
+        if len(own) >= _FEWEST
+    }
+    return replace(found, classes=classes, idle=limits)
 
 
 def _idle(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> dict[str, Ints]:

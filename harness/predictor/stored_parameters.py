@@ -77,6 +77,7 @@ class _Bounds(StrictModel):
     work_s: dict[str, _Amount]
     least_s: _Amount
     classes: dict[str, _Limits]
+    idle: dict[str, _Limits] = Field(default_factory=dict)
 
 
 class _Version(BaseModel):
@@ -160,7 +161,10 @@ def parameters_from(text: str) -> Parameters:
     expected = {name: Scale(one.relative, one.absolute_s) for name, one in content.calibration.expected.items()}
     calibration = Calibration(expected, quantiles)
     given = content.bounds
-    limits = {name: ClassLimits(one.launch_s, one.slowness) for name, one in given.classes.items()}
-    bounds = Bounds(given.byte_s, given.weight_s, given.work_s, given.least_s, limits)
+    classes, idle = (
+        {name: ClassLimits(one.launch_s, one.slowness) for name, one in limits.items()}
+        for limits in (given.classes, given.idle)
+    )
+    bounds = Bounds(given.byte_s, given.weight_s, given.work_s, given.least_s, classes, idle)
     hull = Hull(content.hull.operators, names=content.hull.names, **arrays)
     return Parameters(roofline, hull, bounds, calibration, content.shares)

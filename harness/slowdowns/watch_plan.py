@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from harness.measure.device_requests import settling_runs
 from harness.measure.policy import RepeatPolicy
 from harness.network.network import Network
 from harness.probe.batches import MAX_BATCH_LOADS, MAX_BATCH_WEIGHT_BYTES, Batch, Visits, probe_of
@@ -102,9 +103,8 @@ def plan_watch(
     profile = summarise_profile(plan, profiled, clock)
     wholes = [(network_probe(network), network) for network in networks]
     visits: Visits = "cold" if clock == "device" else "warm"
-    cost = 2.0 if visits == "warm" else 1.0  # upper bound: a warm visit begins with an untimed run
     held = {one.probe for one in before.layers} if before else set()
-    choices = _fitting(_choices(profile, wholes, held, level), held, profile, _HALF * budget_s / cost)
+    choices = _fitting(_choices(profile, wholes, held, level), held, profile, visits, _HALF * budget_s)
     if not choices:
         return None
     subjects = len(choices) + len(wholes) + 1
@@ -114,15 +114,16 @@ def plan_watch(
     probes = {probe.id: probe for probe in (*chosen, *nulls, *(whole for whole, _ in wholes))}
     run_s = {probe: one.latency_s for probe, one in profile.measured.items()}
     run_s.update((whole.id, profile.network_s(network, whole)) for whole, network in wholes)
-    round_s = ROUNDS * sum(run_s[probe] for probe in probes)
-    a_visit = _runs_a_visit(choices, _HALF * budget_s / (cost * round_s))
+    untimed_s = sum(_load_s(run_s[probe], 0, visits) for probe in probes)
+    a_visit = _runs_a_visit(choices, (_HALF * budget_s - untimed_s) / (ROUNDS * sum(run_s[probe] for probe in probes)))
     base = ROUNDS * a_visit
-    left_s = budget_s - cost * a_visit * round_s
+    load_s = {probe: _load_s(run_s[probe], a_visit, visits) for probe in probes}
+    left_s = budget_s - sum(load_s.values())
     for _ in range(_TRIES):  # copies of null probes, which each batch repeats, take time as well
-        copies = _affordable(choices, base, left_s / cost)
+        copies = _affordable(choices, base, load_s, left_s)
         copies.update(_of_nulls([probe.id for probe in nulls], copies, len(probes)))
         batches = _batches([(probe, copies.get(probe.id, 1)) for probe in probes.values()], nulls, visits, a_visit)
-        device_s = cost * base * sum(run_s[probe_of(load)] for batch in batches for load in batch.loads)
+        device_s = sum(load_s[probe_of(load)] for batch in batches for load in batch.loads)
         if device_s <= budget_s or max(copies.values()) == 1:
             break
         left_s -= device_s - budget_s
@@ -182,7 +183,15 @@ def _choose(profile: ProfileSummary, target: _Target, held: set[str], significan
     return min([one for one in showing if one.probe in held] or showing, key=lambda one: one.runs * one.run_s)
 
 
-def _fitting(choices: Sequence[_Choice], held: set[str], profile: ProfileSummary, left_s: float) -> list[_Choice]:
+def _load_s(run_s: float, a_visit: int, visits: Visits) -> float:
+    """Return the device time that one load of a probe takes in a watch campaign, with `a_visit` timed runs."""
+    untimed = settling_runs(run_s) if visits == "warm" else 0
+    return ROUNDS * (a_visit + untimed) * run_s
+
+
+def _fitting(
+    choices: Sequence[_Choice], held: set[str], profile: ProfileSummary, visits: Visits, left_s: float
+) -> list[_Choice]:
     """Return all layers that must be watched, and the extra ones that can show a change and fit into the time.
 
     Extra layers of the night before come first, then the cheapest.
@@ -193,7 +202,7 @@ def _fitting(choices: Sequence[_Choice], held: set[str], profile: ProfileSummary
     extra.sort(key=lambda one: (one.probe not in held, one.runs * one.run_s))
     for one in (*(one for one in choices if not one.is_extra), *extra):
         added = {one.probe, one.baseline} - visited
-        least_s = ROUNDS * _FEWEST_A_VISIT * sum(profile.measured[probe].latency_s for probe in added)
+        least_s = sum(_load_s(profile.measured[probe].latency_s, _FEWEST_A_VISIT, visits) for probe in added)
         if not one.is_extra or least_s <= left_s:
             kept.append(one)
             visited |= added
@@ -221,16 +230,18 @@ def _runs_a_visit(choices: Sequence[_Choice], affordable: float) -> int:
     return max(_FEWEST_A_VISIT, min(wanted, int(affordable)))
 
 
-def _affordable(choices: Sequence[_Choice], base: int, left_s: float) -> dict[str, int]:
-    """Return how often each probe is loaded for its runs; if time is short, the cheapest probes come first."""
+def _affordable(choices: Sequence[_Choice], base: int, load_s: Mapping[str, float], left_s: float) -> dict[str, int]:
+    """Return how often each probe is loaded for its runs; if time is short, the cheapest probes come first.
+
+    `load_s` is the device time of one load, which has `base` timed runs.
+    """
     wanted: dict[str, int] = {}
     for one in choices:
         times = min(_MOST_COPIES, max(1, math.ceil(min(one.runs, _MOST_RUNS) / base)))
         wanted[one.probe] = max(times, wanted.get(one.probe, 1))
-    load_s = {one.probe: base * max(one.run_s, 1e-12) for one in choices}
     granted = {}
     for probe in sorted(wanted, key=lambda name: (wanted[name] - 1) * load_s[name]):
-        times = min(wanted[probe], 1 + max(0, int(left_s / load_s[probe])))
+        times = min(wanted[probe], 1 + max(0, int(left_s / max(load_s[probe], 1e-12))))
         granted[probe] = times
         left_s -= (times - 1) * load_s[probe]
     return granted

@@ -12,7 +12,7 @@ import pytest
 from nullbench import Bench, build_network
 from sshd_server import Sshd
 
-from harness import estimate, validate
+from harness import benchmark, estimate, validate
 from harness.device.diagnose import check_device
 from harness.device.inventory import load_inventory
 from harness.device.session import Visit, open_session
@@ -114,6 +114,27 @@ def test_the_end_of_the_time_names_what_the_device_refused(bench: Bench) -> None
         bench.profile(device=DEVICE, policy=RepeatPolicy(runs=3, wall_s=1.0))
 
 
+def describe_limited(bench: Bench) -> None:
+    """Describe a tool that refuses models of 40 kB or more."""
+    call = " ".join(f"'{word}'" for word in (*TOOL, f"--num_runs={RUNS}", "--json"))
+    limit = '[ "$(wc -c < "$0")" -lt 40000 ] || { echo "model too large" >&2; exit 3; }'
+    words = f"{limit}; exec {call} --graph=$0".replace("{", "{{").replace("}", "}}")
+    describe(bench, run=["sh", "-c", words, "{model}"])
+
+
+def test_a_strict_benchmark_ends_at_the_first_network_that_the_device_refuses(bench: Bench) -> None:
+    """Networks behind it are measured only without `strict`."""
+    small = build_network(bench.root / "small.onnx", widths=(8, 8))
+    large = build_network(bench.root / "large.onnx", widths=(8, 64, 64))
+    describe_limited(bench)
+    options = {"device": DEVICE, "workspace": bench.workspace, "runs": 2}
+    with pytest.raises(UnsupportedNetwork, match=str(large)):
+        benchmark([large, small], strict=True, **options)  # type: ignore[arg-type]
+    assert samples_of(bench) == 0
+    found = benchmark([large, small], **options)  # type: ignore[arg-type]
+    assert [one.network for one in found.networks] == ["small"] and samples_of(bench) > 0
+
+
 def test_a_network_that_the_device_refuses_does_not_end_the_validation_of_others(bench: Bench) -> None:
     """A covered network that the tool refuses is left out of all processes and figures, and listed with its file."""
     small = build_network(bench.root / "small.onnx", widths=(8, 8))
@@ -121,10 +142,7 @@ def test_a_network_that_the_device_refuses_does_not_end_the_validation_of_others
     bench.set_device(name=DEVICE)  # the table is that of the formula; the tool then stands for an update of the device
     bench.profile(small, large, device=DEVICE, policy=RepeatPolicy(runs=3))
     bench.build(DEVICE)
-    call = " ".join(f"'{word}'" for word in (*TOOL, f"--num_runs={RUNS}", "--json"))
-    limit = '[ "$(wc -c < "$0")" -lt 40000 ] || { echo "model too large" >&2; exit 3; }'
-    words = f"{limit}; exec {call} --graph=$0".replace("{", "{{").replace("}", "}}")
-    describe(bench, run=["sh", "-c", words, "{model}"])
+    describe_limited(bench)
     options = {"device": DEVICE, "workspace": bench.workspace, "policy": RepeatPolicy(runs=3), "processes": 2}
     result = validate([small, large], **options)  # type: ignore[arg-type]
     assert [one.name for one in result.networks] == ["small"]

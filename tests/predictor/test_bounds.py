@@ -78,6 +78,23 @@ def test_a_concat_that_moves_nothing_shows_no_rate() -> None:
     assert low[0] <= latency_s(large) <= high[0]
 
 
+@pytest.mark.parametrize("group", ["move/copy/rows", "move/copy"])
+def test_a_single_fast_layer_hides_no_operator_that_moves_nothing(group: str) -> None:
+    """Concats of no time are found behind one faster Slice, also where no level is finer than that of the code."""
+
+    def layer(operator: str, edge: int) -> LayerFeatures:
+        return channelwise(f"{group}/{operator}", batch=1, channels=64, in_size=(edge, edge), out_size=(edge, edge))
+
+    edges = (7, 14, 28, 56)
+    concats = [layer("Concat", edge) for edge in edges]
+    adds = [layer(name, edge) for name in ("Add", "Tile", "Pad") for edge in edges]
+    times = [*(1e-9 for _ in concats), *(1e-11 * one.moved_bytes for one in adds), 1e-10]
+    found = bounds_of(layer_arrays([*concats, *adds, layer("Slice", 56)]), np.array(times), np.zeros(len(times)))
+    assert found.moves_nothing(layer_arrays([*concats, *adds])).tolist() == [True] * 4 + [False] * 12
+    low, high = found.of(layer_arrays(concats))
+    assert (low == 0).all() and (high <= 1e-8).all()
+
+
 @pytest.mark.parametrize("is_in_place", [True, False])
 def test_joining_takes_no_time_on_a_device_that_writes_parts_in_place(is_in_place: bool) -> None:
     """A larger Concat or Transpose than any learnt one takes hardly any time if these took none, else its bytes'."""

@@ -17,7 +17,7 @@ from nullbench import build_network
 from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from harness.errors import JournalError
 from harness.measure.campaign import CampaignRun
-from harness.measure.device_requests import load_request
+from harness.measure.device_requests import MOST_UNTIMED, load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion.cutting import cut_as_reported
 from harness.measure.journal.journal import Journal
@@ -195,6 +195,22 @@ def test_a_watch_takes_no_longer_than_it_may(name: str, request: pytest.FixtureR
         excess.append(planned.device_s / budget_s)
     first = next(at for at, one in enumerate(excess) if one <= 1.5)
     assert max(excess[first:]) <= 1.5 and min(excess) < 1
+
+
+def test_a_watch_on_a_processor_counts_its_untimed_runs(ready: Ready) -> None:
+    """Visits to probes of less than 10 µs begin with four untimed runs, and the plan adds their time."""
+
+    def fast(one: Sample) -> Sample:
+        return dataclasses.replace(one, wall_ns=(one.device_ns or 0) // 1000, device_ns=None)
+
+    samples = {probe: [fast(one) for one in taken] for probe, taken in ready.samples.items()}
+    planned = plan_watch(ready.plan, [ready.network], samples, "wall", budget_s=0.0)
+    assert planned is not None
+    (batch,) = planned.plan.batches
+    run_s = {probe: np.median([one.wall_ns for one in taken]) / 1e9 for probe, taken in samples.items()}
+    assert max(run_s.values()) < 1e-5
+    timed_s = ROUNDS * batch.runs * sum(run_s.get(probe_of(load), 0.0) for load in batch.loads)
+    assert planned.device_s >= 0.9 * timed_s * (batch.runs + MOST_UNTIMED) / batch.runs
 
 
 def test_a_lab_of_many_devices_takes_more_runs(ready: Ready, watch: WatchPlan) -> None:

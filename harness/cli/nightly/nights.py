@@ -206,8 +206,8 @@ def install(
 ) -> None:
     """Schedule the nightly run by systemd or cron.
 
-    The command writes a service and a timer of systemd, or prints a crontab line.     The command prints how to enable
-    the timer.
+    The command writes a service and a timer of systemd, or prints a crontab line. For a timer it also prints how to
+    enable it.
 
     Example: harness nightly install --time 02:30 --randomised-delay 20m
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, NetworkError, UnresolvedDimension, UnsupportedNetwork, UnsupportedType
@@ -40,7 +41,7 @@ from harness.network.reading.network_ends import (
     needed_nodes,
 )
 from harness.network.reading.read import ModelFile
-from harness.network.reading.sequences import Resolved, Sequences
+from harness.network.reading.sequences import Resolved, Sequences, undecided
 from harness.network.single_runs import values
 
 if TYPE_CHECKING:
@@ -177,6 +178,8 @@ class _Preparation:
         elif reason := free_reason(node, self._operands, self._read):
             self._aliases[node.outputs[0]] = node.inputs[0]
             self._free.append(FreeNode(node.name, node.op, reason))
+        elif sequence := self._sequences.read_by(node):
+            self._leave_out(node, undecided(node, sequence, self._choices(node.inputs)))
         else:
             self._measure(node)
 
@@ -211,24 +214,29 @@ class _Preparation:
         open_inputs = {name: kind for name, kind in self._inputs.items() if name not in given}
         return choices_behind(tensors, self._nodes, open_inputs)
 
-    def _unknown_flow(self, node: Node) -> UnsupportedNetwork:
-        return unknown_flow(node, self._choices(self._aliases.get(name, name) for name in node.inputs))
+    def _leave_out_flow(self, node: Node) -> None:
+        """Leave out control flow over a sequence; raise UnsupportedNetwork for any other that depends on the data."""
+        error = unknown_flow(node, self._choices(self._aliases.get(name, name) for name in node.inputs))
+        if not self._sequences.read_by(node):
+            raise error
+        self._leave_out(node, error)
 
     def _leave_out(self, node: Node, reason: NetworkError) -> None:
-        self._unmeasured.append(node)
+        read = (part for name in node.inputs for part in self._sequences.tensors_of(name))
+        self._unmeasured.append(replace(node, inputs=tuple(read)))
         self._unknown.update((name, reason) for name in node.results)
 
     def _visit_control_flow(self, node: Node) -> None:
         """Replace an If of known condition by its branch, a Loop or Scan of known length by its iterations.
 
-        Over constants, both become their results. Raises UnsupportedNetwork for others.
+        Over constants, both become their results. `_leave_out_flow` treats others.
         """
         condition = self._number(node.inputs[0]) if node.op == "If" else None
         if condition is not None:
             chosen = "then_branch" if condition else "else_branch"
             branch = next(item.g for item in node.proto.attribute if item.name == chosen)
             self._free.append(FreeNode(node.name, node.op, "constant"))
-            self._inline(renamed(branch, node.name, results=node.outputs), node)
+            self._name_results(node.outputs, self._visit_graph(renamed(branch, node.name, results=node.outputs)))
             return
         outside = captured(node.proto)
         read = [self._aliases.get(name, name) for name in (*node.proto.input, *outside) if name]
@@ -242,7 +250,7 @@ class _Preparation:
         elif node.op == "Scan" and self._opsets[""] >= _SCAN_WITHOUT_BATCH:
             self._unroll(node, self._scan(node))
         else:
-            raise self._unknown_flow(node)
+            self._leave_out_flow(node)
 
     def _scan(self, node: Node) -> Repetition:
         import numpy
@@ -258,7 +266,7 @@ class _Preparation:
         return found
 
     def _unroll(self, node: Node, loop: Repetition) -> None:
-        """Replace a loop by its iterations; raises UnsupportedNetwork if the inputs decide how many there are."""
+        """Replace a loop by its iterations, or do as `_leave_out_flow` if the inputs decide how many there are."""
         body, carried = loop.body, list(loop.carried)
         if len(body.input) != len(carried) + 2 or len(body.output) != len(carried) + 1 + len(loop.stacks):
             raise contradiction(node)
@@ -279,7 +287,8 @@ class _Preparation:
             goes_on, carried = self._number(again), results[: len(carried)]
             rows.append(results[len(carried) :])
         if last is None or (goes_on is None and len(rows) < last):
-            raise self._unknown_flow(node)
+            self._leave_out_flow(node)
+            return
         self._free.append(FreeNode(node.name, node.op, "unrolled"))
         self._name_results(node.outputs, carried)
         self._stack(node, node.outputs[len(carried) :], rows, loop.stacks)
@@ -303,9 +312,6 @@ class _Preparation:
             parts = [row[at] for row in rows]
             for proto in stacking(parts[::-1] if is_turned else parts, name, axes, axis, self._opsets[""]):
                 self._visit(proto)
-
-    def _inline(self, branch: GraphProto, node: Node) -> None:
-        self._name_results(node.outputs, self._visit_graph(branch))
 
     def _visit_graph(self, graph: GraphProto) -> list[str]:
         """Visit the nodes of a branch or body, and return its results."""
@@ -383,11 +389,9 @@ class _Preparation:
         import numpy
 
         shape = numpy.array(self._types[node.inputs[0]].shape, numpy.int64)
-        if node.op == "Size":
-            value = numpy.array(shape.prod(), numpy.int64)
-        else:
-            span = {attribute.name: attribute.i for attribute in node.proto.attribute}
-            value = shape[span.get("start", 0) : span.get("end")]
+        span = {attribute.name: attribute.i for attribute in node.proto.attribute}
+        part = shape[span.get("start", 0) : span.get("end")]
+        value = numpy.array(shape.prod()) if node.op == "Size" else part
         self._free.append(FreeNode(node.name, node.op, "constant"))
         self._set_constant(node.outputs[0], _constant(value))
 

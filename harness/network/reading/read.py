@@ -32,6 +32,8 @@ DEFAULT_OPSET = 17
 _INFERRED_OTHERWISE = {"STFT": ("onesided", 1)}
 _DISK_BLOCK = 512
 _LARGE_BYTES = 1 << 16
+_MOST_VERSION = (1 << 31) - 1
+"""ONNX finds operators by versions of 32 bits."""
 _ORT_FORMAT = b"ORTM"
 _IR_WITHOUT_INPUTS = 4
 """From this version of the format on, initializers need not be inputs."""
@@ -106,6 +108,10 @@ def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") 
 
     check_expansion(name, model)
     what = f"The functions of {name} cannot be inlined"
+    for entry in (*model.opset_import, *(entry for each in model.functions for entry in each.opset_import)):
+        if not 0 <= entry.version <= _MOST_VERSION:
+            why = f"It states version {entry.version} of the operator set {entry.domain[:80] or 'ai.onnx'!r}"
+            raise InvalidNetwork(f"{name} is not valid ONNX", why=why, next_step=_EXPORT_AGAIN)
     try:
         if model.functions:
             _align_functions(model)

@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harness.errors import UnsupportedNetwork
 from harness.network.network import Constant, Node, TensorType
 from harness.network.reading.control_flow import AXES_AS_INPUT, SEPARATOR, stacking
+from harness.network.reading.network_ends import choice_step
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,8 +45,12 @@ class Sequences:
         """Return the tensors of a sequence; any other name alone."""
         return self._parts.get(name, (name,))
 
+    def read_by(self, node: Node) -> str:
+        """Return the first known sequence that a node reads; an empty text if it reads none."""
+        return next((name for name in node.inputs if name in self._parts), "")
+
     def resolve(self, node: Node) -> Resolved | None:
-        """Return what stands for a node; None if it works on no sequence, or on one that is not known."""
+        """Return what stands for a node; None if it works on no known sequence, or on tensors that are not known."""
         handler = None if node.domain else _HANDLERS.get(node.op)
         return None if handler is None else handler(self, node)
 
@@ -99,7 +105,7 @@ class Sequences:
         if kind is None or value is None or not -len(kind.shape) <= axis < len(kind.shape) or value.min(initial=1) < 1:
             return None
         size = kind.shape[axis]
-        if size > MOST_TENSORS * value.min(initial=size):
+        if (value.size if value.ndim else -(-size // int(value))) > MOST_TENSORS:
             return None
         sizes = value if value.ndim else [min(int(value), size - low) for low in range(0, size, int(value))]
         parts = [f"{result}{SEPARATOR}{at}" for at in range(len(sizes))]
@@ -149,6 +155,13 @@ class Sequences:
     def _value(self, name: str) -> np.ndarray[Any, Any] | None:
         held = self._constants.get(name)
         return None if held is None else held.value
+
+
+def undecided(node: Node, sequence: str, choices: Sequence[str]) -> UnsupportedNetwork:
+    """Return the error of a node that does not resolve; `choices` are the inputs whose values can be given."""
+    why = f"Which tensors of the sequence {sequence[:80]!r} it reads is not known before it runs"
+    what = f"Node {node.name[:80]!r} ({node.op}) cannot be measured"
+    return UnsupportedNetwork(what, why=why, next_step=choice_step(choices))
 
 
 def _integers(node: Node, **defaults: int) -> list[int]:

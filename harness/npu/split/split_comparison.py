@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
+from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.machine import Machine
@@ -32,7 +33,7 @@ class SplitComparison:
 
     def cycles(self, ps: int) -> float:
         """Return picoseconds as cycles of the machine."""
-        return ps * self.machine.clock_hz / 1e12
+        return ps * self.machine.clock_hz / PS_PER_S
 
 
 def check_cores(cores: int, machine: Machine) -> None:

@@ -142,6 +142,16 @@ def test_functions_of_another_operator_set() -> None:
         prepared(_model(nodes, [newer]))
 
 
+@pytest.mark.parametrize(("network", "function"), [(17, 1 << 40), (1 << 40, 17), (17, -1)])
+def test_versions_beyond_the_range_of_onnx_are_refused(network: int, function: int) -> None:
+    """ONNX finds operators by versions of 32 bits: a network or function that states another version is damaged."""
+    one = helper.make_function("f", "F", ["i"], ["o"], _chain("Relu", "", 2), [helper.make_opsetid("", function)])
+    model = _model(_chain("F", "f", 2, ("x", "y")), [one])
+    model.opset_import[0].version = network
+    with pytest.raises(InvalidNetwork, match="states version"):
+        prepared(model)
+
+
 def test_functions_with_attributes_are_expanded() -> None:
     """A function that takes an attribute and is called in several places becomes the operators of its body."""
     node = helper.make_node("LeakyRelu", ["i"], ["o"])

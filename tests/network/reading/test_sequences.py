@@ -129,3 +129,55 @@ def test_long_sequences_are_left_out() -> None:
     nodes = [node("Neg", "x", "a"), node("SplitToSequence", "a", "s", axis=0), node("SequenceLength", "s", "y")]
     read = prepared(model_of(nodes, {"x": (MOST_TENSORS + 1,)}, ["a", "y"]))
     assert [one.op for one in read.unmeasured] == ["SplitToSequence", "SequenceLength"]
+
+
+_LISTS = [node("Relu", "x", "w"), node("SequenceConstruct", "x w", "q")]
+_NONE_LEFT = [*_LISTS, node("SequenceErase", "q", "r"), node("SequenceErase", "r", "s")]
+_ANY_BODY = helper.make_graph(
+    [node("Neg", "each", "turned")],
+    "body",
+    [helper.make_tensor_value_info("each", TensorProto.FLOAT, _SHAPE)],
+    [helper.make_tensor_value_info("turned", TensorProto.FLOAT, _SHAPE)],
+)
+_CARRIED = helper.make_graph(
+    [node("SequenceInsert", "list x", "longer"), node("Identity", "going", "again")],
+    "body",
+    [
+        helper.make_tensor_value_info("number", TensorProto.INT64, []),
+        helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+        helper.make_empty_tensor_value_info("list"),
+    ],
+    [helper.make_tensor_value_info("again", TensorProto.BOOL, []), helper.make_empty_tensor_value_info("longer")],
+)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [*_LISTS, node("SequenceAt", "q i", "z")],
+        [*_LISTS, node("SequenceInsert", "q x i", "r"), node("SequenceAt", "r i", "z")],
+        [*_LISTS, node("SequenceAt", "q nine", "z")],
+        [*_NONE_LEFT, node("ConcatFromSequence", "s", "v", axis=0), node("Sum", "v w", "z")],
+        [*_LISTS, node("SequenceMap", "q", "r", body=_ANY_BODY), node("SequenceAt", "r i", "z")],
+        [*_LISTS, node("Loop", "i _ q", "r", body=_CARRIED), node("ConcatFromSequence", "r", "z", axis=0)],
+    ],
+    ids=["choice", "insertion", "beyond the end", "no tensors", "map", "loop"],
+)
+def test_operators_whose_tensors_are_not_known_are_left_out(nodes: list[Any]) -> None:
+    """Where it depends on the data which tensors of a sequence are read, the part in front of that is measured."""
+    model = model_of(
+        [*nodes, node("Abs", "z", "y")],
+        {"x": _SHAPE, "i": ()},
+        constants={"nine": np.array(9)},
+        types={"i": TensorProto.INT64},
+    )
+    read = prepared(model)
+    assert [one.op for one in read.nodes] == ["Relu"]
+    assert read.unmeasured[-1].op == "Abs"
+
+
+def test_one_long_part_beside_a_short_one() -> None:
+    """A list of two sizes makes two parts, however unequal."""
+    nodes = [node("SplitToSequence", "x sizes", "s", axis=0), node("SequenceAt", "s one", "a"), node("Neg", "a", "y")]
+    constants = {"sizes": np.array([1, 2 * MOST_TENSORS]), "one": np.array(1)}
+    check_values(model_of(nodes, {"x": (2 * MOST_TENSORS + 1,)}, constants=constants))
