@@ -40,7 +40,9 @@ class RecordedRun:
     @classmethod
     def of(cls, record: Any) -> RecordedRun:
         """Return the run of a record in a file."""
-        events = ((*one[:4], one[5] if len(one) > 5 else None, one[4] if len(one) > 4 else {}) for one in record["events"])
+        events = (
+            (*one[:4], one[5] if len(one) > 5 else None, one[4] if len(one) > 4 else {}) for one in record["events"]
+        )
         return cls(record["began_s"], tuple(events), record["end_s"])
 
     def replayed(self, earlier: Sequence[Run] = ()) -> Iterator[tuple[float, TimeLeft]]:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 LEAST_S = 1e-8
 """Shorter latencies count as this one: the predictor learns logarithms."""
 
+LEARNING = "learning the predictor"
+"""The phase of a build that fits the predictor."""
+
 
 def learn_predictor(entries: Sequence[Entry], progress: Steps = lambda _done, _count: None) -> bytes:
     """Return an ONNX model, or empty bytes where the entries are too few to learn from."""

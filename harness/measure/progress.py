@@ -16,8 +16,8 @@ class Progress:
 
     The stage belongs to a `phase` of the command, by default the stage itself. `work` is how much there is to do in the
     phase, in a unit of its own, None if the phase takes equally long in all runs. `share` is the part of the phase's
-    time that has passed, as far as its own steps show it, and `next_share` that at the end of the present step. `ahead` is
-    the work of phases to come, 0 for one that does not take place.
+    time that has passed, as far as its own steps show it, and `next_share` that at the end of the present step.
+    `ahead` is the work of phases to come, 0 for one that does not take place.
     """
 
     stage: str

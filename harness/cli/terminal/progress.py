@@ -121,12 +121,12 @@ def _drawn(line: ProgressLine, *, by_thread: bool = True) -> Iterator[Callable[[
     def drawn() -> Text:
         return Text(printable(line.text), no_wrap=True, overflow="ellipsis")
 
-    with Live(get_renderable=drawn, console=Console(stderr=True), transient=True, auto_refresh=False) as live:
-        with _Repeated(live.refresh) if by_thread else contextlib.nullcontext():
-            yield live.refresh
+    live = Live(get_renderable=drawn, console=Console(stderr=True), transient=True, auto_refresh=False)
+    with live, Repeated(live.refresh) if by_thread else contextlib.nullcontext():
+        yield live.refresh
 
 
-class _Repeated:
+class Repeated:
     """Does something every quarter of a second in a thread, which pauses while the process forks."""
 
     def __init__(self, work: Callable[[], None]) -> None:
