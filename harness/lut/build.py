@@ -96,7 +96,10 @@ def _read(
     probes = [len(journal.probes(one.id)) for one in campaigns]
     layers = len({layer.key.digest for one in campaigns for layer in journal.layers(one.id)})
     begin(observe, "reading samples", ahead={LEARNING: 0.0 if layers < LEAST_SAMPLES else layers})
-    from harness.lut.campaign_source import CampaignSource  # loads an optimiser, when the work is known
+    # Both load for long, whatever there is to fit, and therefore after the work is known and before the fits begin.
+    import sklearn.linear_model  # noqa: F401
+
+    from harness.lut.campaign_source import CampaignSource
 
     phases = at_typical_speed([phases_of_campaign(journal, one) for one in campaigns])
     sources, step = [], steps_of(observe, "fitting layers", probes)
