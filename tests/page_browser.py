@@ -119,6 +119,13 @@ def _wait_without_thread() -> None:
         return
 
     class Watcher(asyncio.PidfdChildWatcher):
+        attached: asyncio.AbstractEventLoop | None = None
+
+        def attach_loop(self, loop: asyncio.AbstractEventLoop | None) -> None:
+            if loop is not self.attached:  # attaching forgets the children of the loop before
+                self.attached = loop
+                super().attach_loop(loop)
+
         def is_active(self) -> bool:
             return True
 

@@ -59,7 +59,7 @@ def _loaded(folder: Path, channels: list[int], kind: str, size: int = 12) -> Net
     return load_model(str(path), {})
 
 
-def _run(model: NetworkModel, machine: Machine, compiled: Options = DIRECT, **options: object) -> PipelineRun:
+def _run(model: NetworkModel, machine: Machine, compiled: Options = DEFAULT, **options: object) -> PipelineRun:
     return run_pipeline(model, machine, compiled, PipelineOptions(**options), lambda _: None)  # type: ignore[arg-type]
 
 
@@ -85,16 +85,18 @@ def _check(run: PipelineRun) -> None:
 def test_a_network_larger_than_a_chip_is_divided_over_chips(tmp_path: Path, kind: str, chips: int, groups: str) -> None:
     """Chips that hold their part and a layer more run a network that one such chip is refused for."""
     model = _loaded(tmp_path, [32] * 10, kind)
-    whole = _run(model, _machine(2, chips), groups=groups, values=False)
+    compiled = DEFAULT if groups == "2" else DIRECT
+    whole = _run(model, _machine(2, chips), compiled, groups=groups)
+    _check(whole)
     largest = max(whole.nodes.weight_bytes)
     size = whole.one_core_bytes // chips + largest + 40_000
     assert size < whole.one_core_bytes
-    run = _run(model, _machine(2, chips, size), groups=groups)
+    run = _run(model, _machine(2, chips, size), compiled, groups=groups)
     assert not run.fits_one_chip and whole.fits_one_chip
     _check(run)
     assert {group.chip for each in run.runs for group in each.timed.compiled.groups} == set(range(chips))
     with pytest.raises(InputError, match=r"DDR|core group|group"):
-        _run(model, _machine(2, 1, size), groups="2")
+        _run(model, _machine(2, 1, size), compiled, groups="2")
 
 
 def test_groups_of_a_chip_divide_its_memory_by_need(tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_a_larger_group_gets_more_work(tmp_path: Path) -> None:
     machine = _machine(4)
     machine = replace(machine, ddr=replace(machine.ddr, bytes_per_s=256e9), llc=replace(machine.llc, bytes_per_s=512e9))
     for groups in ("0/1", "0-2/3"):
-        (each,) = _run(model, machine, groups=groups, partition="balanced", values=False).runs
+        (each,) = _run(model, machine, DIRECT, groups=groups, partition="balanced", values=False).runs
         work = [part.workload.compute_macs for part in each.partition.sub_structures]
         shares[groups] = work[0] / sum(work)
     assert shares["0-2/3"] > shares["0/1"]
@@ -126,9 +128,9 @@ def test_a_larger_group_gets_more_work(tmp_path: Path) -> None:
 def test_more_cores_are_never_slower_if_the_number_is_free(tmp_path: Path, kind: str) -> None:
     """With --groups auto, a larger limit gives at most 1 % more time for an input than any smaller one."""
     model = _loaded(tmp_path, [16, 16, 32, 32, 32, 16], kind)
-    intervals = []
+    intervals, compiled = [], DEFAULT if kind == "chain" else DIRECT
     for most in (1, 2, 3, 4, 6):
-        run = _run(model, _machine(6), groups="auto", cores=most, partition="balanced", values=False)
+        run = _run(model, _machine(6), compiled, groups="auto", cores=most, partition="balanced", values=False)
         _check(run)
         assert len(run.runs[0].timed.compiled.groups) <= most
         intervals.append(run.runs[0].timed.report.interval_ps)

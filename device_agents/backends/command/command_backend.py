@@ -23,10 +23,12 @@ from device_agents import arrays
 from device_agents.backends import Refused
 from device_agents.backends.command.command_options import filled, read_options
 from device_agents.backends.command.latency_rule import nanoseconds
-from device_agents.backends.command.tool_process import MAX_OUTPUT_BYTES, Launcher, ToolCall, ToolFailed
+from device_agents.backends.command.tool_process import MAX_OUTPUT_BYTES, Launcher, ToolCall, ToolFailed, ToolHung
 from device_agents.backends.onnx_bytes import with_weights
 from device_agents.messages import LoadRequest, Revealed, Sample
 
+MOST_HANGS = 3
+"""Runs that do not end in time, with none between them that succeeds: the tool is broken, not the probes."""
 _VERSION_LETTERS, _COMMAND_LETTERS = 500, 900
 # A push, a run (100 s at most) and a removal stay below the 300 s that the host grants a worker to load a probe.
 # The version must be printed while the worker starts.
@@ -65,6 +67,7 @@ class CommandBackend:
         self._options = read_options(options)
         self.clock = self._options.clock
         self._launcher = Launcher()
+        self._hangs = 0
         self._version = self._read_version()
         self._loaded: Dict[str, _PushedModel] = {}
 
@@ -157,13 +160,26 @@ class CommandBackend:
             output = os.path.join(folder, "output")
             counts = {"runs": str(options.runs), "warmup": str(options.warmup)}
             words = filled(options.run, {**file.placeholders, "output": output, **counts})
-            call = self._launcher.call(words, options.timeout_s, folder)
+            call = self._call_run(words, folder)
             try:
                 times_ns = self._times_ns(call, output)
             except ValueError as error:
                 raise ToolFailed(f"{error}{call.last_words()}") from error
         share_ns = max(1, call.wall_ns // len(times_ns))
         return [Sample(one) if self.clock == "wall" else Sample(share_ns, None, one) for one in times_ns]
+
+    def _call_run(self, words: Sequence[str], folder: str) -> ToolCall:
+        """Call the tool for a model; raises SystemExit for the last of MOST_HANGS hangs."""
+        try:
+            call = self._launcher.call(words, self._options.timeout_s, folder)
+        except ToolHung as hang:
+            self._hangs += 1
+            if self._hangs < MOST_HANGS:
+                raise
+            text = f"{MOST_HANGS} runs hung with none between that succeeded, and the tool is not called again: {hang}"
+            raise SystemExit(text) from hang
+        self._hangs = 0
+        return call
 
     def _times_ns(self, call: ToolCall, output: str) -> List[int]:
         options = self._options

@@ -42,5 +42,7 @@ class Npu:
     def refuses(self, code: int, *words: object, mentions: tuple[str, ...]) -> None:
         """The command ends with this code, without a result, and its error mentions all of this."""
         outcome = self(*words).assert_refused(code, mentions=mentions)
-        lines = outcome.stderr.splitlines()  # a slow machine has lines of progress before the error
-        assert any(line.startswith("error: ") for line in lines), outcome.stderr
+        before, found, _ = f"\n{outcome.stderr}".partition("\nerror: ")
+        assert found, outcome.stderr
+        for line in before.split("\n")[1:]:  # a slow machine has lines of progress before the error
+            assert f"{words[0]}: " in f"{line}: ", outcome.stderr

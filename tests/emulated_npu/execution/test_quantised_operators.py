@@ -128,6 +128,29 @@ def test_computed_zero_points(
         np.testing.assert_array_equal(on_npu(proto, inputs, machine)[1]["y"], by_runtime(proto, inputs)["y"])
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "zeros"),
+    [
+        ((4, 4, 8), (4, 8, 5), ()),
+        ((4, 3, 8), (4, 8, 5), ()),
+        ((4, 1, 8), (4, 8, 5), ()),
+        ((4, 8), (4, 8, 5), ()),
+        ((4, 3, 8), (4, 8, 5), (4, 1, 5)),
+        ((8,), (8, 5), (5,)),
+        ((8,), (4, 8, 5), ()),
+        ((3, 8), (8,), ()),
+    ],
+)
+def test_zero_points_of_batches(first: tuple[int, ...], second: tuple[int, ...], zeros: tuple[int, ...]) -> None:
+    """Batches of weights, and vectors, have the runtime's sums, too."""
+    inputs = {"a": integers(first, np.uint8), "az": np.array(100, np.uint8)}
+    constants = {"b": integers(second, np.int8, 3), "bz": integers(zeros, np.int8, 5)}
+    proto = network([node("MatMulInteger", "a b az bz", "y")], inputs, constants)
+    found, expected = on_npu(proto, inputs)[1]["y"], by_runtime(proto, inputs)["y"]
+    assert found.shape == expected.shape
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_product_of_computed_tensors() -> None:
     """A QLinearMatMul of two computed batches of matrices has the bits of ONNX Runtime's kernel."""
     nodes, inputs, constants = product(np.uint8, np.uint8, 1, False)

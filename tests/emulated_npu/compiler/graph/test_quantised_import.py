@@ -64,10 +64,15 @@ def test_channels_last_are_refused() -> None:
     assert "QLinearGlobalAveragePool" in refused(one).why
 
 
-def test_computed_zero_points_of_rows_are_refused() -> None:
-    """A product of integers whose rows have zero points that the network computes is refused, with the reason."""
-    inputs = {"a": integers((3, 4), np.uint8), "z": integers((3,), np.uint8)}
-    proto = network([node("MatMulInteger", "a b z", "y")], inputs, {"b": integers((4, 5), np.uint8)})
+@pytest.mark.parametrize(("rows", "second", "zeros"), [((3,), (4, 5), (3,)), ((), (4,), (1,)), ((), (2, 4, 5), ())])
+def test_computed_zero_points_of_rows_are_refused(
+    rows: tuple[int, ...], second: tuple[int, ...], zeros: tuple[int, ...]
+) -> None:
+    """A product of integers with computed zero points of rows, or with more of them than results, is refused."""
+    inputs = {"a": integers((*rows, 4), np.uint8), "z": integers(zeros, np.uint8)}
+    columns = {"c": integers((*second[:-2], 1, second[-1]), np.uint8)} if len(second) > 2 else {}
+    one = node("MatMulInteger", "a b z c" if columns else "a b z", "y")
+    proto = network([one], inputs, {"b": integers(second, np.uint8), **columns})
     with pytest.raises(UnsupportedOperator) as caught:
         import_model(proto)
     assert "zero point" in caught.value.why

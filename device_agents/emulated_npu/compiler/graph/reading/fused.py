@@ -2,58 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import AttributeProto, NodeProto, helper
 
-from device_agents.emulated_npu.compiler.graph.reading.parsed_model import ValueType
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import RUNTIME, ValueType
 from device_agents.emulated_npu.compiler.graph.reading.quantised import Body
+from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
 
-_RUNTIME = "com.microsoft"
 _ACTIVATIONS: Mapping[bytes, tuple[str, ...]] = {
     b"": (),
     **dict.fromkeys((b"Relu", b"Sigmoid", b"Tanh"), ()),
     b"LeakyRelu": ("alpha",),
     b"HardSigmoid": ("alpha", "beta"),
-    b"Clip": (),
+    b"Clip": ("min", "max"),
 }
 """The activations behind a convolution or product, with the names of their parameters."""
+_PARAMETERS = ("activation_alpha", "activation_beta", "activation_gamma")
+_ATTRIBUTE_TYPES = {
+    "activation": AttributeProto.STRING,
+    "activation_params": AttributeProto.FLOATS,
+    **dict.fromkeys((*_PARAMETERS, "alpha", "beta", "epsilon"), AttributeProto.FLOAT),
+    **dict.fromkeys(("transA", "transB", "transBatchA", "transBatchB"), AttributeProto.INT),
+}
+_EPSILON = 1e-12
+"""What ONNX Runtime adds to the variance of a sum whose node has no epsilon; LayerNormalization adds more."""
+_BOUNDS_ARE_INPUTS = 11
+"""The opset from which the bounds of Clip are inputs."""
+
+
+class _Fused(Body):
+    """Collects the nodes that stand for a node, from the types of its inputs and the opset of the model."""
+
+    def __init__(self, node: NodeProto, name: str, types: Mapping[str, ValueType], opset: int) -> None:
+        super().__init__(node, name)
+        self.types, self.opset = types, opset
+
+    def number(self, value: float) -> str:
+        """Add a constant number of the type of the first input."""
+        return self.constant(np.array(value, NUMPY_TYPES[self.types[self.required(0)].dtype]))
+
+    def unsupported(self, why: str) -> UnsupportedOperator:
+        """Return the error for a node that the compiler has no nodes for."""
+        return UnsupportedOperator(f"{self.shown} cannot be compiled", why, "Export the network with operators of ONNX")
 
 
 def defines(node: NodeProto) -> bool:
-    """Return whether `body` has nodes that stand for this one."""
-    given = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-    has_statistics = node.op_type.startswith("Skip") and any(node.output[1:3])
-    is_known = node.domain == _RUNTIME and node.op_type in _BODIES
-    return is_known and not has_statistics and given.get("activation", b"") in _ACTIVATIONS
+    """Return whether `body` knows the operator of a node."""
+    return node.domain == RUNTIME and node.op_type in _BODIES
 
 
-def body(node: NodeProto, name: str, types: Mapping[str, ValueType]) -> list[NodeProto]:
+def body(node: NodeProto, name: str, types: Mapping[str, ValueType], opset: int) -> list[NodeProto]:
     """Return the nodes that stand for a node; names of their own tensors begin with `name`.
 
     Requires: the types of all inputs of the node.
+    Raises InvalidModel if the node lacks an operand, or has a wrong attribute; UnsupportedOperator if no nodes of ONNX
+    have its results.
     """
-    found = Body(node, name)
-    _BODIES[node.op_type](found, types)
+    found = _Fused(node, name, types, opset)
+    for item in node.attribute:
+        if item.type != _ATTRIBUTE_TYPES.get(item.name, item.type):
+            wanted = AttributeProto.AttributeType.Name(_ATTRIBUTE_TYPES[item.name]).lower()
+            raise found.invalid(f"Its attribute {item.name} is not of type {wanted}")
+    _BODIES[node.op_type](found)
     return found.nodes
 
 
-def _gelu(found: Body, attributes: Mapping[str, Any], op: str = "Gelu") -> None:
+def _gelu(found: _Fused, attributes: Mapping[str, Any], op: str = "Gelu") -> None:
     read = found.required(0)
     if found.input(1):
         read = found.compute("Add", [read, found.input(1)], {})
     found.bound(found.compute(op, [read], attributes))
 
 
-def _product(found: Body, types: Mapping[str, ValueType]) -> None:
+def _product(found: _Fused) -> None:
     """Stand for FusedMatMul: axes of its factors may be transposed, and the product scaled."""
     given, factors = found.attributes(), []
+    ranks = [len(found.types[found.required(place)].shape) for place in range(2)]
+    batches = given.get("transBatchA") or given.get("transBatchB")
+    if min(ranks) < 1 or (batches and (ranks[0] != ranks[1] or ranks[0] < 3)):
+        raise found.invalid(f"Its factors have {ranks[0]} and {ranks[1]} axes")
     for place, side in enumerate("AB"):
-        factor = found.required(place)
-        order = list(range(len(types[factor].shape)))
+        factor, order = found.required(place), list(range(ranks[place]))
         if given.get(f"transBatch{side}"):  # the first axis is that of the rows, behind it are those of batches
             order = [*order[1:-1], order[0], order[-1]]
         if given.get(f"trans{side}"):
@@ -63,48 +96,59 @@ def _product(found: Body, types: Mapping[str, ValueType]) -> None:
         factors.append(factor)
     product, alpha = found.compute("MatMul", factors, {}), given.get("alpha", 1.0)
     if alpha != 1.0:
-        number = np.array(alpha, NUMPY_TYPES[types[found.required(0)].dtype])
-        product = found.compute("Mul", [product, found.constant(number)], {})
+        product = found.compute("Mul", [product, found.number(alpha)], {})
     found.bound(product)
 
 
-def _activated(found: Body, numbers: str, parameters: list[float]) -> None:
+def _activated(found: _Fused, numbers: str, parameters: Sequence[float]) -> None:
     activation = found.attributes().get("activation", b"")
-    if activation == b"Clip":
-        bounds = [found.constant(np.array(value, np.float32)) for value in parameters]
-        numbers = found.compute("Clip", [numbers, *bounds], {})
+    if activation not in _ACTIVATIONS:
+        raise found.unsupported(
+            f"The compiler does not support its activation {activation[:40].decode(errors='replace')!r}"
+        )
+    names = _ACTIVATIONS[activation]
+    if len(parameters) < len(names):
+        raise found.invalid(f"Its activation {activation.decode()} has {len(parameters)} of {len(names)} parameters")
+    if activation == b"Clip" and found.opset >= _BOUNDS_ARE_INPUTS:
+        numbers = found.compute("Clip", [numbers, *map(found.number, parameters[:2])], {})
     elif activation:
-        named = zip(_ACTIVATIONS[activation], parameters, strict=False)
-        numbers = found.compute(activation.decode(), [numbers], dict(named))
+        numbers = found.compute(activation.decode(), [numbers], dict(zip(names, parameters, strict=False)))
     found.bound(numbers)
 
 
-def _convolution(found: Body, _: Mapping[str, ValueType]) -> None:
+def _convolution(found: _Fused) -> None:
     """Stand for FusedConv: a convolution, a sum, and an activation."""
     attributes = found.attributes("activation", "activation_params")
     numbers = found.compute("Conv", [name for name in map(found.input, range(3)) if name], attributes)
     if found.input(3):
         numbers = found.compute("Add", [numbers, found.input(3)], {})
-    _activated(found, numbers, list(found.attributes().get("activation_params", ())))
+    _activated(found, numbers, found.attributes().get("activation_params", ()))
 
 
-def _gemm(found: Body, _: Mapping[str, ValueType]) -> None:
-    names = "activation", "activation_alpha", "activation_beta", "activation_gamma"
-    given = found.attributes()
-    numbers = found.compute("Gemm", list(found.node.input), found.attributes(*names))
-    _activated(found, numbers, [given[name] for name in names[1:3] if name in given])
+def _gemm(found: _Fused) -> None:
+    """Stand for FusedGemm; a Gemm has a third input in all opsets, which counts nothing with beta 0."""
+    given, attributes = found.attributes(), found.attributes("activation", *_PARAMETERS)
+    if not found.input(2):
+        attributes["beta"] = 0.0
+    inputs = [found.required(0), found.required(1), found.input(2) or found.number(0.0)]
+    numbers = found.compute("Gemm", inputs, attributes)
+    _activated(found, numbers, [given[name] for name in _PARAMETERS[:2] if name in given])
 
 
-def _normalised_sum(op: str, biases: tuple[int, ...]) -> Callable[[Body, Mapping[str, ValueType]], None]:
+def _normalised_sum(op: str, biases: tuple[int, ...]) -> Callable[[_Fused], None]:
     """Return what stands for a sum that is normalised; the last of `biases` is added to the sum, the others behind."""
 
-    def stand(found: Body, _: Mapping[str, ValueType]) -> None:
+    def stand(found: _Fused) -> None:
+        if any(found.node.output[1:3]):
+            raise found.unsupported("The compiler does not compute its outputs of mean and variance")
         *shifts, bias = biases
         total = found.compute("Add", [found.required(0), found.required(1)], {})
         if found.input(bias):
             total = found.compute("Add", [total, found.input(bias)], {})
         factors = [found.required(2), *(found.input(place) for place in shifts if found.input(place))]
-        normal = found.compute(op, [total, *factors], {"axis": -1, "epsilon": found.attributes().get("epsilon", 1e-5)})
+        normal = found.compute(
+            op, [total, *factors], {"axis": -1, "epsilon": found.attributes().get("epsilon", _EPSILON)}
+        )
         found.bound(normal)
         if len(found.node.output) > 3 and found.node.output[3]:
             found.nodes.append(helper.make_node("Identity", [total], [found.node.output[3]]))
@@ -112,11 +156,11 @@ def _normalised_sum(op: str, biases: tuple[int, ...]) -> Callable[[Body, Mapping
     return stand
 
 
-_BODIES: Mapping[str, Callable[[Body, Mapping[str, ValueType]], None]] = {
-    "Gelu": lambda found, _: _gelu(found, {}),
-    "BiasGelu": lambda found, _: _gelu(found, {}),
-    "FastGelu": lambda found, _: _gelu(found, {"approximate": "tanh"}),
-    "QuickGelu": lambda found, _: _gelu(found, {"alpha": found.attributes().get("alpha", 1.702)}, "Swish"),
+_BODIES: Mapping[str, Callable[[_Fused], None]] = {
+    "Gelu": lambda found: _gelu(found, {}),
+    "BiasGelu": lambda found: _gelu(found, {}),
+    "FastGelu": lambda found: _gelu(found, {"approximate": "tanh"}),
+    "QuickGelu": lambda found: _gelu(found, {"alpha": found.attributes().get("alpha", 1.702)}, "Swish"),
     "FusedMatMul": _product,
     "FusedConv": _convolution,
     "FusedGemm": _gemm,

@@ -17,6 +17,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstan
 from device_agents.emulated_npu.compiler.graph.reading import fused, quantised
 from device_agents.emulated_npu.compiler.graph.reading.functions import Functions
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import (
+    RUNTIME,
     OnnxNode,
     ParsedModel,
     ValueType,
@@ -29,16 +30,15 @@ from device_agents.emulated_npu.compiler.graph.reading.type_inference import (
     add_node_types,
     model_types,
     opsets_of,
+    schema_of,
 )
 from device_agents.emulated_npu.emulator_errors import InvalidModel, UnsupportedOperator
 from device_agents.emulated_npu.numpy_types import Array
 
 OLDEST_OPSET = 7
+_DEFAULT_DOMAIN = ("", "ai.onnx")
 _RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"})
 _OF_SHAPES = frozenset({"Shape", "Size"})
-_DEFAULT_DOMAIN = ("", "ai.onnx")
-_RUNTIME_DOMAINS = "com.microsoft"
-"""The beginning of the names of ONNX Runtime's own domains."""
 _DEEPEST = 16
 """The most functions and branches inside each other."""
 _MOST_NODES = 20_000
@@ -100,8 +100,8 @@ def _unknown(node: OnnxNode, domain: str) -> UnsupportedOperator:
     place = f" of domain {domain[:40]}" if domain else ""
     why = f"The compiler does not support operator {node.op[:80]}{place}"
     step = "Export the network with operators of ONNX; docs/emulator.md lists what is supported"
-    if domain.startswith(_RUNTIME_DOMAINS):
-        step = "Give the file from before ONNX Runtime optimised it, with the operators of ONNX"
+    if domain.startswith(RUNTIME):
+        step = f"If ONNX Runtime optimised this file, give the one from before; otherwise {step[0].lower()}{step[1:]}"
     return UnsupportedOperator(f"Node {shown(node)} is not supported", why, step)
 
 
@@ -162,7 +162,7 @@ class _ModelReader:
         """Fold a node, keep it, or visit the nodes that stand for it."""
         node = quantised.standard(node)
         kept = OnnxNode(node.op_type, name, (name,), tuple(node.input), tuple(node.output), {}, part_of)
-        if _is_constant(node, self._constants) and not quantised.defines(node):
+        if _is_constant(node, self._constants) and not (quantised.defines(node) or fused.defines(node)):
             self._add_types(node)
             self._fold(node, kept)
             self._free.append(name)
@@ -178,7 +178,7 @@ class _ModelReader:
             self._visit_all(quantised.body(node, name), kept, depth)
         elif fused.defines(node):
             self._check_typed(kept)
-            self._visit_all(fused.body(node, name, self._types.known), kept, depth)
+            self._visit_all(fused.body(node, name, self._types.known, self._opsets[""]), kept, depth)
         elif self._functions.defines(node):
             self._check_typed(kept)
             self._visit_all(self._functions.body(node, self._types.known, name), kept, depth)
@@ -267,7 +267,8 @@ class _ModelReader:
                 if not self._of_large.isdisjoint(parent.name for parent in parents):
                     self._of_large.add(name)
                 converted = quantised.evaluated(node, kind.dtype)
-                function = converted or constants.evaluated_node(node, self._opsets[""], index)
+                opset = self._opsets[""] if schema_of(node, self._opsets) else onnx.defs.onnx_opset_version()
+                function = converted or constants.evaluated_node(node, opset, index)
                 found = constants.derived(name, kind.shape, kind.dtype, parents, function)
                 self._set(quantised.with_origin(found, node, parents))
             if kept.part_of:

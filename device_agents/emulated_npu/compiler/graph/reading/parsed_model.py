@@ -11,6 +11,9 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstan
 from device_agents.emulated_npu.emulator_errors import InvalidModel, UnsupportedOperator
 from device_agents.emulated_npu.unit_commands import DataType
 
+RUNTIME = "com.microsoft"
+"""The domain of ONNX Runtime's operators; the names of its other domains begin with it."""
+
 
 @dataclass(frozen=True)
 class ValueType:

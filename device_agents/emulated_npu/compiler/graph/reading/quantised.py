@@ -14,20 +14,18 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from device_agents.emulated_npu.compiler.graph import constants
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
-from device_agents.emulated_npu.compiler.graph.reading.parsed_model import ValueType
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import RUNTIME, ValueType
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import DataType
 
-_RUNTIME = "com.microsoft"
-"""The domain of ONNX Runtime's operators."""
 _DEQUANTIZE, _QUANTIZE = "DequantizeLinear", "QuantizeLinear"
 _INTEGER_PRODUCTS = ("ConvInteger", "MatMulInteger")
 
 
 def standard(node: NodeProto) -> NodeProto:
     """Return a QuantizeLinear or DequantizeLinear of ONNX Runtime's domain as the operator of ONNX."""
-    if node.domain != _RUNTIME or node.op_type not in (_DEQUANTIZE, _QUANTIZE):
+    if node.domain != RUNTIME or node.op_type not in (_DEQUANTIZE, _QUANTIZE):
         return node
     same = NodeProto()
     same.CopyFrom(node)
@@ -97,11 +95,17 @@ def body(node: NodeProto, name: str) -> list[NodeProto]:
 
 
 def has_computed_zero(node: NodeProto, constants: Collection[str], types: Mapping[str, ValueType]) -> bool:
-    """Return whether a node multiplies integers by constant ones, and the network computes their one zero point."""
+    """Return whether a node multiplies integers by constant ones, and the network computes their one zero point.
+
+    Products of vectors whose zero points have more axes than the result are left out.
+    """
     zero = node.input[2] if node.op_type in _INTEGER_PRODUCTS and len(node.input) > 2 else ""
     if zero not in types or zero in constants or node.input[1] not in constants:
         return False
-    return node.input[0] in types and math.prod(types[zero].shape) == 1
+    if not {node.input[0], node.output[0]} <= types.keys() or math.prod(types[zero].shape) != 1:
+        return False
+    rank = len(types[node.output[0]].shape)
+    return all(len(types[name].shape) <= rank for name in node.input[2:] if name in types)
 
 
 def moved_product(node: NodeProto, name: str, types: Mapping[str, ValueType]) -> list[NodeProto]:
@@ -114,7 +118,8 @@ def moved_product(node: NodeProto, name: str, types: Mapping[str, ValueType]) ->
     first, second, zeros = found.required(0), found.required(1), found.input(3)
     is_matrix = node.op_type == "MatMulInteger"
     of_columns = is_matrix and zeros in types and math.prod(types[zeros].shape) > 1
-    ones = np.ones(kind.shape[-1:] if is_matrix else (1, *kind.shape[1:]), NUMPY_TYPES[kind.dtype])
+    one = (1,) * len(kind.shape[:-1][-1:])  # a row of a matrix; a vector stays one, as its products have no rows
+    ones = np.ones((*one, kind.shape[-1]) if is_matrix else (1, *kind.shape[1:]), NUMPY_TYPES[kind.dtype])
     attributes = found.attributes()
     product = found.compute(node.op_type, [first, second, "", "" if of_columns else zeros], attributes)
     sums = found.compute(node.op_type, [found.constant(ones), second, "", zeros], attributes)
@@ -143,9 +148,17 @@ class Body:
         """Return the name of an input; raises InvalidModel if it is absent."""
         name = self.input(place)
         if not name:
-            what = f"Node {self._name[:80]!r} ({self.node.op_type}) is not valid"
-            raise InvalidModel(what, f"It has no input {place}", "Export it with all scales")
+            raise self.invalid(f"It has no input {place}")
         return name
+
+    @property
+    def shown(self) -> str:
+        """Name and operator of the node for messages."""
+        return f"Node {self._name[:80]!r} ({self.node.op_type})"
+
+    def invalid(self, why: str) -> InvalidModel:
+        """Return the error for a node that is not one of its operator."""
+        return InvalidModel(f"{self.shown} is not valid", why, "Export it with all operands and attributes")
 
     def attributes(self, *without: str) -> dict[str, Any]:
         """Return the attributes of the node, without some."""
@@ -235,13 +248,13 @@ def _concatenation(found: Body) -> None:
 _BODIES: Mapping[tuple[str, str], Callable[[Body], None]] = {
     ("", "QLinearConv"): _convolution,
     ("", "QLinearMatMul"): _product,
-    (_RUNTIME, "QGemm"): _gemm,
-    (_RUNTIME, "QLinearAdd"): _of_two("Add"),
-    (_RUNTIME, "QLinearMul"): _of_two("Mul"),
-    (_RUNTIME, "QLinearSigmoid"): _of_one("Sigmoid"),
-    (_RUNTIME, "QLinearLeakyRelu"): _of_one("LeakyRelu"),
-    (_RUNTIME, "QLinearSoftmax"): _of_one("Softmax", "opset"),
-    (_RUNTIME, "QLinearAveragePool"): _of_one("AveragePool", "channels_last"),
-    (_RUNTIME, "QLinearGlobalAveragePool"): _of_one("GlobalAveragePool", "channels_last"),
-    (_RUNTIME, "QLinearConcat"): _concatenation,
+    (RUNTIME, "QGemm"): _gemm,
+    (RUNTIME, "QLinearAdd"): _of_two("Add"),
+    (RUNTIME, "QLinearMul"): _of_two("Mul"),
+    (RUNTIME, "QLinearSigmoid"): _of_one("Sigmoid"),
+    (RUNTIME, "QLinearLeakyRelu"): _of_one("LeakyRelu"),
+    (RUNTIME, "QLinearSoftmax"): _of_one("Softmax", "opset"),
+    (RUNTIME, "QLinearAveragePool"): _of_one("AveragePool", "channels_last"),
+    (RUNTIME, "QLinearGlobalAveragePool"): _of_one("GlobalAveragePool", "channels_last"),
+    (RUNTIME, "QLinearConcat"): _concatenation,
 }

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, checker, defs, helper, numpy_helper, shape_inference
 
-from device_agents.emulated_npu.compiler.graph.reading.parsed_model import ValueType
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import RUNTIME, ValueType
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import DataType
@@ -25,8 +25,10 @@ DATA_TYPES = {int(helper.np_dtype_to_tensor_dtype(dtype)): kind for kind, dtype 
 _NUMBERS = {kind: number for number, kind in DATA_TYPES.items()}
 CONSTANT_TYPES = {**DATA_TYPES, int(TensorProto.INT4): DataType.INT8, int(TensorProto.UINT4): DataType.UINT8}
 """The same for constants: those of four bits take a byte each in the machine."""
-_NOT_INFERRED = frozenset({"GroupNormalization", "MeanVarianceNormalization", "PiecewiseLinear"})
-"""Operators whose results have the type of the first input, which onnx does not infer, or not without attributes."""
+_NOT_INFERRED = frozenset(
+    {("", "GroupNormalization"), ("", "MeanVarianceNormalization"), ("harness", "PiecewiseLinear")}
+)
+"""Operators, by domain, whose results have the type of the first input; onnx infers none, or not without attributes."""
 _OF_RUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization", "Gelu", "Swish"})
 """The same, of ONNX Runtime in all opsets, or in what stands for its operators; ONNX has them from later opsets."""
 _DEFAULTS = {"STFT": ("onesided", 1)}
@@ -78,8 +80,8 @@ def add_node_types(node: NodeProto, opsets: Mapping[str, int], types: TensorType
     """
     missing = [name for name in node.output if name and name not in types.known and name not in types.others]
     schema = schema_of(node, opsets) if missing else None
-    if schema is None and node.op_type in _OF_RUNTIME and node.input[0] in types.known:
-        types.known.update((name, types.known[node.input[0]]) for name in missing[:1])
+    if schema is None and _is_of_runtime(node) and node.input[0] in types.known:
+        types.known.update((name, types.known[node.input[0]]) for name in node.output[:1] if name in missing)
     if schema is None or any(name and name not in types.known for name in node.input):
         return
     kinds = {name: type_proto(types.known[name]) for name in node.input if name}
@@ -99,7 +101,7 @@ def add_node_types(node: NodeProto, opsets: Mapping[str, int], types: TensorType
 
 def schema_of(node: NodeProto, opsets: Mapping[str, int]) -> defs.OpSchema | None:
     """Return the definition of a node's operator in the opset of the model; None for an unknown operator."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
+    domain = _domain(node)
     if domain not in opsets:
         return None
     try:
@@ -112,6 +114,14 @@ def opsets_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     """Return the version of each domain; a model without the default domain gets its newest version."""
     found = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in imports}
     return found if not found else {"": defs.onnx_opset_version(), **found}
+
+
+def _is_of_runtime(node: NodeProto) -> bool:
+    return node.op_type in _OF_RUNTIME and _domain(node) in ("", RUNTIME)
+
+
+def _domain(node: NodeProto) -> str:
+    return "" if node.domain == "ai.onnx" else node.domain
 
 
 def _state_default(node: NodeProto) -> None:
@@ -135,7 +145,7 @@ def _without_weights(proto: ModelProto) -> ModelProto:
         getattr(graph, field_name).extend(getattr(proto.graph, field_name))
     opsets = opsets_of(proto.opset_import)
     for node in graph.node:
-        if node.op_type in _NOT_INFERRED or (node.op_type in _OF_RUNTIME and schema_of(node, opsets) is None):
+        if (_domain(node), node.op_type) in _NOT_INFERRED or (_is_of_runtime(node) and schema_of(node, opsets) is None):
             node.CopyFrom(helper.make_node("Identity", node.input[:1], node.output[:1]))
         _state_default(node)
     for tensor in proto.graph.initializer:
