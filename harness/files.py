@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import fcntl
 import hashlib
 import io
@@ -118,7 +119,8 @@ def write_whole(path: Path, content: bytes) -> None:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
-        step = "Name a file in a folder that exists and that you may write to"
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        step = "Free space on the disk" if is_full else "Name a file in a folder that exists and that you may write to"
         raise ConfigurationError(f"{path} cannot be written", why=reason_of(error), next_step=step) from error
 
 

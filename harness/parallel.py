@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, TypeVar
 
 from harness.errors import HarnessError, UnsupportedNetwork
@@ -16,6 +18,9 @@ _LOOK_EVERY_S = 0.5
 _work: Callable[[int], Any] | None = None
 """What a process of a pool does. It is inherited by the fork, because it holds networks and tables."""
 
+_pauses: list[Callable[[], AbstractContextManager[None]]] = []
+"""Each stops a thread of this process for a while."""
+
 
 def cores() -> int:
     """Return how many cores this process may use."""
@@ -25,6 +30,25 @@ def cores() -> int:
 def may_fork() -> bool:
     """Return whether this process has no other thread, whose locks a fork could inherit."""
     return threading.active_count() == 1
+
+
+@contextlib.contextmanager
+def pausable(pause: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Let `paused_threads` stop a thread by `pause`."""
+    _pauses.append(pause)
+    try:
+        yield
+    finally:
+        _pauses.remove(pause)
+
+
+@contextlib.contextmanager
+def paused_threads() -> Iterator[None]:
+    """Stop the threads that may be stopped, so that this process may fork."""
+    with ExitStack() as stack:
+        for pause in _pauses:
+            stack.enter_context(pause())
+        yield
 
 
 def results(

@@ -23,12 +23,12 @@ _APART_S = 0.1
 _SHOWN_S = 1.0
 """What a line shows at least, and therefore how far off it may be."""
 _MOMENTS = 300
-Event = tuple[float, str, float | None, float | None, dict[str, float]]
+Event = tuple[float, str, float | None, float | None, float | None, dict[str, float]]
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """The reports of a run, each with its time, phase, work, share and the work of phases to come.
+    """The reports of a run, each with its time, phase, work, share, next share and the work of phases to come.
 
     Times count from the start of the process.
     """
@@ -40,8 +40,10 @@ class RecordedRun:
     @classmethod
     def of(cls, record: Any) -> RecordedRun:
         """Return the run of a record in a file."""
-        events = (one if len(one) > 4 else [*one, {}] for one in record["events"])
-        return cls(record["began_s"], tuple(tuple(one) for one in events), record["end_s"])
+        events = (
+            (*one[:4], one[5] if len(one) > 5 else None, one[4] if len(one) > 4 else {}) for one in record["events"]
+        )
+        return cls(record["began_s"], tuple(events), record["end_s"])
 
     def replayed(self, earlier: Sequence[Run] = ()) -> Iterator[tuple[float, TimeLeft]]:
         """Yield moments after the first tenth, each with the time left as it knows it then."""
@@ -51,8 +53,8 @@ class RecordedRun:
         for step in range(_MOMENTS):
             at_s = self.end_s * (0.1 + 0.9 * step / _MOMENTS)
             while waiting and waiting[0][0] <= at_s:
-                now[0], phase, work, share, ahead = waiting.pop(0)
-                time_left.see(Progress(phase, 0, 0, work=work, share=share, ahead=ahead))
+                now[0], phase, work, share, following, ahead = waiting.pop(0)
+                time_left.see(Progress(phase, 0, 0, work=work, share=share, next_share=following, ahead=ahead))
             now[0] = at_s
             yield at_s, time_left
 
@@ -99,6 +101,7 @@ def record() -> None:
         if not events:
             began_s = round(self.run[0].seconds and at_s - sum(one.seconds for one in self.run), 3)
         share = None if progress.share is None else round(progress.share, 4)
+        following = None if progress.next_share is None else round(progress.next_share, 4)
         known = phase, progress.work is None, share is None
         if (
             not events
@@ -106,7 +109,7 @@ def record() -> None:
             or known != (events[-1][1], *(one is None for one in events[-1][2:4]))
             or (at_s - events[-1][0] >= _APART_S)
         ):
-            events.append([at_s, phase, progress.work, share, *filter(None, [dict(progress.ahead)])])
+            events.append([at_s, phase, progress.work, share, dict(progress.ahead), following])
 
     TimeLeft.see = see  # type: ignore[method-assign]
     from harness.cli.app import main as run

@@ -5,24 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from datetime import UTC, datetime
-from pathlib import Path
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from harness.array_types import Floats
 from harness.device.inventory import find_device, load_inventory
 from harness.device.variant import Variant
 from harness.errors import CampaignIncomplete, LutNotFound
-from harness.latency.joint import Place
-from harness.latency.layer_latency import CampaignData
 from harness.latency.method_names import COMPARISON_METHODS, DEFAULT_METHOD, LatencyMethod
-from harness.lut.campaign_source import CampaignSource, check_count
-from harness.lut.chain_rows import rows_of
-from harness.lut.error_correlations import pack
-from harness.lut.learning import learn_predictor
-from harness.lut.table import Entry, Lut
+from harness.lut.learning import LEARNING
 from harness.lut.table_choice import latest_lut
 from harness.lut.table_files import publish
 from harness.measure.journal.journal import Journal
@@ -32,10 +22,13 @@ from harness.measure.noise.quiet_phases import at_typical_speed
 from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.predictor.features.layer_features import LEAST_SAMPLES
-from harness.probe.probe_plan import LayerProbes
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
 
-_LEARNING = "learning the predictor"
+if TYPE_CHECKING:
+    from harness.latency.layer_latency import CampaignData
+    from harness.lut.campaign_source import CampaignSource
+    from harness.lut.table import Lut
+
 _SEVERAL_THREADS = 0.05
 """Standard deviation of further errors of networks with several threads. Their cause is unknown; 19 networks with two
 threads show their size (docs/accuracy_limits.md)."""
@@ -80,8 +73,10 @@ def build_lut(
         reference = reference_s(journal, newest.campaign)
     threads_error = _SEVERAL_THREADS if newest.campaign.threads_meet else 0.0
     slowdown = _slowdown([source.measured for source in sources])
+    from harness.lut.table_draft import draft_table
+
     draft = replace(
-        _draft(sources, _merged(campaigns), method, observe),
+        draft_table(sources, _merged(campaigns), method, observe),
         repeatability=math.hypot(between_processes, slowdown / _SLOWDOWNS, threads_error),
         machine=machine.text,
         reference_s=reference,
@@ -100,39 +95,18 @@ def _read(
     journal.require_unaltered([*(one.id for one in campaigns), *journal.lost()])
     probes = [len(journal.probes(one.id)) for one in campaigns]
     layers = len({layer.key.digest for one in campaigns for layer in journal.layers(one.id)})
-    begin(observe, "reading samples", ahead={_LEARNING: 0.0 if layers < LEAST_SAMPLES else layers})
+    begin(observe, "reading samples", ahead={LEARNING: 0.0 if layers < LEAST_SAMPLES else layers})
+    # Both load for long, whatever there is to fit, and therefore after the work is known and before the fits begin.
+    import sklearn.linear_model  # noqa: F401
+
+    from harness.lut.campaign_source import CampaignSource
+
     phases = at_typical_speed([phases_of_campaign(journal, one) for one in campaigns])
     sources, step = [], steps_of(observe, "fitting layers", probes)
     for number, (campaign, quiet) in enumerate(zip(campaigns, phases, strict=True)):
         step(number, len(campaigns))
         sources.append(CampaignSource.read(journal, campaign, quiet, method))
     return sources
-
-
-def _draft(
-    sources: Sequence[CampaignSource], rules: tuple[FusionRule, ...], method: LatencyMethod, observe: Observer
-) -> Lut:
-    """Return the table of these campaigns, the newest one last, without what is known of their machine."""
-    newest = sources[-1]
-    entries, covariance = _entries(sources, method)
-    return Lut(
-        path=Path(),
-        device=newest.campaign.device,
-        created=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        clock=newest.campaign.clock,
-        method=method,
-        fingerprint=newest.campaign.fingerprint,
-        overhead=newest.overhead,
-        rules=rules,
-        entries=entries,
-        additivity=newest.latencies.additivity,
-        sum_error=max(source.latencies.sum_error for source in sources),
-        network_errors={name: error for source in sources for name, error in source.latencies.network_errors.items()},
-        correlations=pack(covariance),
-        predictor=learn_predictor(entries, steps_of(observe, _LEARNING, work=len({one.key for one in entries}))),
-        chains=rows_of([source.measured.chains for source in sources], [entry.place for entry in entries]),
-        other_overhead=newest.other_overhead,
-    )
 
 
 def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str], None]) -> list[Campaign]:
@@ -192,50 +166,6 @@ def _nothing_measured(workspace: Workspace, device: str, variant: Variant) -> Lu
     step = f"Measure first: harness profile --device {device}{variant.options()}"
     asked = f" with{variant.options()}" if variant.facts else ""
     return LutNotFound(f"Nothing was measured on {device}{asked} in this workspace", next_step=step)
-
-
-def _entries(sources: Sequence[CampaignSource], method: LatencyMethod) -> tuple[tuple[Entry, ...], Floats]:
-    """Return the newest campaign's entry for each place, sorted, and their covariance: campaigns err independently."""
-    newest = {place: number for number, source in enumerate(sources) for place in source.latencies.latencies}
-    places = sorted(newest)
-    check_count(len(places))
-    covariance = np.zeros((len(places), len(places)))
-    for number, source in enumerate(sources):
-        rows = {place: row for row, place in enumerate(source.latencies.latencies)}
-        own_places = [at for at, place in enumerate(places) if newest[place] == number]
-        own_rows = [rows[places[at]] for at in own_places]
-        covariance[np.ix_(own_places, own_places)] = source.latencies.covariance[np.ix_(own_rows, own_rows)]
-    return tuple(_entry(sources, sources[newest[place]], place, method) for place in places), covariance
-
-
-def _entry(sources: Sequence[CampaignSource], source: CampaignSource, place: Place, method: LatencyMethod) -> Entry:
-    key, context = place
-    plain = (key, context.partition("@")[0])
-    layer, latency = source.layers[plain], source.latencies.latencies[place]
-    networks = dict.fromkeys(name for one in sources if plain in one.layers for name in one.layers[plain].networks)
-    probe, baseline = source.windows.get(place) or _probes_of(layer, method)
-    return Entry(
-        key=layer.key.digest,
-        context=context,
-        op=layer.op,
-        visit=source.measured.visits[probe],
-        flags=source.latencies.flags.get(place, ""),
-        networks=" ".join(networks),
-        campaign=source.campaign.id,
-        probe=probe,
-        baseline=baseline,
-        signature=layer.key.text,
-        **asdict(latency),
-    )
-
-
-def _probes_of(layer: LayerProbes, method: LatencyMethod) -> tuple[str, str]:
-    """Return the probe that holds the layer, and the probe it is compared with."""
-    if method == "joint":
-        return layer.in_context, layer.null
-    if method == "chain":
-        return layer.stacks[-1], layer.stacks[0]
-    return layer.layer, layer.auxiliary if method == "difference" else ""
 
 
 def _merged(campaigns: Sequence[Campaign]) -> tuple[FusionRule, ...]:

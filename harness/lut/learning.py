@@ -18,6 +18,9 @@ LEAST_S = 1e-8
 _LEAST_UNSURE_S = 1e-7
 """The standard error of such a latency at least: an exact zero has no logarithm that rates could be learnt from."""
 
+LEARNING = "learning the predictor"
+"""The phase of a build that fits the predictor."""
+
 
 def learn_predictor(entries: Sequence[Entry], progress: Steps = lambda _done, _count: None) -> bytes:
     """Return an ONNX model, or empty bytes where the entries are too few to learn from."""

@@ -16,8 +16,8 @@ class Progress:
 
     The stage belongs to a `phase` of the command, by default the stage itself. `work` is how much there is to do in the
     phase, in a unit of its own, None if the phase takes equally long in all runs. `share` is the part of the phase's
-    time that has passed, as far as its own steps show it. `ahead` is the work of phases to come, 0 for one that does
-    not take place.
+    time that has passed, as far as its own steps show it, and `next_share` that at the end of the present step.
+    `ahead` is the work of phases to come, 0 for one that does not take place.
     """
 
     stage: str
@@ -33,6 +33,7 @@ class Progress:
     phase: str = ""
     work: float | None = None
     share: float | None = None
+    next_share: float | None = None
     ahead: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -67,7 +68,7 @@ def begin(
 
 def in_phase(observe: Observer, phase: str, work: float | None = None) -> Observer:
     """Return an observer for the stages of a phase, which report no shares of it."""
-    return lambda progress: observe(replace(progress, phase=phase, work=work, share=None))
+    return lambda progress: observe(replace(progress, phase=phase, work=work, share=None, next_share=None))
 
 
 def named(observe: Observer, phase: str) -> Observer:
@@ -77,9 +78,12 @@ def named(observe: Observer, phase: str) -> Observer:
 
 def part_of(observe: Observer, phase: str, number: int, count: int) -> Observer:
     """Return an observer for one of `count` equal parts of a phase; the stages report their share of the part."""
-    return lambda progress: observe(
-        replace(progress, phase=phase, work=count, share=(number + (progress.share or 0.0)) / count)
-    )
+
+    def show(progress: Progress) -> None:
+        share = (number + (progress.share or 0.0)) / count
+        observe(replace(progress, phase=phase, work=count, share=share, next_share=None))
+
+    return show
 
 
 def among_several(observe: Observer, phase: str) -> Observer:
@@ -104,9 +108,12 @@ def steps_of(
         own = sizes or [1.0] * count
         whole = sum(own)
         share = sum(own[:done]) / whole if done and whole > 0 else None
-        observe(Progress(stage, min(done, count - 1), count, unit="step", work=work or whole, share=share))
+        following = sum(own[: done + 1]) / whole if whole > 0 else None
+        at = min(done, count - 1)
+        observe(Progress(stage, at, count, unit="step", work=work or whole, share=share, next_share=following))
 
-    begin(observe, stage, work or sum(sizes) or None, ahead=ahead)
+    first = sizes[0] / sum(sizes) if sum(sizes) else None
+    observe(Progress(stage, 0, 0, work=work or sum(sizes) or None, next_share=first, ahead=ahead or {}))
     return show
 
 

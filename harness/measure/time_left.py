@@ -61,13 +61,14 @@ class TimeLeft:
     _began_s: float = field(init=False)
     _work: float | None = None
     _share: float | None = None
+    _next: float | None = None
     _share_s: float = 0.0
     _met: Counter[str] = field(default_factory=Counter)
     _ahead: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._phase = self._name = _START if self.before_s else _ALREADY
-        self._began_s = self.clock() - self.before_s
+        self._began_s = self._share_s = self.clock() - self.before_s
 
     def see(self, progress: Progress) -> None:
         """Take over the newest progress."""
@@ -77,12 +78,14 @@ class TimeLeft:
             self._met[phase] += 1
             number = self._met[phase]
             self._phase, self._name, self._began_s = phase, f"{phase} {number}" if number > 1 else phase, now_s
-            self._work = self._share = None
+            self._work = self._share = self._next = None
+            self._share_s = now_s
         self._ahead.update(progress.ahead)
         if progress.work is not None:
             self._work = progress.work
         if progress.share is not None:
             self._share, self._share_s = progress.share, now_s
+        self._next = self._next if progress.next_share is None else progress.next_share
 
     @property
     def remaining_s(self) -> float | None:
@@ -91,16 +94,16 @@ class TimeLeft:
         known = [left_s for run in self.earlier if (left_s := self._after(run, now_s)) is not None]
         if known:
             return statistics.median(known)
-        return self._by_own_steps(now_s) if self._share else None
+        return self._left_of_phase(self._by_own_steps(), now_s) if self._share else None
 
     @property
     def run(self) -> Run:
         """The times of the phases until now."""
         return (*self.done, PhaseTime(self._name, self.clock() - self._began_s, self._work))
 
-    def _by_own_steps(self, now_s: float) -> float:
-        share = self._share or 1.0
-        return max(0.0, (self._share_s - self._began_s) * (1 - share) / share - (now_s - self._share_s))
+    def _by_own_steps(self) -> float:
+        """Return how long the phase takes as its steps show it."""
+        return (self._share_s - self._began_s) / (self._share or 1.0)
 
     def _after(self, earlier: Run, now_s: float) -> float | None:
         """Return the seconds that are left after an earlier run; None if that lacks the present phase."""
@@ -110,18 +113,25 @@ class TimeLeft:
             return None
         here_s, behind = expected_s[self._name], list(expected_s).index(self._name) + 1
         known = [one for one in present if one.name in expected_s]
+        step_s = here_s * ((self._next or 1.0) - (self._share or 0.0))
         passed_s = sum(expected_s[one.name] for one in known[:-1])
-        passed_s += here_s * self._share if self._share else min(here_s, known[-1].seconds)
+        passed_s += here_s * (self._share or 0.0) + min(step_s, now_s - self._share_s)
         pace = (sum(one.seconds for one in known) + _PACE_S) / (passed_s + _PACE_S)
         return self._left_of_phase(pace * here_s, now_s) + pace * sum(list(expected_s.values())[behind:])
 
     def _left_of_phase(self, expected_s: float, now_s: float) -> float:
-        gone_s = now_s - self._began_s
-        if not self._share:
-            return max(expected_s - gone_s, _OVERDUE * gone_s)
-        weight = math.sqrt(min(1.0, self._share))
-        by_earlier_s = max(0.0, expected_s * (1 - self._share) - (now_s - self._share_s))
-        return weight * self._by_own_steps(now_s) + (1 - weight) * by_earlier_s
+        """Return what is left of a phase that takes so long; its own steps count the more, the more are done.
+
+        The steps that follow one that is overdue take longer, too.
+        """
+        share, gone_s = self._share or 0.0, now_s - self._share_s
+        weight = math.sqrt(min(1.0, share))
+        whole_s = weight * self._by_own_steps() + (1 - weight) * expected_s
+        step = (self._next or 1.0) - share
+        if self._next and step > 0:
+            whole_s = max(whole_s, gone_s / step)
+        least_s = 0.0 if share and not self._next else _OVERDUE * gone_s
+        return max(whole_s * step - gone_s, least_s) + whole_s * (1 - share - step)
 
 
 def _for_works(earlier: Run, works: Mapping[str, float | None]) -> dict[str, float]:

@@ -107,6 +107,17 @@ def test_own_steps_count_the_more_the_more_are_done(command: Command) -> None:
     assert errors[-1] < 0.05
 
 
+def test_the_steps_after_an_overdue_one_take_longer_too(command: Command) -> None:
+    """The first of two equal steps that has taken four times as long as expected says as much of the second one."""
+    command.start([])
+    command.go("measuring", 100.0)
+    command.start([command.left.run])
+    command.left.see(Progress("measuring", 0, 2, work=100.0, next_share=0.5))
+    assert command.left.remaining_s == pytest.approx(200.0)
+    command.now_s += 400.0
+    assert command.left.remaining_s == pytest.approx(40.0 + 400.0)
+
+
 def test_without_an_earlier_run_only_steps_predict(command: Command) -> None:
     """A command of which nothing is known has a time left in phases that report shares, and in no others."""
     command.start([])
@@ -174,9 +185,9 @@ def test_the_time_left_of_recorded_commands(is_first: bool) -> None:
         for number in range(1, len(runs)):
             earlier = [one.run for one in (runs[:1] if is_first else runs[:number])]
             found[path.stem, number] = runs[number].within_a_factor_of_two(earlier)
-    assert len(found) >= 20
+    assert len(found) > 20
     unlike = {name for name, share in found.items() if share < 0.7}  # limits in docs/measuring.md
-    assert unlike <= {("lut_build_cpu01", 1), ("npu_split", 1), ("npu_sweep", 1), ("npu_sweep", 2)}, found
-    assert min(found.values()) >= 0.2, found
+    assert unlike <= {("lut_build_cpu01", 1), ("npu_split", 1)}, found
+    assert min(found.values()) >= 0.55, found
     assert statistics.median(found.values()) >= 0.9, found
     assert statistics.mean(found.values()) >= 0.8, found

@@ -79,8 +79,8 @@ def prune(
         return
     if plan.removed:
         _show(plan.removed)
-    size = byte_size(sum(one.size_bytes for one in plan.removed))
-    print_line(f"{'would remove' if dry_run else 'removed'} {len(plan.removed)} tables ({size}), {plan.kept} stay")
+    size = f" ({byte_size(sum(one.size_bytes for one in plan.removed))})" if plan.removed else ""
+    print_line(f"{'would remove' if dry_run else 'removed'} {len(plan.removed)} tables{size}, {plan.kept} stay")
     for table, files in plan.referred:
         shown = ", ".join(str(path.relative_to(workspace.root)) for path in files[:_SHOWN_FILES])
         more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""

@@ -15,13 +15,14 @@ from harness.cli.terminal.output import note, note_from_signal
 from harness.cli.terminal.progress_line import ProgressLine
 from harness.errors import Interrupted
 from harness.measure.progress import DONE, Observer, Progress
+from harness.parallel import pausable
 from harness.text import printable
 from harness.version import LOADED_S
 
 LINE_EVERY_S = 5.0
 """Seconds between two lines in a file or pipe."""
 _LOOK_EVERY_S = 0.1
-_DRAWN_PER_S = 4.0
+_DRAWN_EVERY_S = 0.25
 
 
 class StopRequest(threading.Event):
@@ -120,11 +121,46 @@ def _drawn(line: ProgressLine, *, by_thread: bool = True) -> Iterator[Callable[[
     def drawn() -> Text:
         return Text(printable(line.text), no_wrap=True, overflow="ellipsis")
 
-    console, rate = Console(stderr=True), _DRAWN_PER_S
-    with Live(
-        get_renderable=drawn, console=console, transient=True, refresh_per_second=rate, auto_refresh=by_thread
-    ) as live:
+    live = Live(get_renderable=drawn, console=Console(stderr=True), transient=True, auto_refresh=False)
+    with live, Repeated(live.refresh) if by_thread else contextlib.nullcontext():
         yield live.refresh
+
+
+class Repeated:
+    """Does something every quarter of a second in a thread, which pauses while the process forks."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._pausable = pausable(self._paused)
+
+    def __enter__(self) -> None:
+        self._pausable.__enter__()
+        self._start()
+
+    def __exit__(self, *_: object) -> None:
+        self._pausable.__exit__(None, None, None)
+        self._stop()
+
+    def _start(self) -> None:
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, args=(self._is_over,), daemon=True)
+        self._thread.start()
+
+    def _repeat(self, is_over: threading.Event) -> None:
+        while not is_over.wait(_DRAWN_EVERY_S):
+            self._work()
+
+    def _stop(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    @contextlib.contextmanager
+    def _paused(self) -> Iterator[None]:
+        self._stop()
+        try:
+            yield
+        finally:
+            self._start()
 
 
 def show_lines(label: str, quiet_s: float = 0.0, command: str = "") -> Observer:

@@ -17,7 +17,6 @@ import select
 import signal
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from harness.network.reading.limits import NODES_PER_S, Limits
+from harness.parallel import may_fork, paused_threads
 
 _BLOCK_BYTES = 1 << 20
 _CRASH = 1
@@ -74,9 +74,9 @@ def answer_of(step: Step, module: str, request: Step, limits: Limits, is_whole: 
     reading, writing = os.pipe()
     try:
         try:
-            if threading.active_count() == 1:
-                child = _forked(step, writing, limits)
-            else:
+            with paused_threads():
+                child = _forked(step, writing, limits) if may_fork() else None
+            if child is None:
                 child = _started(module, request(), writing, limits)
         finally:
             os.close(writing)

@@ -12,17 +12,13 @@ from typing import Literal
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import NoDft
-from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, DoesNotFit
-from device_agents.emulated_npu.inference import time_program
-from device_agents.emulated_npu.machine import area_mm2
-from device_agents.emulated_npu.reports.energy_report import run_energy
+from device_agents.emulated_npu.machine import Machine, area_mm2
 from harness.errors import InputError
 from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
 from harness.npu.error_translation import errors_of_compiler, errors_of_forced_choices, errors_of_user
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import Options
-from harness.npu.run.core_run import run_rows
 from harness.npu.sweep.axis import SweepAxis
 from harness.npu.sweep.grid import MachineGrid, SweepMachine
 from harness.npu.sweep.machine_parameters import ParameterValue
@@ -33,9 +29,13 @@ Cost = Literal["area", "energy"]
 """What a machine costs beside its time: mm2, or the energy of a run."""
 
 _NEXT = "Use --jobs 1, which names the limit"
-_EACH_LAYER = 12.0
-"""The effort that a layer takes beside the root of its products for each multiplier. With it, a unit of effort took 0.5
-to 1.3 ms of the processor in twelve of thirteen compilations of three networks for six machines, and 2 ms in one."""
+_EACH_LAYER = 40.0
+"""The effort that a layer takes beside the root of its products for each multiplier. With it, _IN_PARTS and _DIVIDED, a
+unit of effort took 0.2 to 0.5 ms of the processor in four of five compilations of five networks for seven machines."""
+_IN_PARTS = 2.0
+"""How many times as long a compilation takes if a layer does not fit in a buffer whole."""
+_DIVIDED = 1.5
+"""How many times as long a compilation takes if features and weights share a buffer."""
 SLOWER = 0.005
 """A larger machine is slower than a smaller one if it takes this fraction more."""
 
@@ -141,7 +141,10 @@ def run_sweep(
 
 @dataclass(frozen=True)
 class _Work:
-    """What all machines of a sweep have in common."""
+    """What all machines of a sweep have in common.
+
+    The compiler is loaded after the network: only what is known of that foretells the time.
+    """
 
     model: NetworkModel
     candidates: Sequence[SweepMachine]
@@ -150,6 +153,11 @@ class _Work:
 
     def point(self, number: int) -> SweepPoint:
         """Return the time of the network on one machine, or why the machine cannot run it."""
+        from device_agents.emulated_npu.compiler.stages import compile_model
+        from device_agents.emulated_npu.inference import time_program
+        from device_agents.emulated_npu.reports.energy_report import run_energy
+        from harness.npu.run.core_run import run_rows
+
         candidate = self.candidates[number]
         name, settings, machine = candidate.base.name, candidate.settings, candidate.machine
         if machine is None:
@@ -183,20 +191,21 @@ class _Work:
         )
 
     @cached_property
-    def products(self) -> tuple[int, ...]:
-        """The number of multiply-adds of each layer; raises InputError for a network that cannot be compiled."""
+    def layers(self) -> tuple[HardwareLayer, ...]:
+        """The layers of the network; raises InputError for one that cannot be compiled."""
         with errors_of_user():
-            layers = import_model(self.model.content).layers
-        return tuple(math.prod((*one.output.shape, *_taps(one))) for one in layers)
+            return import_model(self.model.content).layers
 
     def sizes(self, numbers: Iterable[int]) -> list[float]:
-        """Return about how long machines take: the more products for each multiplier, the more tiles to plan."""
+        """Return about how long machines take."""
         machines = (self.candidates[number].machine for number in numbers)
-        each, efforts = _EACH_LAYER * len(self.products), sum(map(math.sqrt, self.products))
-        return [0.0 if one is None else each + efforts / math.sqrt(one.mfu.multipliers) for one in machines]
+        return [0.0 if one is None else _effort(self.layers, one) for one in machines]
 
     def of_smaller(self, smaller: int, larger: int) -> tuple[float, float] | None:
         """Return cycles and seconds of the program for one machine on another one, None if it cannot run there."""
+        from device_agents.emulated_npu.compiler.stages import compile_model
+        from device_agents.emulated_npu.inference import time_program
+
         small, large = self.candidates[smaller].machine, self.candidates[larger].machine
         if small is None or large is None:
             return None
@@ -207,6 +216,18 @@ class _Work:
             except (BudgetExceeded, DoesNotFit):
                 return None
         return timed.cycles, timed.timing.makespan_ps / 1e12
+
+
+def _effort(layers: Sequence[HardwareLayer], machine: Machine) -> float:
+    """Return about how long a compilation takes: the more products for each multiplier, the more tiles to plan.
+
+    A layer that a buffer does not hold is planned with several halo buffers, and with each division of a common buffer.
+    """
+    products = sum(math.sqrt(math.prod((*one.output.shape, *_taps(one)))) for one in layers)
+    largest = max((sum(math.prod(view.shape) for view in (*one.reads, one.output)) for one in layers), default=0)
+    plans = _IN_PARTS if largest * machine.data_type.bytes > machine.nb_bytes else 1.0
+    divisions = _DIVIDED if machine.shared_buffer else 1.0
+    return plans * divisions * (_EACH_LAYER * len(layers) + products / math.sqrt(machine.mfu.multipliers))
 
 
 def _taps(layer: HardwareLayer) -> tuple[int, ...]:

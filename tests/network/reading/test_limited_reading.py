@@ -173,6 +173,25 @@ def test_process_that_crashes_is_named_by_its_signal() -> None:
     assert ran.stdout == f"b'' {int(signal.SIGKILL)}\n"
 
 
+def test_a_line_that_is_drawn_pauses_for_a_fork() -> None:
+    """The thread that draws a line of progress stops for the start of a child, and draws again afterwards."""
+    program = (
+        "import threading\n"
+        "from harness.cli.terminal.progress import Repeated\n"
+        "from harness.network.reading.limited_process import Limits, answer_of\n"
+        "from harness.parallel import may_fork\n"
+        "drawn = threading.Event()\n"
+        "with Repeated(drawn.set):\n"
+        "    print(drawn.wait(20.0), may_fork())\n"
+        "    print(answer_of(lambda: b'forked', 'no module', bytes, Limits(1 << 28, 5, 20.0), bool).content)\n"
+        "    drawn.clear()\n"
+        "    print(drawn.wait(20.0), may_fork())\n"
+        "print(may_fork())\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["True False", "b'forked'", "True False", "True"]
+
+
 @pytest.mark.parametrize(("name", "value"), [("HARNESS_READ_MEMORY", "lots"), ("HARNESS_READ_SECONDS", "-1")])
 def test_limits_that_are_none_are_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that holds no size or time ends the command, instead of the limit."""
