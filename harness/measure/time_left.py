@@ -188,4 +188,4 @@ def keep_run(command: str, run: Run) -> None:
 
 
 def _key(command: str) -> str:
-    return cache.key_of("times of phases 2", command)
+    return cache.key_of("times of phases 3", command)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import NoDft
@@ -183,7 +184,7 @@ class _Work:
             area_mm2=area,
             energy_uj=energy.total,
             cycles=timed.cycles,
-            seconds=timed.timing.makespan_ps / 1e12,
+            seconds=timed.timing.makespan_ps / PS_PER_S,
             mfu_utilisation=total.mfu_utilisation if total.mfu_busy else None,
             bound=total.bound,
             compile_s=compile_s,
@@ -215,7 +216,7 @@ class _Work:
                 timed = time_program(compiled.program, large, cycle_budget=self.cycle_budget)
             except (BudgetExceeded, DoesNotFit):
                 return None
-        return timed.cycles, timed.timing.makespan_ps / 1e12
+        return timed.cycles, timed.timing.makespan_ps / PS_PER_S
 
 
 def _effort(layers: Sequence[HardwareLayer], machine: Machine) -> float:
