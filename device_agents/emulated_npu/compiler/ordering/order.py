@@ -25,7 +25,7 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel, costs_of
 from device_agents.emulated_npu.timing.formula import formula
-from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
+from device_agents.emulated_npu.unit_commands import Command, Item, Space
 
 _HOIST_WINDOW = 64
 _OVERLAP_WINDOW = 128
@@ -33,8 +33,8 @@ _WORTH_BY_TIME = 0.995
 """An order by time has fewer loops than one by place, and so more instructions: it must be faster by this factor."""
 _WORTH_OWN_QUEUES = 0.99
 """What a queue for the VFU or the cache must bring: the formula knows nothing of the time of more instructions."""
-_DELAYS = (0.25, 0.75, 1.0)
-"""The delays of `fill_gaps` that are tried."""
+_GAPS = ((0.25, False), (0.75, False), (1.0, False), (1.0, True))
+"""The ways of `fill_gaps` that are tried: its delay, and whether urgent transfers come first."""
 
 
 class Ordered(NamedTuple):
@@ -45,14 +45,20 @@ class Ordered(NamedTuple):
 
 
 def order(
-    commands: Sequence[Command], machine: Machine, options: Options, cached: Sequence[CachedValue] | None = None
+    commands: Sequence[Command],
+    machine: Machine,
+    options: Options,
+    cached: Sequence[CachedValue] | None = None,
+    *,
+    alone: bool = True,
 ) -> Ordered:
     """Order the commands of a core and add the synchronisation between its queues.
 
     Requires: commands whose results are correct if each ends before the next begins.
     Ensures: the same commands with waits, posts and fences, such that the queues running in parallel compute the same
-    results; addresses in SB may differ. If the options allow it, transfers are ordered by time, or loads are hoisted,
-    where the formula predicts less time. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
+    results; addresses in SB may differ. If the options allow it, loads are hoisted, or transfers are ordered by time,
+    where the formula predicts less time. Only a core that is `alone` has an order by time: cores of several rely on the
+    order of each other's loads and stores, and share the memories, so that their times are not known. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
     the commands of both units are in the CP queue. `cached` are all values in the last-level cache, if this core alone
     uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache.
     """
@@ -67,18 +73,22 @@ def order(
         return clock.ordered(fence_between_layers(synchronise(flat, memory_of)))
     if not options.reorder:
         return clock.ordered(synchronise(own, memory_of))
+
+    def by_time(each: Sequence[Command]) -> list[Ordered]:
+        return [_by_time(each, clock)] if alone else []
+
     chosen = commands
-    best = _faster(_by_place(commands, clock), _by_time(commands, clock))
+    best = _faster(_by_place(commands, clock), by_time(commands))
     if machine.vfu_queue_depth:
         both = overlap_units(own, clock.durations_ps(own), window=_OVERLAP_WINDOW, memory_of=memory_of)
         early = hoist_loads(own, window=_HOIST_WINDOW, memory_of=memory_of)
         by_place = [clock.ordered(synchronise(each, memory_of)) for each in (both, early)]
-        overlapped = _faster(by_place, _by_time(both, clock))
+        overlapped = _faster(by_place, by_time(both))
         if overlapped.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             chosen, best = both, overlapped
     if cached is not None and machine.llc_queue_depth:
         apart = [replace(each, own_queue=True) if _is_of_cache(each) else each for each in chosen]
-        beside = _faster(_by_place(apart, clock), _by_time(apart, clock))
+        beside = _faster(_by_place(apart, clock), by_time(apart))
         if beside.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             best = beside
     if cached is not None and options.cached_weights and has_faster_cache(machine):
@@ -125,19 +135,15 @@ def _by_place(commands: Sequence[Command], clock: _Clock) -> list[Ordered]:
     return [clock.ordered(synchronised(commands, conflicts, order)) for order in (early, range(len(commands)))]
 
 
-def _by_time(commands: Sequence[Command], clock: _Clock) -> list[Ordered]:
-    """Return the best order by time, with weights that arrive early; none for a core of several.
-
-    Other cores rely on the order of its loads and stores.
-    """
-    if any(command.function in (Function.SEND, Function.RECEIVE) for command in commands):
-        return []
+def _by_time(commands: Sequence[Command], clock: _Clock) -> Ordered:
+    """Return the best order by time, with weights that arrive early."""
     shared = clock.machine.shared_buffer
     spread = commands if shared else spread_weights(commands, clock.machine.sb_bytes)
     conflicts = dependencies(spread, ONE_BUFFER if shared else SEPARATE)
     durations = clock.durations_ps(spread)
-    filled = min((fill_gaps(spread, conflicts, durations, delay) for delay in _DELAYS), key=itemgetter(0))
-    return [clock.ordered(synchronised(spread, conflicts, filled.order))]
+    ways = (fill_gaps(spread, conflicts, durations, delay, urgent_first=urgent) for delay, urgent in _GAPS)
+    filled = min(ways, key=itemgetter(0))
+    return clock.ordered(synchronised(spread, conflicts, filled.order))
 
 
 def predicted_time_ps(

@@ -15,11 +15,11 @@ from device_agents.emulated_npu.compiler.planning.chains.layout import Scratchpa
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import placeholders
 from device_agents.emulated_npu.compiler.planning.plan import lowered
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import constant_key
-from device_agents.emulated_npu.compiler.planning.search.decisions import decide
+from device_agents.emulated_npu.compiler.planning.search.decisions import decide, decide_by_each_assumption
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
-from device_agents.emulated_npu.unit_commands import Descriptor, Function, Item, Space
+from device_agents.emulated_npu.unit_commands import Command, Descriptor, Function, Item, Space
 
 _APART_BYTES = 1 << 40
 _CONSTANTS, _STORED = -1, -2
@@ -120,9 +120,7 @@ class SplitPredictor:
             shared=frozenset({name}),
         )
         externals = _apart(placeholders(part, machine, spaces))
-        decisions = decide(part, machine, self._options, externals)
-        plans = [plan for decision in decisions for plan in decision.chains]
-        commands = list(lowered(part, machine, plans, externals, ScratchpadLayout.of(machine, plans)))
+        commands, items = self._ordered(part, machine, externals)
         names = list(externals.values)
         places = {view.value: place for place, view in reversed(list(enumerate(layer.reads)))}
         work: dict[tuple[int, int], int] = defaultdict(int)
@@ -136,7 +134,21 @@ class SplitPredictor:
             for demand in self._costs[kind].demands(command):
                 work[demand.resource, what] += demand.work_ps
         loaded = {what: tuple(found) for what, found in loads.items()}
-        return _Slice(tuple(order(commands, machine, self._options).items), work, loaded)
+        return _Slice(tuple(items), work, loaded)
+
+    def _ordered(self, part: Graph, machine: Machine, externals: Externals) -> tuple[list[Command], list[Item]]:
+        """Return the commands of a slice, and the items of its queues, as they are compiled: a core that is alone tries
+        several ways.
+        """
+        alone = len(self._kind_of) == 1
+        ways = decide_by_each_assumption(part, machine, self._options, externals) if alone else None
+        found = []
+        for decisions in ways or [decide(part, machine, self._options, externals)]:
+            plans = [plan for decision in decisions for plan in decision.chains]
+            commands = list(lowered(part, machine, plans, externals, ScratchpadLayout.of(machine, plans)))
+            found.append((order(commands, machine, self._options, alone=alone), commands))
+        ordered, commands = min(found, key=lambda way: way[0].predicted_ps)
+        return commands, ordered.items
 
     def _slice_ps(self, key: _SliceKey, ddr_share: float, llc_share: float) -> int:
         times, place, machine = self._times, (key, ddr_share, llc_share), self._kinds[key[0]]
