@@ -64,6 +64,8 @@ _MANY_PASSES = 32
 _HARDLY_MORE = 1.03
 _DOUBT = 1.15
 """How much faster a chain in several passes is beyond doubt, where one pass would do."""
+_FEW_CUTS = 3
+"""Fewer cuts along an axis, such as three heads, do not show whether parts are faster: the next axis is cut, too."""
 _FEW_PASSES = 2
 """Where these do not fit, more passes than one must be faster beyond doubt."""
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
@@ -226,7 +228,7 @@ class ChainSearch:
         times = whole.times
         if whole.plan.passes > 1 or self._options.chains != "auto":
             return []
-        if max(times.io_ps, times.unit_ps) >= times.together_ps:
+        if max(times.io_ps, times.unit_ps) >= times.together_ps and not _could_keep_weights(whole.plan, room):
             return []
         tried, wanted = replace(effort, finer=max(1, effort.finer)), 2 * whole.plan.nb_bytes / max(1, room.nb_bytes)
         found: list[ChainPlan] = []
@@ -236,7 +238,7 @@ class ChainSearch:
             # Two passes at a time may need more room than one pass, and the first axis may not be one that chains cut.
             with contextlib.suppress(DoesNotFit, NotTileable):
                 found += self._coarsest_whole(candidates, wanted, chain, room, tried) if candidates else []
-            if found:
+            if found and len(candidates) >= _FEW_CUTS:
                 break
         timed = [self._times.timed(each) for each in found]
         if timed and timed[0].plan.passes > _FEW_PASSES:
@@ -364,6 +366,12 @@ def _is_faster(parts: QueueTimes, whole: QueueTimes) -> bool:
     """Return whether a chain in several passes is faster beyond doubt, and hardly busier beside its neighbours."""
     busy = parts.io_ps <= _HARDLY_MORE * whole.io_ps and parts.cp_ps <= _HARDLY_MORE * whole.cp_ps
     return busy and _DOUBT * parts.together_ps < whole.together_ps
+
+
+def _could_keep_weights(plan: ChainPlan, room: Room) -> bool:
+    """Return whether a plan streams weights that SB can hold: in several passes they stay there, in larger loads."""
+    loads = [load for weights in plan.weights.values() for load in weights.loads]
+    return not plan.keeps_weights and sum(load.bytes for load in loads) <= room.sb_bytes
 
 
 def _overlapping(effort: _Effort) -> _Effort:

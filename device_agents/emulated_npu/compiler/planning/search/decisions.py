@@ -56,6 +56,27 @@ def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[
             yield (planner.whole(),)
 
 
+def other_chains(
+    graph: Graph, machine: Machine, options: Options, externals: Externals, decisions: Sequence[Decision], place: int
+) -> Iterator[tuple[Decision, ...]]:
+    """Yield some chains of a short graph with the one at a place joined to the next, and with its first layer apart.
+
+    They have the halo buffer of these chains. Nothing is yielded where the options fix where chains end.
+    """
+    halo_bytes = max(plan.halo_bytes for decision in decisions for plan in decision.chains)
+    planner = Planner(graph, machine, options, externals, rooms_of(machine)).within(halo_bytes).assuming(_ALONE)
+    count = len(graph.layers)
+    if count > _SHORT or len(planner.starts(count)) == 1:
+        return
+    start, end = decisions[place].start, decisions[place].end
+    for ends in ((*(each.end for each in decisions[place + 1 : place + 2]),), (start + 1, end)):
+        rest = [each for each in decisions[place:] if each.end > ends[-1]] if ends else []
+        chains = tuple(itertools.pairwise((start, *ends)))
+        if all(first < stop and planner.is_chain(first, stop) for first, stop in chains) and chains:
+            with contextlib.suppress(DoesNotFit):
+                yield (*decisions[:place], *(planner.decide(*chain) for chain in chains), *rest)
+
+
 def decide_chains(
     graph: Graph, machine: Machine, options: Options, externals: Externals, ends: Sequence[int], halo_bytes: int
 ) -> tuple[Decision, ...]:
