@@ -20,6 +20,10 @@ _DOUBTING, _ALONE = 0, 1
 """Places in ASSUMPTIONS: of the choice for cores of several, and of the first choice for a core of its own."""
 _SHORT = 24
 """Layers of a graph that is tried as one chain."""
+_FEW_LAYERS = 16
+"""Layers of a graph whose chains are compared with others."""
+_CLOSE = 1.1
+"""How much longer other chains may be estimated to take."""
 
 
 def decide(graph: Graph, machine: Machine, options: Options, externals: Externals) -> tuple[Decision, ...]:
@@ -63,18 +67,22 @@ def other_chains(
 
     They have the halo buffer of these chains. Nothing is yielded where the options fix where chains end.
     """
-    halo_bytes = max(plan.halo_bytes for decision in decisions for plan in decision.chains)
-    planner = Planner(graph, machine, options, externals, rooms_of(machine)).within(halo_bytes).assuming(_ALONE)
     count = len(graph.layers)
-    if count > _SHORT or len(planner.starts(count)) == 1:
+    planner = Planner(graph, machine, options, externals, rooms_of(machine)).assuming(_ALONE)
+    if count > _FEW_LAYERS or len(planner.starts(count)) == 1:
         return
-    start, end = decisions[place].start, decisions[place].end
-    for ends in ((*(each.end for each in decisions[place + 1 : place + 2]),), (start + 1, end)):
-        rest = [each for each in decisions[place:] if each.end > ends[-1]] if ends else []
-        chains = tuple(itertools.pairwise((start, *ends)))
-        if all(first < stop and planner.is_chain(first, stop) for first, stop in chains) and chains:
+    within = planner.within(max(plan.halo_bytes for decision in decisions for plan in decision.chains))
+    start = decisions[place].start
+    for old, ends in ((decisions[place : place + 2], ()), (decisions[place : place + 1], (start + 1,))):
+        chains = tuple(itertools.pairwise((start, *ends, old[-1].end)))
+        if start + 1 == old[-1].end or len(chains) == len(old):
+            continue
+        estimates_ps = [planner.estimated_ps(*chain) for chain in chains]
+        most_ps = _CLOSE * sum(each.chosen.predicted_ps for each in old)
+        if all(each is not None for each in estimates_ps) and sum(filter(None, estimates_ps)) <= most_ps:
             with contextlib.suppress(DoesNotFit):
-                yield (*decisions[:place], *(planner.decide(*chain) for chain in chains), *rest)
+                chosen = (within.decide(*chain) for chain in chains)
+                yield (*decisions[:place], *chosen, *decisions[place + len(old) :])
 
 
 def decide_chains(
