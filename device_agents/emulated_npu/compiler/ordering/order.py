@@ -58,9 +58,10 @@ def order(
     Ensures: the same commands with waits, posts and fences, such that the queues running in parallel compute the same
     results; addresses in SB may differ. If the options allow it, loads are hoisted, or transfers are ordered by time,
     where the formula predicts less time. Only a core that is `alone` has an order by time: cores of several rely on the
-    order of each other's loads and stores, and share the memories, so that their times are not known. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
-    the commands of both units are in the CP queue. `cached` are all values in the last-level cache, if this core alone
-    uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache.
+    order of each other's loads and stores, and share the memories, so that times of transfers are not known. Where the
+    VFU has a queue, the units overlap, too; if that is hardly faster, the commands of both units are in the CP queue.
+    `cached` are all values in the last-level cache, if this core alone uses it: its transfers may then have the LLC
+    queue, and weights may pass through the rest of the cache.
     """
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands

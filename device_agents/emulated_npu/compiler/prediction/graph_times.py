@@ -51,7 +51,7 @@ class GraphPredictor:
         yield from others
 
     def others(self, graph: Graph, chains: tuple[Decision, ...], place: int) -> Iterator[tuple[Decision, ...]]:
-        """Yield the chains of a short graph with the one at a place joined to the next, or with its first layer apart."""
+        """Yield other chains of a short graph, which differ at one place, as `other_chains` does."""
         externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
         return other_chains(graph, self._machine, self._options, externals, chains, place)
 

@@ -63,26 +63,27 @@ def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[
 def other_chains(
     graph: Graph, machine: Machine, options: Options, externals: Externals, decisions: Sequence[Decision], place: int
 ) -> Iterator[tuple[Decision, ...]]:
-    """Yield some chains of a short graph with the one at a place joined to the next, and with its first layer apart.
+    """Yield the chains of a short graph with the one at a place joined to the next, and with its first layer apart.
 
-    They have the halo buffer of these chains. Nothing is yielded where the options fix where chains end.
+    They have the halo buffer of these chains. Chains that are estimated to take far longer are left out, and so are all
+    where the options fix where chains end.
     """
     count = len(graph.layers)
     planner = Planner(graph, machine, options, externals, rooms_of(machine)).assuming(_ALONE)
-    if count > _FEW_LAYERS or len(planner.starts(count)) == 1:
+    if count > _FEW_LAYERS or options.chains != "auto" or len(planner.starts(count)) == 1:
         return
     within = planner.within(max(plan.halo_bytes for decision in decisions for plan in decision.chains))
     start = decisions[place].start
-    for old, ends in ((decisions[place : place + 2], ()), (decisions[place : place + 1], (start + 1,))):
-        chains = tuple(itertools.pairwise((start, *ends, old[-1].end)))
-        if start + 1 == old[-1].end or len(chains) == len(old):
+    for old, ends in ((decisions[place : place + 2], set[int]()), (decisions[place : place + 1], {start + 1})):
+        chains = list(itertools.pairwise(sorted({start, *ends, old[-1].end})))
+        if len(chains) == len(old):
             continue
         estimates_ps = [planner.estimated_ps(*chain) for chain in chains]
         most_ps = _CLOSE * sum(each.chosen.predicted_ps for each in old)
         if all(each is not None for each in estimates_ps) and sum(filter(None, estimates_ps)) <= most_ps:
             with contextlib.suppress(DoesNotFit):
-                chosen = (within.decide(*chain) for chain in chains)
-                yield (*decisions[:place], *chosen, *decisions[place + len(old) :])
+                new = (within.decide(*chain) for chain in chains)
+                yield (*decisions[:place], *new, *decisions[place + len(old) :])
 
 
 def decide_chains(
