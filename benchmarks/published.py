@@ -19,8 +19,8 @@ from pathlib import Path
 from device_agents.backends import create
 from harness import ProfileRequest, SpaceRequest, Workspace, build_lut, profile, profile_request
 from harness.device.inventory import BUILT_IN
-from harness.lut.published_tables import PUBLISHED
 from harness.lut.table import Lut
+from harness.lut.table_choice import PUBLISHED
 from harness.measure.progress import Progress
 from harness.network.keyed_reading import read_keyed_networks
 from harness.network.zoo import NAMES

@@ -9,7 +9,7 @@ A session that shares its resource gets a token in the same way but keeps no loc
 A reboot may empty that folder and may set the wall clock back, so the user's cache folder holds a copy of the token.
 
 Every user may write to the file, so its token counts only if it is at most an hour ahead of the wall clock: tokens
-begin with the time and grow by one. Another one is replaced by the next lease. The copy belongs to one user and always
+begin with the time and grow by one. The next lease replaces any other one. The copy belongs to one user and always
 counts, so the tokens of each user grow, whatever others write and however the clock is set.
 
 A lock on a file that is no longer in the folder excludes nobody: the file is compared with that in the folder after
@@ -33,7 +33,7 @@ from typing import Any, Dict, Iterator, Optional
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _RECORD_BYTES = 4096
 _MOST = 1 << 62
-"""Larger numbers are no tokens."""
+"""A larger number is not a token."""
 _AHEAD_S = 3600
 """How far a token of the shared file may be ahead of the clock, for many leases in one second."""
 _HOLDER_CHARS = 200

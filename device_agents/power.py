@@ -1,8 +1,8 @@
 """What this device reports of its energy: a program of its owner, INA sensors, or a counter of the processor (RAPL).
 
-The program is the file `PROGRAM` in the account that runs the agent. No message of the host names or changes it: who
-may write there may run programs anyway. Sensors and counters are files below /sys. A device without any of them, or
-whose files the agent may not read, reports nothing.
+The program is the file `PROGRAM` in the account that runs the agent. No message of the host names or changes it, and
+whoever may write there may run programs anyway. Sensors and counters are files below /sys. A device without any of
+them, or whose files the agent may not read, reports nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import stat
 import subprocess
 from typing import Dict, List, Optional
 
-from device_agents.process_output import follow, kill_group
+from device_agents.child_processes import follow, kill_group
 
 PROGRAM = os.path.join("~", ".config", "harness", "power")
 """An executable that prints the present power or the energy used so far, such as `4.31 W` or `1250.7 J`."""

@@ -26,9 +26,9 @@ from device_agents.backends import (
     ReportsLoading,
     create,
 )
+from device_agents.child_processes import end_with_parent
 from device_agents.memory_use import LoadMemory
 from device_agents.messages import LoadRequest, Revealed, Sample
-from device_agents.process_ending import end_with_parent
 from device_agents.shortage import disk_trouble, is_memory
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 ORACLE, PREPARE = "oracle", "prepare"
 _FLUSH_S = 0.5
 _LOOK_S = 0.01
-"""Time after which a run looks whether it was cancelled or should send samples."""
+"""How often a run checks whether it was cancelled and whether samples are due."""
 _MOST_ON_CPU, _LONGEST_NAME = 200, 100
-"""Of the names of nodes in one header."""
+"""The most names of nodes in a header, and the most characters of each."""
 _FILE_BYTES = 4 << 30
 _OPEN_FILES = 1024
 CPU_S = 3600 * (os.cpu_count() or 1)
@@ -110,7 +110,7 @@ class Worker:
             facts = {**fingerprint.hardware(), **self._backend.fingerprint()}
             further = ((PREPARE, PreparesProbes), (ORACLE, HasOracle))
             reveals = [*self._backend.reveals, *(word for word, kind in further if isinstance(self._backend, kind))]
-            gc.freeze()  # what was loaded until now stays: no search for cycles passes over it again
+            gc.freeze()  # the garbage collector skips what is loaded by now
             self._writer.write("ready", frame.id, fingerprint=facts, clock=self._backend.clock, reveals=reveals)
         elif frame.type == "drop":
             for probe in frame.fields["probes"]:

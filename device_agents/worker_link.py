@@ -98,7 +98,7 @@ class WorkerLink:
             self._writer.write("cancel", request)
 
     def on_events(self, events: int) -> None:
-        """Send and receive what the socket takes and has."""
+        """Send what the socket accepts, and read what has arrived."""
         if self.problem is not None:
             return
         try:

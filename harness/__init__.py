@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from harness.architecture_search.search_space import SearchSpace
     from harness.architecture_search.space_estimator import CandidateEstimates, SpaceEstimator, estimate_space
     from harness.architecture_search.super_network import super_network
-    from harness.benchmarking.benchmark_results import Benchmark, BenchmarkedNetwork
-    from harness.benchmarking.latency_figures import LatencyFigures
+    from harness.benchmarking.benchmark_results import Benchmark, BenchmarkedNetwork, LatencyFigures
     from harness.benchmarking.measurement import benchmark
     from harness.device.inventory import Device, load_inventory
     from harness.errors import HarnessError
@@ -99,9 +98,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "benchmarking.latency_figures": ("LatencyFigures",),
     "benchmarking.measurement": ("benchmark",),
-    "benchmarking.benchmark_results": ("Benchmark", "BenchmarkedNetwork"),
+    "benchmarking.benchmark_results": ("Benchmark", "BenchmarkedNetwork", "LatencyFigures"),
     "device.inventory": ("Device", "load_inventory"),
     "errors": ("HarnessError",),
     "estimation.layer_estimates": ("LayerEstimate",),

@@ -25,10 +25,9 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Leads the standard streams that the caller closed (`>&-`) nowhere.
+    """Open the null device for each standard stream that the caller closed (`>&-`).
 
-    Else printing fails, and the next file that is opened takes the number of a stream and receives what is meant
-    for it.
+    Otherwise printing fails, and the next file that is opened takes the number of the stream and receives its output.
     """
     for number in range(3):
         try:

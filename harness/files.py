@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import io
 import itertools
 import os
@@ -23,6 +24,8 @@ from harness.text import printable
 _BLOCK_BYTES = 1 << 20
 _BEFORE_FORMULA = re.compile(r"""(\A|;)(?=[\s"']*[=+@\-\uFF1D\uFF0B\uFF0D\uFF20\uFE62-\uFE66\uFE6B\u2212])""")
 """The beginning of a cell, or a semicolon, which separates cells in some countries, before a sign, also a wide one."""
+_MAX_BYTES = 1 << 31
+"""No reader accepts a larger file."""
 
 
 @contextlib.contextmanager
@@ -142,3 +145,25 @@ def spreadsheet_cell(value: object) -> object:
         return value
     clean = printable(value)
     return _BEFORE_FORMULA.sub(r"\1'", clean)
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a plain file in hexadecimal digits; empty for one that cannot be read or is too large.
+
+    The content is read each time: a write through mmap may keep the time of change, and two images mounted in turn may
+    have equal inodes and times.
+    """
+    try:
+        with open_plain(path) as file:
+            if os.fstat(file.fileno()).st_size >= _MAX_BYTES:
+                return ""
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, ValueError):
+        return ""
+
+
+def read_with_digest(path: Path, limit_bytes: int) -> tuple[bytes, str]:
+    """Return the content of a file and its SHA-256; raises the errors of `read_file`."""
+    with open_plain(path) as file:
+        content = read_rest(file, limit_bytes)
+    return content, hashlib.sha256(content).hexdigest()

@@ -37,7 +37,7 @@ def shortened(text: str) -> str:
 
 
 def whole_number(text: str, most_digits: int) -> int | None:
-    """Return the number that a text is; None for any other text, and for one of more digits."""
+    """Return a text of digits as a number; None for any other text, and for one with more than `most_digits`."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= most_digits else None
 
 
@@ -102,7 +102,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def clock_name(clock: str) -> str:
-    """Return a clock's name; of wall time also what its samples contain besides the network's own work."""
+    """Return a clock's name; for wall time, also what its samples include beside the network's own work."""
     return "wall (includes other work on the device)" if clock == "wall" else printable(clock, 40)
 
 

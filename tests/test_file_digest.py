@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.file_digest import file_digest, read_with_digest
+from harness.files import file_digest, read_with_digest
 
 
 def _in_place(path: Path, content: bytes) -> None:

@@ -34,8 +34,8 @@ from benchmarks.performance.measuring import (
 from benchmarks.performance.page import reached, reached_linear
 from harness import cache
 from harness.estimation.network_estimate import estimate_network
-from harness.lut.published_tables import PUBLISHED
 from harness.lut.table import Lut
+from harness.lut.table_choice import PUBLISHED
 from harness.lut.table_files import read_lut
 from harness.network.keyed_reading import KeyedReader
 from harness.network.model_references import model_path

@@ -20,8 +20,8 @@ from harness import build_lut, cache, profile
 from harness.latency.estimators import estimate_layers
 from harness.lut.campaign_source import read_campaign
 from harness.lut.learning import learn_predictor
-from harness.lut.published_tables import PUBLISHED
 from harness.lut.table import Lut
+from harness.lut.table_choice import PUBLISHED
 from harness.lut.table_files import publish, read_lut
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy

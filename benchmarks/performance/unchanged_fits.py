@@ -18,8 +18,8 @@ from benchmarks.parts import cpu_s
 from benchmarks.performance.measuring import Run
 from benchmarks.performance.page import reached
 from harness.lut.learning import learn_predictor
-from harness.lut.published_tables import PUBLISHED
 from harness.lut.table import Entry
+from harness.lut.table_choice import PUBLISHED
 from harness.lut.table_files import read_lut
 from harness.predictor import training_data
 from harness.predictor.features.layer_arrays import LayerArrays

@@ -29,7 +29,7 @@ class Registration:
 
 
 BACKENDS: Mapping[str, Registration] = {
-    "onnxruntime": Registration("onnxruntime.provider_choice.open_onnxruntime", threads=True),
+    "onnxruntime": Registration("onnxruntime.provider_backend.open_onnxruntime", threads=True),
     "openvino": Registration("openvino.openvino_backend.open_openvino", threads=True),
     "emulated-npu": Registration("emulated_npu.EmulatedNpuBackend", virtual=True),
     "null": Registration("null.NullBackend", virtual=True),

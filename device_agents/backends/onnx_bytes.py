@@ -56,7 +56,7 @@ def with_weights(model: bytes, weights: Mapping[str, Any]) -> bytes:
 
 
 def with_packed(model: bytes, weights: Mapping[str, Any]) -> Tuple[bytes, Dict[str, Any]]:
-    """Return the model with the arrays of packed types stored in it, and the other arrays, which a runtime takes."""
+    """Store the arrays of packed types in the model; return it and the other arrays, which a runtime takes."""
     packed = {name: values for name, values in weights.items() if values.dtype.kind == "V"}
     others = {name: values for name, values in weights.items() if name not in packed}
     return with_weights(model, packed) if packed else model, others

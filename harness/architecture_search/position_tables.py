@@ -1,6 +1,6 @@
 """Terms of each position by the choices that they depend on, found from networks of candidates.
 
-Which layers a position has, and what each of them costs, depends on its choice and on its neighbours': operators are
+The layers of a position and their costs depend on its own choice and on those of its neighbours: operators are
 fused across the border of two blocks, devices chain layers, tables list layers in their neighbourhoods. How far this
 reaches is found by changing one choice at a time. Each position then has the smallest window of positions that explains
 all networks seen. Random candidates check it; where a check fails, the window grows.
@@ -82,7 +82,7 @@ class WindowSearch:
         return self._seen[candidate]
 
     def _influences(self, random: np.random.Generator) -> list[Window]:
-        """Return how far changes of one choice are seen in the terms of each position."""
+        """Return, for each position, how far away a changed choice still changes its terms."""
         windows = [(at, at + 1) for at in range(len(self.sizes))]
         for base in [self._drawn(random) for _ in range(_BASES)]:
             before = self._see(base)

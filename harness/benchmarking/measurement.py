@@ -8,8 +8,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.benchmarking.benchmark_results import Benchmark, BenchmarkedNetwork
-from harness.benchmarking.latency_figures import LatencyFigures, latencies_s, mean_power_w, reported_clock
+from harness.benchmarking.benchmark_results import (
+    Benchmark,
+    BenchmarkedNetwork,
+    LatencyFigures,
+    latencies_s,
+    mean_power_w,
+    reported_clock,
+)
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import LoadReport
 from harness.device.variant import Variant

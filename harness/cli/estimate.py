@@ -133,7 +133,7 @@ def _works(
 
 
 def _document(estimates: NetworkEstimates, works: Sequence[Sequence[LayerWork | None]], table: Lut) -> dict[str, Any]:
-    from harness.lut.published_tables import is_published
+    from harness.lut.table_choice import is_published
 
     return {
         "lut": table.name,
@@ -146,7 +146,7 @@ def _document(estimates: NetworkEstimates, works: Sequence[Sequence[LayerWork | 
 
 def _note_source(table: Lut, *, by_default: bool) -> None:
     """Note what limits the use of the table's latencies: their origin, method and machine."""
-    from harness.lut.published_tables import is_published
+    from harness.lut.table_choice import is_published
 
     if by_default and is_published(table):
         note(
@@ -246,8 +246,7 @@ def _raise_for(estimates: NetworkEstimates, uncovered: CoverageError | None) -> 
 def _covering(estimates: NetworkEstimates, models: Sequence[str], table: Lut, reading: arguments.Reading) -> str:
     """Return the advice to use the package's table if it has more layers of the networks, else nothing."""
     from harness.estimation.network_estimate import NetworkEstimates
-    from harness.lut.published_tables import is_published
-    from harness.lut.table_choice import published_lut
+    from harness.lut.table_choice import is_published, published_lut
     from harness.network.keyed_reading import read_keyed_networks
 
     published = None if is_published(table) else published_lut(table.device, reading.variant)

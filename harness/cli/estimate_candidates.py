@@ -146,7 +146,7 @@ def _rankings(engine: str, estimator: SpaceEstimator, spans: Iterator[Span], sel
     scheduler = engine_address(engine)
     if scheduler is None:
         return (rank_span(estimator, span, selection) for span in spans)
-    from harness.architecture_search.cluster import rank_on_cluster
+    from harness.architecture_search.ranking import rank_on_cluster
 
     return rank_on_cluster(scheduler, estimator, spans, selection)
 

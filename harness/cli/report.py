@@ -47,7 +47,7 @@ def report(
     from harness.lut.table_choice import open_table
     from harness.network.network_list import NetworksRead
     from harness.report.html import report_networks
-    from harness.validation.last_validation import last_validation
+    from harness.validation.results import last_validation
 
     workspace = find_workspace(directory)
     table = open_table(choice.device, choice.lut, workspace, reading.variant)

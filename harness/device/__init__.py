@@ -1,1 +1,8 @@
-"""Devices and how to reach them: the inventory, transports, and sessions with agents."""
+"""Devices and how to reach them.
+
+::
+
+    devices.toml -> inventory.Device -> session.open_session -> AgentSession
+    AgentSession -> link (requests, deadlines, heartbeats) -> local, adb or ssh (bytes) -> the agent on the device
+    answer of the agent -> replies (checked) -> samples
+"""

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from device_agents.process_output import follow, kill_group
+from device_agents.child_processes import follow, kill_group
 from harness.device.bundle import Bundle, build_bundle
 from harness.device.inventory import Adb
 from harness.device.local import LocalConnection, start_process

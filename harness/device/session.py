@@ -16,9 +16,8 @@ from device_agents.messages import LoadReport, LoadRequest, Revealed, Truth
 from harness.device import replies
 from harness.device.adb import start_over_adb
 from harness.device.inventory import Adb, Device, Ssh
-from harness.device.link import AgentLink, Deadlines
+from harness.device.link import FIRST_MINOR, AgentLink, Deadlines, PutsAhead
 from harness.device.local import start_here
-from harness.device.puts_ahead import FIRST_MINOR, PutsAhead
 from harness.device.replies import RunCheck, Series, Visit, check, read_truth
 from harness.device.revealed import check_revealed, reveal_limit_bytes
 from harness.device.ssh.ssh_connection import start_over_ssh

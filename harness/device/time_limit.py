@@ -8,7 +8,7 @@ import time
 from harness.errors import DeviceTooSlow
 
 GRACE_S = 120.0
-"""How long a device may take to end what it does when the time of its job is up."""
+"""How long a device may take to stop when the time of its job is up."""
 
 
 class TimeLimit:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from harness.array_types import Floats
-from harness.estimation.chained_layers import class_values
-from harness.lut.neighbourhoods import ClassValue
+from harness.lut.neighbourhoods import ClassValue, Neighbourhoods
 from harness.lut.table import Entry, Lut
+from harness.network.chain_rules import OrderedLayer
 from harness.network.keyed_network import KeyedLayer, KeyedNetwork
+from harness.network.layer_flows import Chained
 
 if TYPE_CHECKING:
     from harness.estimation.predicted_layers import PredictedLayer
@@ -189,3 +190,31 @@ def _variance(table: Lut, found: Sequence[Entry | ClassValue]) -> float:
             counts[at] += weight
         spread += 0.0 if isinstance(known, Entry) else known.spread_s**2
     return (table.variance(counts) if counts else 0.0) + spread
+
+
+def class_values(layers: Sequence[KeyedLayer], known: Neighbourhoods) -> list[ClassValue | None]:
+    """Return the value of each layer in the class of its neighbourhood; None where the table lacks its key.
+
+    Layers that take no time on the device are in no chain and have no value here: their entries hold in any
+    neighbourhood.
+    """
+    views = [place for place, layer in enumerate(layers) if layer.key.digest in known.views]
+    chained = Chained([layer.flow for layer in layers], views)
+    order = [place for place in range(len(layers)) if place not in chained.views]
+    in_order = [
+        OrderedLayer(
+            layers[place].key.digest,
+            layers[place].op,
+            chained.result_bytes(place),
+            chained.weight_bytes(place),
+            at > 0 and chained.reads(place, order[at - 1]),
+        )
+        for at, place in enumerate(order)
+    ]
+    found: list[ClassValue | None] = [None] * len(layers)
+    for chain in known.rules.chains(in_order):
+        group = [order[at] for at in chain]
+        for place, borders in zip(group, chained.borders(group), strict=True):
+            key = layers[place].key.digest
+            found[place] = known.find(key, borders.read_bytes, borders.written_bytes)
+    return found

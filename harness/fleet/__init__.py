@@ -1,4 +1,8 @@
-"""Run profiling requests on one device or many: lease, golden probe, campaign, retries, device health, engines.
+"""Profiling requests on one device or many: every way to profile goes through `execution.run_request`.
 
-`harness.profile` is here (`profile`): the command line, Python, nights and clusters all use it.
+::
+
+    `harness profile`, harness.profile -> profile -> one device: execution; several: local_engine
+    nights -> local_engine, or cluster.dask_engine -> cluster.dask_worker on the hosts of the devices
+    execution.run_request: lease, golden probe (health), campaign (harness.measure), golden probe; retries
 """

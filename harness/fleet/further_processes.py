@@ -47,7 +47,7 @@ def measure_further_processes(
     observe: Observer,
     time_limit: TimeLimit,
 ) -> None:
-    """Measure the reference probe in new processes; a device that cannot be had in time leaves their spread unknown.
+    """Measure the reference probe in new processes; if the device is not free in time, their spread is unknown.
 
     Nothing is measured on devices with a clock of their own, which no process of the host changes.
     """

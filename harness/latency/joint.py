@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.array_types import Floats
-from harness.latency.chain_latencies import chain_equations, chain_latencies
+from harness.latency.chain_latencies import SIGNED, chain_equations, chain_latencies
 from harness.latency.chain_shares import LayerShares, shares
-from harness.latency.chain_unknowns import SIGNED
 from harness.latency.layer_latency import CampaignData, Latency, positive
 from harness.latency.overhead import COLUMNS, Overhead, row_of
 from harness.latency.robust import robust_spread
@@ -140,7 +139,7 @@ def _equations(
             add(layer.null, {front: 1.0}, batch=batch)
             add(layer.in_context, {front: 1.0, _in_context(layer): 1.0}, batch=batch)
         if layer.layer in measured:
-            add(layer.layer, {_alone(layer): 1.0})
+            add(layer.layer, {f"alone {layer.layer}": 1.0})
         if all(stack in measured for stack in layer.stacks):
             for stack, copies in zip(layer.stacks, STACK_COPIES, strict=False):
                 # What precedes a stack may take another time than in front of a single layer.
@@ -188,10 +187,6 @@ def _by_chain_place(chains: Sequence[ChainProbes], found: Mapping[Place, Latency
 def _in_context(layer: LayerProbes) -> str:
     # A probe's input of indices always comes from outside, so two contexts may share a probe.
     return f"layer {layer.in_context}"
-
-
-def _alone(layer: LayerProbes) -> str:
-    return f"alone {layer.layer}"
 
 
 def _repeated(layer: LayerProbes) -> str:

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from harness.latency.chain_unknowns import chain_name, long_windows, meeting_name
+from harness.latency.chain_latencies import chain_name, long_windows, meeting_name
 from harness.latency.layer_latency import Latency
 from harness.latency.overhead import COLUMNS, row_of
 from harness.latency.sparse_system import Solution

@@ -37,8 +37,8 @@ from harness.workspace import AnyWorkspace, Workspace, as_workspace
 
 _LEARNING = "learning the predictor"
 _SEVERAL_THREADS = 0.05
-"""Standard deviation of the errors of networks with several threads, whose cause is not known: that of 19 networks with
-two threads (docs/accuracy_limits.md)."""
+"""Standard deviation of further errors of networks with several threads, of unknown cause, as 19 networks with two
+threads show it (docs/accuracy_limits.md)."""
 _SLOWDOWNS = 3.0
 """The mean slowdown by slow phases over the standard deviation of what they add to networks. Chosen on 137 networks of
 seven campaigns (docs/method_measurement.md)."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -20,6 +20,7 @@ MAX_ROWS = 100_000
 VIEW = -1
 """The number of the chain for a layer that takes no time on the device, and is in none."""
 _Bytes = Annotated[int, Field(ge=0, lt=1 << 62)]
+_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class ChainRow:
 
 
 _COLUMNS = tuple(field.name for field in fields(ChainRow))
+_NUMBERS = ("chain", "read_bytes", "written_bytes", "result_bytes", "weight_bytes")
 
 
 def rows_of(campaigns: Iterable[Sequence[ChainProbes]], places: Collection[tuple[str, str]]) -> tuple[ChainRow, ...]:
@@ -81,26 +83,41 @@ def write_rows(rows: Sequence[ChainRow]) -> bytes:
 
 
 def read_rows(content: bytes, is_entry: Callable[[tuple[str, str]], bool]) -> tuple[ChainRow, ...]:
-    """Return the rows of a file; raises ValueError, which says what is wrong.
+    """Return the rows of a file; raises ValueError, which says what is wrong with it.
 
-    Every row must name a place of which `is_entry` says that the table has it.
+    Every row must name an entry of the table, as `is_entry` decides.
     """
-    try:
-        table = list(itertools.islice(csv.reader(io.StringIO(content.decode(), newline=""), strict=True), MAX_ROWS + 2))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"it is not a CSV file: {error}") from error
-    if not table or tuple(table[0]) != _COLUMNS:
-        raise ValueError(f"it does not have the columns {', '.join(_COLUMNS)}")
-    if len(table) > MAX_ROWS + 1:
-        raise ValueError(f"it has more than {MAX_ROWS:,} rows")
-    adapter, found = TypeAdapter(ChainRow), []
-    for number, values in enumerate(table[1:], start=2):
-        try:
-            row = adapter.validate_python(dict(zip(_COLUMNS, values, strict=True)))
-        except ValueError as error:
-            problem = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            raise ValueError(f"line {number}: {problem}"[:200]) from error
+    found = []
+    for number, row in checked_rows(content, ChainRow, _COLUMNS, _NUMBERS, MAX_ROWS):
         if not is_entry(row.place):
             raise ValueError(f"line {number}: it names a layer that is not in the table")
         found.append(row)
     return tuple(found)
+
+
+def checked_rows(
+    content: bytes, kind: type[_Row], columns: tuple[str, ...], numbers: Sequence[str], most: int
+) -> Iterator[tuple[int, _Row]]:
+    """Yield the rows of a CSV file of at most so many, with their lines; `columns` are the fields of their class.
+
+    Raises ValueError, which says what is wrong with the file; `numbers` are columns that may hold no underscore.
+    """
+    try:
+        table = list(itertools.islice(csv.reader(io.StringIO(content.decode(), newline=""), strict=True), most + 2))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"is not a CSV file: {error}") from error
+    if not table or tuple(table[0]) != columns:
+        raise ValueError(f"does not have the columns {', '.join(columns)}")
+    if len(table) > most + 1:
+        raise ValueError(f"has more than {most:,} rows")
+    adapter = TypeAdapter(kind)
+    for number, values in enumerate(table[1:], start=2):
+        try:
+            cells = dict(zip(columns, values, strict=True))
+            if any("_" in cells[name] for name in numbers):
+                raise ValueError("a number has an underscore")
+            row = adapter.validate_python(cells)
+        except ValueError as error:
+            problem = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise ValueError(f"line {number}: {problem}"[:280]) from error
+        yield number, row

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from harness.device.variant import Variant
 from harness.errors import ConfigurationError, LutNotFound, reason_of
-from harness.lut.published_tables import PUBLISHED
-from harness.lut.table_choice import default_table, made_of, table_folders
+from harness.lut.table_choice import PUBLISHED, default_table, made_of, table_folders
 from harness.text import whole_number
 from harness.workspace import Workspace
 

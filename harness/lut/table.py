@@ -35,7 +35,7 @@ MOST_S = 1e9
 """The largest time of a table, and the largest relative error: estimates add their squares."""
 WARM = "warm"
 FEWEST_WARM = 40
-"""Warm layers from which others are predicted, as many as trees learn from."""
+"""The fewest warm layers from which others are predicted: as many as trees learn from."""
 TableMethod = LatencyMethod | Literal["import"]
 
 
@@ -232,7 +232,7 @@ class Lut:
 
     @functools.cached_property
     def is_mostly_warm(self) -> bool:
-        """Whether most layers are warm, as of a space: it visits layers without weights in this state alone."""
+        """Whether most layers are warm, as those of a space, whose layers without weights are visited warm alone."""
         return 2 * sum(entry.visit == WARM for entry in self.entries) > len(self.entries)
 
     def find(self, key: str, contexts: Sequence[str]) -> Entry | None:

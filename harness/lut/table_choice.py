@@ -13,14 +13,21 @@ from typing import NamedTuple
 from harness.device.variant import NO_VARIANT, Variant
 from harness.errors import DamagedFileWarning, LutMismatch, LutNotFound
 from harness.latency.method_names import COMPARISON_METHODS
-from harness.lut.published_tables import PUBLISHED
 from harness.lut.table import IMPORT, Lut
 from harness.lut.table_files import MANIFEST, of_device, read_lut, read_part
 from harness.workspace import AnyWorkspace, Workspace, as_workspace, find_workspace
 
+PUBLISHED = Path(__file__).resolve().parent / "published"
+"""The package's tables of emulated devices, which are the same on every machine: `<device>/<table>/`, as in the folder
+`lut/` of a workspace. `make published` measures them; `benchmarks/published.py` describes how."""
 _FOLDER_NAME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}-[a-z-]+-[0-9a-f]{8}")
 TableReference = Lut | str | os.PathLike[str] | None
 """A table that is open, its folder or name, or None for the newest one of a device."""
+
+
+def is_published(table: Lut) -> bool:
+    """Return whether a table is one of the package."""
+    return table.path.resolve().is_relative_to(PUBLISHED)
 
 
 def open_lut(

@@ -1,4 +1,4 @@
-"""Tables on disk: an immutable folder, written under a temporary name and renamed.
+"""Tables on disk: an immutable folder, written under a temporary name and renamed; and entries for other tools.
 
 A folder holds `entries.csv`, `manifest.json` with the sha256 of the other files, and, if the table has them,
 `correlation.bin`, `predictor.onnx` and `chains.csv`. The manifest's own digest ends the folder's name, so edits are
@@ -19,13 +19,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, reason_of
-from harness.files import read_file, read_large, sync_folder, write_synced
+from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, UsageError, reason_of
+from harness.files import read_file, read_large, spreadsheet_cell, sync_folder, write_synced, write_whole
 from harness.latency.overhead import COLUMNS, Overhead
 from harness.lut.chain_rows import read_rows, write_rows
-from harness.lut.entry_rows import write_entries
+from harness.lut.entry_rows import Content, entries_of, write_entries
 from harness.lut.error_correlations import check
-from harness.lut.stored_entries import Content, entries_of
 from harness.lut.table import MOST_S, Lut, TableMethod
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.samples import Clock
@@ -42,6 +41,7 @@ MAX_RULES = 2000
 """The most patterns of a table: each is searched in every network that is estimated."""
 _Read = TypeVar("_Read")
 _Amount = Annotated[float, Field(ge=0, le=MOST_S)]
+FORMATS = (".csv", ".json", ".parquet")
 
 
 class _Manifest(StrictModel):
@@ -153,7 +153,7 @@ def _parse(folder: Path, manifest_bytes: bytes, rows: Content, files: Mapping[st
     try:
         chains = read_rows(files[CHAINS], lambda place: table.at(*place) is not None) if CHAINS in files else ()
     except ValueError as error:
-        raise _corrupt(folder, f"{CHAINS}: {error}") from error
+        raise _corrupt(folder, f"{CHAINS} {error}") from error
     return replace(table, chains=chains)
 
 
@@ -246,3 +246,23 @@ def _parse_manifest(folder: Path, content: bytes) -> _Manifest:
             step = "Build it again with `harness lut build`, or use the version that built it"
             raise LutCorrupt(what, why=why, next_step=step) from error
         raise _corrupt(folder, f"{MANIFEST} {keys}: {detail['msg']}"[:300]) from error
+
+
+def export_entries(table: Lut, path: Path) -> None:
+    """Write the entries for other tools; the file name's ending selects CSV, JSON (a list of records) or Parquet.
+
+    pandas cannot write Parquet without pyarrow: raises UsageError, which names the extra.
+    """
+    if path.suffix not in FORMATS:
+        raise UsageError(f"{path} has an unknown ending", next_step=f"Choose from {', '.join(FORMATS)}")
+    frame = table.to_pandas()
+    try:
+        if path.suffix == ".csv":
+            content = frame.map(spreadsheet_cell).to_csv(index=False).encode()
+        elif path.suffix == ".json":
+            content = (json.dumps(frame.to_dict("records"), indent=1) + "\n").encode()
+        else:
+            content = frame.to_parquet(index=False)
+    except ImportError as error:
+        raise UsageError("Parquet needs pyarrow", next_step="pip install 'harness[parquet]'") from error
+    write_whole(path, content)

@@ -9,8 +9,8 @@ from datetime import datetime
 from harness.errors import DamagedFileWarning, JournalError
 from harness.latency.drift import SLOW_DRIFT
 from harness.latency.overhead import COLUMNS, PLAIN_COLUMNS, Overhead, levelled_nulls, row_of
-from harness.lut.published_tables import is_published
 from harness.lut.table import Lut
+from harness.lut.table_choice import is_published
 from harness.measure.journal.reader import JournalReader
 from harness.measure.journal.records import Campaign
 from harness.measure.summary import summarise

@@ -13,10 +13,9 @@ from harness.measure.device_requests import DeviceRequests, DueVisit, TimeUp, de
 from harness.measure.device_run import DeviceRun
 from harness.measure.forecast import CampaignForecast
 from harness.measure.journal.records import Campaign, Slot
-from harness.measure.loaded_probes import LoadedProbes
+from harness.measure.loaded_probes import LoadedProbes, prepare
 from harness.measure.near_cores import near_cores
 from harness.measure.policy import FEWEST_ROUNDS, KEPT_PASSES, PASSES, RepeatPolicy, unsettled, visit_order
-from harness.measure.preparation import prepare
 from harness.measure.progress import Progress
 from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Batch, probe_of

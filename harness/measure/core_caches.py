@@ -8,10 +8,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from harness.array_types import Floats, Ints
-from harness.network.network import HELD_CACHES
 from harness.text import whole_number
 
 DEFAULT_BYTES = 512 << 10
+HELD_CACHES = 4
+"""Size of the weights, as a multiple of a core's cache, up to which predicted layers count as warm. The cold layers of
+a space are measured in pools of many megabytes; fewer weights come from the next cache, which is nearer."""
 MOST_CACHES = 16
 """Size of the weights, as a multiple of a core's cache, up to which a network has windows if sessions share the memory
 of activations. In larger networks layers take longer, and windows did not change the estimates on ONNX Runtime."""
@@ -29,8 +31,8 @@ def cold_shares(weight_bytes: Ints, cache_bytes: int, *, in_part: bool = True) -
     """Return the share of the weights of each network that it reads from memory each time it runs.
 
     A network reads its weights in the same order each time. The caches protect as many bytes as they hold from the
-    rest of such a pass, and the next pass finds these. If no network is cold `in_part`, one whose weights do not all
-    fit is cold.
+    rest of such a pass, and the next pass finds these. Without `in_part`, a network whose weights do not all fit is
+    cold as a whole.
     """
     held_bytes = HELD_CACHES * cache_bytes
     found = np.asarray(1.0 - held_bytes / np.maximum(weight_bytes, held_bytes))

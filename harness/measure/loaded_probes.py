@@ -7,11 +7,15 @@ loaded for each pass. Further probes are on their way while the device loads one
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
-from harness.device.session import AgentSession
+from harness.device.session import PREPARE, AgentSession
+from harness.errors import Interrupted
+from harness.measure.progress import Observer, Progress
+from harness.probe.probe import Probe
 
 KEPT = "kept"
 """The word in `reveals` of devices whose probes take about twice their weights of the memory that they report."""
@@ -25,6 +29,12 @@ _STRUCTURES_BYTES = 300 << 10
 
 _AHEAD_BYTES = 128 << 20
 """Weights of the probes that are sent ahead: a device may load them side by side, and makes their weights for that."""
+_MODELS, _BYTES = 64, 1 << 20
+"""How many models, and how many bytes of them, go into one request: some networks, or windows of them.
+
+That is seconds of work, during which a stop waits. A larger network goes alone, so that a request takes no longer than
+the `put` of one model may.
+"""
 
 
 @dataclass
@@ -50,7 +60,7 @@ class LoadedProbes:
         return cls(session, weight_bytes, send, _SHARE * memory_bytes)
 
     def load(self, loads: Collection[str], load: Callable[[str], bool]) -> set[str]:
-        """Return those of `loads` that the device holds, after loading with `load` those that it did not keep."""
+        """Load with `load` what the device did not keep of `loads`; return those that it then holds."""
         missing = list(dict.fromkeys(one for one in loads if one not in self._kept))
         bytes_to = [0, *itertools.accumulate(map(self.weight_bytes, missing))]
         held, sent = set(loads) & self._kept, 0
@@ -91,3 +101,22 @@ class LoadedProbes:
     def _bytes(self, loads: Iterable[str]) -> int:
         """Return the memory that a device needs to keep these loads."""
         return sum(_COPIES * self.weight_bytes(load) + _STRUCTURES_BYTES for load in loads)
+
+
+def prepare(session: AgentSession, probes: Iterable[Probe], observe: Observer, stop: threading.Event) -> None:
+    """Send the models of probes to a device that prepares them; raises a DeviceError, and Interrupted when stopped."""
+    if PREPARE not in session.hello.reveals:
+        return
+    models = list(dict.fromkeys(probe.model.content for probe in probes))
+    sent = 0
+    while sent < len(models):
+        if stop.is_set():
+            step = "Run the same command again; what was compiled is kept"
+            raise Interrupted("Stopped on request", why="Probes were being compiled", next_step=step)
+        count, size = 1, len(models[sent])
+        while sent + count < len(models) and count < _MODELS and size + len(models[sent + count]) <= _BYTES:
+            size += len(models[sent + count])
+            count += 1
+        observe(Progress("compiling", sent, len(models)))
+        session.prepare(models[sent : sent + count])
+        sent += count

@@ -91,7 +91,7 @@ class Profiled:
 
 @dataclass
 class _Accepted:
-    """Networks on their way through a device: those that it refuses are noted and left out, unless all must do."""
+    """The networks of a request; those that the device refuses are left out, or with `strict` are an error."""
 
     networks: tuple[Network, ...]
     refused: list[RefusedNetwork]

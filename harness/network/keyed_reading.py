@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from harness import cache
-from harness.file_digest import file_digest
+from harness.files import file_digest
 from harness.network.documents import decode_document
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.keyed_network import FORMAT, KeyedNetwork, encode_keyed, keyed, keyed_of
@@ -53,7 +53,7 @@ class KeyedReader:
         """
         (reference,) = model_references(model)
         content = content_of(reference) if self._version else ""
-        key = self._key(content, dims or {}, batch) if content else ""
+        key = cache.key_of(self._version, content, json.dumps([sorted((dims or {}).items()), batch])) if content else ""
         found = _decoded(cache.get(key)) if key else None
         if found is None:
             found, answer = self._read(reference, dims or {}, batch, note)
@@ -78,9 +78,6 @@ class KeyedReader:
             found, reason, answer = read_keyed(source, dims, self._rules, batch)
         note_unchecked(reference, batch, reason, note)
         return found, answer
-
-    def _key(self, content: str, dims: Mapping[str, int], batch: int | None) -> str:
-        return cache.key_of(self._version, content, json.dumps([sorted(dims.items()), batch]))
 
     def _find_version(self) -> str:
         """Return a text for the code that reads networks and the rules that cut them; empty if the code is unknown."""

@@ -1,8 +1,11 @@
-"""What the layers of a network pass to each other: sizes in bytes, and places of layers in place of names."""
+"""What the layers of a network pass to each other, and what a layer of a chain exchanges with other chains.
+
+Sizes are in bytes, and places of layers stand for their names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from harness.network.layers import Layer
@@ -55,3 +58,69 @@ def layer_flows(network: Network, layers: Sequence[Layer]) -> tuple[LayerFlow, .
         )
         for layer in layers
     )
+
+
+@dataclass(frozen=True)
+class LayerBorders:
+    """Sizes in bytes of the tensors that a layer reads from other chains, and of those that it writes for them."""
+
+    read: tuple[int, ...]
+    written: tuple[int, ...]
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that the layer reads from external memory, without its weights."""
+        return sum(self.read)
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes that the layer writes to external memory."""
+        return sum(self.written)
+
+
+class Chained:
+    """The layers of a network, of which the `views` take no time on the device.
+
+    A tensor passes through views from the layer in front of them to the layers behind them.
+    """
+
+    def __init__(self, flows: Sequence[LayerFlow], views: Collection[int]) -> None:
+        """`views` are places of layers."""
+        self._flows, self.views = flows, frozenset(views)
+
+    def borders(self, group: Collection[int]) -> tuple[LayerBorders, ...]:
+        """Return the borders of each layer of a chain, given by places, in order."""
+        inside = frozenset(group)
+        return tuple(self._borders(place, inside) for place in group)
+
+    def result_bytes(self, place: int) -> int:
+        """Return the size of all results of a layer."""
+        return sum(one.bytes for one in self._flows[place].written)
+
+    def weight_bytes(self, place: int) -> int:
+        """Return the size of the constants of a layer."""
+        return self._flows[place].weight_bytes
+
+    def reads(self, place: int, other: int) -> bool:
+        """Return whether a layer reads a result of another one, directly or through views."""
+        return any(self._computed_by(one.writer) == other for one in self._flows[place].read)
+
+    def _borders(self, place: int, group: frozenset[int]) -> LayerBorders:
+        flow = self._flows[place]
+        return LayerBorders(
+            tuple(one.bytes for one in flow.read if self._computed_by(one.writer) not in group),
+            tuple(one.bytes for one in flow.written if self._is_read_beyond(one, group)),
+        )
+
+    def _computed_by(self, writer: int | None) -> int | None:
+        """Return the layer that computes what a layer writes: in front of views; None for an input of the network."""
+        while writer is not None and writer in self.views:
+            read = self._flows[writer].read
+            writer = read[0].writer if read else None
+        return writer
+
+    def _is_read_beyond(self, tensor: WrittenTensor, group: frozenset[int]) -> bool:
+        places = frozenset(tensor.readers)
+        through = (result for place in places & self.views for result in self._flows[place].written)
+        beyond = tensor.is_output or not places <= self.views | group
+        return beyond or any(self._is_read_beyond(result, group) for result in through)

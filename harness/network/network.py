@@ -31,9 +31,6 @@ _KEEPING_MAPS = _ACTIVATIONS | {"Add", "Sum", "Mul", "Dropout", "Resize", "Quant
 _MAP_AXES = 4
 PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
 """Operators that read no more of their first input than they return."""
-HELD_CACHES = 4
-"""Size of the weights, as a multiple of a core's cache, up to which a network runs as from that cache: the next cache
-is shared and larger, and weights are read from it in order. See docs/method_measurement.md."""
 
 
 def bytes_of(dtype: str, elements: int) -> int:
@@ -218,8 +215,11 @@ class Network:
         return min(whole, sum(self.types[name].bytes for name in node.outputs if name))
 
     def runs_from_caches(self, cache_bytes: int) -> bool:
-        """Return whether the network finds its weights in the caches each time it runs."""
-        return self.constant_bytes(self.nodes) <= HELD_CACHES * cache_bytes
+        """Return whether the network finds its weights in a core's own cache, of this size, each time it runs.
+
+        It reads them in the same order each time. If they do not fit, each is gone before it is read again.
+        """
+        return self.constant_bytes(self.nodes) <= cache_bytes
 
     @property
     def input_bytes(self) -> int:

@@ -83,7 +83,7 @@ class Predictor:
         except (KeyError, IndexError, ValueError, TypeError) as error:
             raise _corrupt(f"its parts do not fit each other ({type(error).__name__})") from error
         # An interval may reach to infinity.
-        if not all(_is_latency(one) for one in found):
+        if not all(math.isfinite(one.latency_s) and one.low_s <= one.latency_s <= one.high_s for one in found):
             raise _corrupt("it predicts a value that is not a latency")
         return found
 
@@ -119,10 +119,6 @@ class Predictor:
         if not log_ratio.shape == spread.shape == (len(features), 1):
             raise _corrupt("its results do not have one value for each layer")
         return Corrections(log_ratio[:, 0].astype(np.float64), spread[:, 0].astype(np.float64))
-
-
-def _is_latency(one: LayerPrediction) -> bool:
-    return math.isfinite(one.latency_s) and one.low_s <= one.latency_s <= one.high_s
 
 
 def _corrupt(why: str) -> LutCorrupt:

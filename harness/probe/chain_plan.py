@@ -13,9 +13,8 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.network.chain_borders import Chained
 from harness.network.disjoint_sets import DisjointSets
-from harness.network.layer_flows import layer_flows
+from harness.network.layer_flows import Chained, layer_flows
 from harness.network.layers import Layer
 from harness.network.network import Network
 from harness.network.runtime_graph.reported import RuntimeGraph

@@ -188,7 +188,7 @@ def _tilings(cut: CutNetwork) -> Iterator[list[tuple[Probe, ...]]]:
 
 
 def _hot(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield the batches with several timed runs in a visit: after others, one run does not fill the caches again."""
+    """Yield the batches with several timed runs in a visit: one run behind other probes does not refill the caches."""
     return (replace(batch, runs=HOT_RUNS) for batch in batches)
 
 

@@ -1,4 +1,7 @@
-"""Slow-downs: plan and evaluate the watch campaign of a set, and compare nights with earlier nights.
+"""Slow-downs: plan the watch campaign of a set, and compare nights with earlier nights.
 
-`harness.fleet.watch_campaign` measures what is planned here.
+::
+
+    profile campaign -> profile_summary -> watch_plan -> harness.fleet.watch_campaign measures -> watch_series
+    watch_series of several nights -> adjustment (host, device) -> night_tracks -> verdicts -> findings
 """

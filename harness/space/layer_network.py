@@ -21,8 +21,7 @@ from harness.space.configuration import (
     Transposed,
     padding_of,
 )
-from harness.space.layer_parts import IntegerParts, LayerParts
-from harness.space.mover_nodes import mover_nodes
+from harness.space.layer_parts import IntegerParts, LayerParts, mover_nodes
 from harness.space.movers import Elementwise, Joining, Permutation, Rowwise
 
 _NEIGHBOUR_CHANNELS = 4

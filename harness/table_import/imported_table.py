@@ -56,7 +56,10 @@ def provenance_of(source: SourceFile) -> dict[str, str]:
     """Return where the latencies come from, as the table's fingerprint keeps it."""
     mapping = source.mapping
     stated = {name: str(value) for name, value in mapping.provenance.model_dump().items() if value}
-    spread = {name: _shown(value) for name, value in mapping.uncertainty.model_dump(exclude_none=True).items()}
+    spread = {
+        name: (f"column {value['column']}" if isinstance(value, dict) else f"{value}")
+        for name, value in mapping.uncertainty.model_dump(exclude_none=True).items()
+    }
     return {
         **stated,
         "file": Path(source.name).name,
@@ -66,10 +69,6 @@ def provenance_of(source: SourceFile) -> dict[str, str]:
         "unit": mapping.unit,
         "uncertainty": ", ".join(f"{name} {text}" for name, text in spread.items()),
     }
-
-
-def _shown(value: object) -> str:
-    return f"column {value['column']}" if isinstance(value, dict) else f"{value}"
 
 
 def stated_overhead(stated: StatedOverhead) -> Overhead:

@@ -173,7 +173,7 @@ def _events(trace: DeviceTrace, process: int) -> Iterator[Event]:
     """Yield the events of one device: a track of executed layers, and one of estimated layers."""
     yield _metadata("process_name", process, 0, f"{trace.device} ({trace.clock} clock)")
     yield _metadata("thread_name", process, _EXECUTED, "executed layers")
-    spans = [(_label(layer), layer.latency_s, _arguments(layer)) for layer in trace.layers]
+    spans = [(" + ".join(layer.layers) or layer.name, layer.latency_s, _arguments(layer)) for layer in trace.layers]
     yield from _track(process, _EXECUTED, "Node", spans)
     if trace.lut is not None:
         yield _metadata("thread_name", process, _ESTIMATED, f"estimated layers, {trace.lut}")
@@ -191,11 +191,6 @@ def _track(
             times = {"ts": round(start_s * _US, 6), "dur": round(latency_s * _US, 6)}
             yield {"ph": "X", "pid": process, "tid": track, "name": name, "cat": category, **times, "args": arguments}
         start_s += latency_s
-
-
-def _label(layer: TracedLayer) -> str:
-    """Return the name that all devices and the table share: that of the layer, which is its first node's."""
-    return " + ".join(layer.layers) or layer.name
 
 
 def _arguments(layer: TracedLayer) -> dict[str, Any]:

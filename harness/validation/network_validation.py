@@ -22,7 +22,6 @@ from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
 from harness.settings import VALIDATION_PROCESSES
 from harness.validation.file_comparison import compare_with_file, openings, runs_s
-from harness.validation.last_validation import keep_validation
 from harness.validation.network_case import (
     NetworkCase,
     compile_s,
@@ -33,7 +32,7 @@ from harness.validation.network_case import (
     validation_plan,
 )
 from harness.validation.oracle_comparison import OracleReport, compare_network, report_truth
-from harness.validation.results import NetworkValidation, Validation, validation_of
+from harness.validation.results import NetworkValidation, Validation, keep_validation, validation_of
 from harness.validation.whole_networks import (
     MeasuredProcesses,
     ProcessPlan,

@@ -15,9 +15,10 @@ from harness.lut.chain_rows import ChainRow
 from harness.lut.error_correlations import pack
 from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry, Lut
+from harness.measure.core_caches import HELD_CACHES
 from harness.network.fusion.fusion_rules import DEFAULT_RULES, FusionRule
 from harness.network.layers import Layer, context_of, cut, place_of
-from harness.network.network import HELD_CACHES, Network
+from harness.network.network import Network
 
 RULES = (*DEFAULT_RULES, FusionRule("Conv(x0);Add(0,x1)"))
 

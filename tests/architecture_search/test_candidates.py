@@ -16,8 +16,7 @@ from synthetic_tables import table_of
 from benchmarks.search.mobile_space import mobile_space
 from harness.architecture_search import candidates
 from harness.architecture_search.candidates import array_spans, random_count, random_spans, read_candidates, read_scores
-from harness.architecture_search.cluster import rank_on_cluster
-from harness.architecture_search.ranking import Selection, best_of, rank_span
+from harness.architecture_search.ranking import Selection, best_of, rank_on_cluster, rank_span
 from harness.architecture_search.search_space import SearchSpace
 from harness.architecture_search.space_estimator import SpaceEstimator
 from harness.cli.app import main

@@ -13,9 +13,8 @@ from synthetic_tables import table_of
 from benchmarks.search.mobile_space import mobile_space
 from harness.architecture_search.search_space import SearchSpace
 from harness.estimation.layer_estimates import LayerSum, look_up, mixture, sum_of_layers
-from harness.measure.core_caches import cold_shares
+from harness.measure.core_caches import HELD_CACHES, cold_shares
 from harness.network.keyed_network import keyed
-from harness.network.network import HELD_CACHES
 
 CACHE = 1 << 20
 SECONDS = st.floats(1e-6, 1.0)

@@ -19,7 +19,7 @@ from nullbench import DEVICE, Bench, build_network
 
 import harness
 from device_agents import power
-from harness.benchmarking.latency_figures import LatencyFigures, mean_power_w
+from harness.benchmarking.benchmark_results import LatencyFigures, mean_power_w
 from harness.errors import InvalidNetwork, UsageError
 from harness.report.sweep_plot import sweep_plot
 

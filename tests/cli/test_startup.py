@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.app import main
-from harness.lut.published_tables import PUBLISHED
-from harness.lut.table_choice import table_folders
+from harness.lut.table_choice import PUBLISHED, table_folders
 
 HEAVY = ("numpy", "onnx", "onnxruntime", "pandas", "sklearn", "scipy", "bokeh", "rich", "pydantic", "paramiko")
 

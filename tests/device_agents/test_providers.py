@@ -15,8 +15,8 @@ from load_requests import request_of
 from nullbench import build_network
 
 from device_agents.backends import HasOracle, Refused, ReportsLoading, create
-from device_agents.backends.onnxruntime import providers
-from device_agents.backends.onnxruntime.providers import Provider, read_provider
+from device_agents.backends.onnxruntime import session_settings
+from device_agents.backends.onnxruntime.session_settings import Provider, read_provider
 from device_agents.backends.option_reader import OptionReader
 from harness import ProfileRequest, RepeatPolicy, build_lut, profile, validate
 from harness.device.inventory import load_inventory
@@ -124,7 +124,7 @@ def test_allowed_fallback_is_measured_on_the_wall_clock(
 ) -> None:
     """With allow_fallback the network runs, from arrays of the host or bound to memory of the device."""
     if memory:
-        monkeypatch.setitem(providers._MEMORY, AZURE, memory)
+        monkeypatch.setitem(session_settings._MEMORY, AZURE, memory)
     runs: list[str] = []
     for name in ("run", "run_with_iobinding"):
         real = getattr(onnxruntime.InferenceSession, name)

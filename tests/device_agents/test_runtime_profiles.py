@@ -14,7 +14,7 @@ from onnx import helper
 
 from device_agents.backends import Refused
 from device_agents.backends.onnxruntime.node_times import WARMUP_RUNS, read_profile, stands_for
-from device_agents.backends.openvino.counters import Counters
+from device_agents.backends.openvino.openvino_backend import Counters
 from device_agents.backends.runtime_profile import makespan_s, truth_of, undisturbed_mean
 from device_agents.messages import Sample, TrueLayer
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.latency.chain_latencies import ChainLatencies, chain_equations, chain_latencies
+from harness.latency.chain_latencies import SIGNED, ChainLatencies, chain_equations, chain_latencies
 from harness.latency.chain_shares import shares
-from harness.latency.chain_unknowns import SIGNED
 from harness.latency.layer_latency import Latency
 from harness.latency.overhead import COLUMNS
 from harness.latency.sparse_system import Equation, Solution, solve

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from harness.latency.chain_queues import ChainFractions, ChainLayers, fractions_of
+from harness.latency.chain_shares import ChainFractions, ChainLayers, fractions_of
 
 SMALL_S, LARGE_S, POWER = 1 / 60e9, 1 / 17e9, 5.0
 LARGE_FROM = 1_000_000

@@ -11,9 +11,8 @@ from command_line import Harness
 
 from benchmarks import published
 from harness import Workspace, estimate
-from harness.lut.published_tables import is_published
 from harness.lut.table import Lut
-from harness.lut.table_choice import open_table
+from harness.lut.table_choice import is_published, open_table
 
 NETWORK = "builtin:dscnn"
 

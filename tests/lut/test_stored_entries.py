@@ -14,9 +14,8 @@ from nullbench import Bench
 
 from harness import cache
 from harness.errors import LutCorrupt
-from harness.lut import stored_entries
-from harness.lut.entry_rows import read_entries, write_entries
-from harness.lut.stored_entries import StoredEntries, entries_of
+from harness.lut import entry_rows
+from harness.lut.entry_rows import StoredEntries, entries_of, read_entries, write_entries
 from harness.lut.table import Entry, Lut
 from harness.lut.table_files import publish, read_lut
 from harness.measure.policy import RepeatPolicy
@@ -31,7 +30,7 @@ PLACES = st.lists(st.tuples(TEXT, st.sampled_from(CONTEXTS)), min_size=1, max_si
 def index_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Note every table, in a cache of this test's own."""
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "index"))
-    monkeypatch.setattr(stored_entries, "LEAST_BYTES", 0)
+    monkeypatch.setattr(entry_rows, "LEAST_BYTES", 0)
 
 
 def _entry(signature: str, context: str, time_s: float, flags: str) -> Entry:

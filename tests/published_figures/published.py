@@ -15,7 +15,7 @@ from typing import Any
 from published_figures.nvdla_sheet import SheetLayer, SheetMachine, network_cycles, read_sheet
 from published_figures.tiled_chains import ValidConvolution, chained_elements, halo_macs, layer_by_layer_elements
 
-from device_agents.emulated_npu.timing.cost.systolic import systolic_cycles
+from device_agents.emulated_npu.timing.cost.matrix_cost import systolic_cycles
 
 FOLDER = Path(__file__).resolve().parent
 NS_PER_S = 1_000_000_000

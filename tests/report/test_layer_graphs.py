@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.keyed_network import keyed
 from harness.network.model_references import load_network
-from harness.report.networks.graph_layout import graph_layout
-from harness.report.networks.network_graph import MOST_LAYERS, connections, is_drawable
+from harness.report.networks.network_graph import MOST_LAYERS, connections, graph_layout, is_drawable
 from harness.report.networks.network_section import blocks_of
 
 NAMES = st.lists(st.from_regex(r"(/?[a-c]{1,2}[./]){0,4}[a-c]{1,2}", fullmatch=True), unique=True, max_size=60)

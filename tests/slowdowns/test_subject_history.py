@@ -8,8 +8,8 @@ import pytest
 from made_nights import MadeDevice, layer_name
 
 from harness.errors import UsageError
+from harness.nightly.night_rehearsal import slowed, watched_names
 from harness.slowdowns.night_comparison import compare_nights
-from harness.slowdowns.rehearsal import slowed, watched_names
 from harness.slowdowns.subject_history import histories
 from harness.slowdowns.watch_series import WatchSeries
 

@@ -22,8 +22,8 @@ from benchmarks.performance.page import reached
 from harness import build_lut, profile, validate
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.learning import training_examples
-from harness.lut.published_tables import PUBLISHED
 from harness.lut.table import Lut
+from harness.lut.table_choice import PUBLISHED
 from harness.lut.table_files import read_lut
 from harness.network.layers import context_of, cut
 from harness.network.model_references import BUILTIN_PREFIX

@@ -85,7 +85,7 @@ class CommandBackend:
         Each call starts a new process with its own warm-up, so the samples of this first call are kept.
         """
         self.unload(request.probe)
-        digest = _digest(request)
+        digest = hashlib.sha256(request.model + json.dumps(request.weights, sort_keys=True).encode()).hexdigest()
         shared = [loaded.file for loaded in self._loaded.values() if loaded.file.digest == digest]
         file, first = (shared[0], []) if shared else self._prepared(request, digest)
         self._loaded[request.probe] = _PushedModel(file, deque(first))
@@ -190,10 +190,6 @@ def _new_folder() -> Iterator[str]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _digest(request: LoadRequest) -> str:
-    return hashlib.sha256(request.model + json.dumps(request.weights, sort_keys=True).encode()).hexdigest()
 
 
 def _read(path: str) -> str:

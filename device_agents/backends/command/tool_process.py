@@ -15,7 +15,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Dict, Sequence
 
-from device_agents.process_output import follow, kill_group
+from device_agents.child_processes import follow, kill_group
 from device_agents.worker_process import signal_name
 
 MAX_OUTPUT_BYTES = 4 << 20

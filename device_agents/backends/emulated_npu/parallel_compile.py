@@ -14,9 +14,9 @@ import tempfile
 from typing import IO, Dict, List, Sequence, Tuple
 
 from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
+from device_agents.child_processes import end_with_parent
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.machine import Machine
-from device_agents.process_ending import end_with_parent
 
 MOST_MODELS = 1000
 """As many numbers as a pipe holds with room to spare."""

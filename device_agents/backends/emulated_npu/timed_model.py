@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Container, Dict, Tuple
 
+from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.stages import compile_model
@@ -13,7 +14,6 @@ from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.simulation import simulate_program
 from device_agents.messages import TrueLayer
 
-_PS_PER_S = 1e12
 _CONTROL = "control"
 """The name of the layer for time that belongs to no layer of the model."""
 _OPTIONS = Options(cached_weights=False)
@@ -64,16 +64,16 @@ def time_model(model: bytes, machine: Machine) -> TimedModel:
     timing = simulate_program(compiled.program, machine)
     latencies_ps = dict(enumerate(timing.layers))
     layers = [
-        TrueLayer(layer.name, tuple(layer.nodes), latencies_ps.get(layer.index, 0) / _PS_PER_S)
+        TrueLayer(layer.name, tuple(layer.nodes), latencies_ps.get(layer.index, 0) / PS_PER_S)
         for layer in compiled.graph.layers
     ]
     rest_ps = timing.makespan_ps - sum(timing.layers)
     if rest_ps:
-        layers.append(TrueLayer(_CONTROL, (), rest_ps / _PS_PER_S))
+        layers.append(TrueLayer(_CONTROL, (), rest_ps / PS_PER_S))
     signatures = tuple(map(_signature, compiled.graph.layers))
     chains = tuple(tuple(map(int, chain)) for chain in compiled.chains)
     return TimedModel(
-        timing.makespan_ps / _PS_PER_S, tuple(layers), tuple(compiled.graph.free_nodes), chains, signatures
+        timing.makespan_ps / PS_PER_S, tuple(layers), tuple(compiled.graph.free_nodes), chains, signatures
     )
 
 

@@ -15,8 +15,7 @@ from device_agents.backends import Refused
 from device_agents.backends.cpu_runtime import CpuRuntime, LoadedProbe, first_run
 from device_agents.backends.onnx_bytes import chain_model, with_packed
 from device_agents.backends.onnxruntime.node_times import WARMUP_RUNS, NodeTimes, read_profile, stands_for
-from device_agents.backends.onnxruntime.providers import CPU
-from device_agents.backends.onnxruntime.session_settings import SessionSettings
+from device_agents.backends.onnxruntime.session_settings import CPU, SessionSettings
 from device_agents.backends.runtime_profile import makespan_s, truth_of, undisturbed_mean
 from device_agents.fingerprint import available_cores
 from device_agents.messages import LoadRequest, Revealed, Sample, TrueLayer, Truth

@@ -11,7 +11,7 @@ import os
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 import onnxruntime
@@ -21,8 +21,9 @@ from device_agents.backends import Refused
 from device_agents.backends.cpu_runtime import CpuRuntime, LoadedProbe
 from device_agents.backends.onnx_bytes import chain_model, with_weights
 from device_agents.backends.onnxruntime.node_times import named_after, nodes_on
-from device_agents.backends.onnxruntime.providers import CPU
-from device_agents.backends.onnxruntime.session_settings import SessionSettings
+from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
+from device_agents.backends.onnxruntime.session_settings import CPU, OPTIONS, SessionSettings, read_provider
+from device_agents.backends.option_reader import OptionReader
 from device_agents.messages import LoadReport, LoadRequest, Revealed
 
 _MOST_NAMED = 20
@@ -149,3 +150,9 @@ def _build() -> str:
         return "unknown"
     names = ("package_name", "cuda_version", "rocm_version")
     return " ".join(str(getattr(found, name)) for name in names if getattr(found, name, None)) or "unknown"
+
+
+def open_onnxruntime(options: Dict[str, Any]) -> Union[OnnxRuntimeBackend, ProviderBackend]:
+    """Return the backend for these options; raises Refused."""
+    provider = read_provider(OptionReader(OnnxRuntimeBackend.name, options, OPTIONS))
+    return OnnxRuntimeBackend(options) if provider.name == CPU else ProviderBackend(options)

@@ -30,7 +30,10 @@ def executed_nodes(compiled: Any, sent: bytes) -> List[ExecutedNode]:
     """Return what a compiled model executes, in an order of execution, without nodes that read constants only."""
     known = _known(sent)
     operations = list(compiled.get_runtime_model().get_ordered_ops())
-    facts = [_facts(operation) for operation in operations]
+    facts = [
+        {name: str(getattr(value, "value", value)) for name, value in operation.get_rt_info().items()}
+        for operation in operations
+    ]
     places = {operation.get_friendly_name(): at for at, operation in enumerate(operations)}
     reads = [_reads(operation, places) for operation in operations]
     live = _live(facts, reads)
@@ -48,10 +51,6 @@ def encode(nodes: Sequence[ExecutedNode]) -> bytes:
     """Encode as JSON the executed nodes that compute nodes of the sent model."""
     layers = [{"name": node.name, "nodes": node.nodes, "layout": node.layout} for node in nodes if node.nodes]
     return json.dumps({"layers": layers}).encode()
-
-
-def _facts(operation: Any) -> Dict[str, str]:
-    return {name: str(getattr(value, "value", value)) for name, value in operation.get_rt_info().items()}
 
 
 def _reads(operation: Any, places: Dict[str, int]) -> List[int]:

@@ -1,1 +1,1 @@
-"""The compiler: from an ONNX network to binary instructions; `pipeline` runs its stages in order."""
+"""The compiler: from an ONNX network to binary instructions; `stages` runs its packages in order."""

@@ -19,7 +19,7 @@ from device_agents.emulated_npu.execution.interleaving import UNLIMITED, Order, 
 from device_agents.emulated_npu.execution.matrix_unit import convolve
 from device_agents.emulated_npu.execution.memory import Memories, ResolvedView, resolve_view
 from device_agents.emulated_npu.execution.operand_memories import operands_of
-from device_agents.emulated_npu.execution.piecewise import piecewise_linear
+from device_agents.emulated_npu.execution.vector_unit import piecewise_linear
 from device_agents.emulated_npu.isa.program import Footprint, Port, Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine

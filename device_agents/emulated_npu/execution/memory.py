@@ -60,7 +60,7 @@ def resolve_view(descriptor: Descriptor) -> ResolvedView:
 
 
 def _is_disjoint(dims: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> bool:
-    """Return whether each axis, sorted by stride, steps over all that the axes before it span (sufficient)."""
+    """Return whether elements cannot overlap: each axis, sorted by stride, steps over all that those before it span."""
     span = item_bytes
     for stride, size in sorted((abs(stride), size) for size, stride in zip(dims, strides, strict=True) if size > 1):
         if stride < span:
@@ -116,8 +116,8 @@ class Memories:
     def view(self, operand: Operand) -> Array:
         """Return the operand as an array that shares the memory; addresses need no alignment.
 
-        Raises ExecutionFault if a byte lies outside its memory, or if the view repeats elements until it has more of
-        them than the largest memory on the same side of the chip's edge has bytes.
+        Raises ExecutionFault if a byte lies outside its memory, or if repeated elements make the view
+        larger than the largest memory on the same side, on the chip or off it.
         """
         access, address = resolve_view(operand.descriptor), operand.address
         memory = self._arrays[access.space]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from device_agents.emulated_npu.machine.area import MacroAreas, area_mm2, macro_areas
+from device_agents.emulated_npu.machine.area_and_energy import MacroAreas, area_mm2, energy_figures, macro_areas
 from device_agents.emulated_npu.machine.consistency import check_machine
 from device_agents.emulated_npu.machine.description import (
     Area,
@@ -18,7 +18,6 @@ from device_agents.emulated_npu.machine.description import (
     Packing,
     Vfu,
 )
-from device_agents.emulated_npu.machine.energy import energy_figures
 from device_agents.emulated_npu.machine.machine_file import (
     find_machine,
     load_preset,

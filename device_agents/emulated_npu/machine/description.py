@@ -188,7 +188,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Area:
-    """Area of a multiply-add, of a lane of the vector unit and of a byte of SRAM; 0: the figure of `area.py`.
+    """Area of a multiply-add, of a lane of the vector unit and of a byte of SRAM; 0: that of `area_and_energy.py`.
 
     `nb_um2_per_byte`, `sb_um2_per_byte` and `llc_um2_per_byte` (optional; 0: `sram_um2_per_byte`) are those of the
     macros of one memory. `control_um2` (optional) is the rest of a core. The table may be missing from a machine file.
@@ -206,7 +206,7 @@ class Area:
 
 @dataclass(frozen=True)
 class Energy:
-    """Energy of a multiply-add, of an operation of a lane, and of a byte of each memory; 0: the figure of `energy.py`.
+    """Energy of a multiply-add, of an operation of a lane and of a byte of a memory; 0: that of `area_and_energy.py`.
 
     `static_mw` is the power of the core and its memories whatever they do. The table and each of its keys may be
     missing from a machine file. It changes neither programs nor times.

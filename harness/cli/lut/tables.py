@@ -219,8 +219,8 @@ def export(
 
     Example: harness lut export layers.csv --device cpu01
     """
-    from harness.lut.export import export_entries
     from harness.lut.table_choice import open_table
+    from harness.lut.table_files import export_entries
 
     table = open_table(device, folder, find_workspace(directory))
     export_entries(table, output)

@@ -43,18 +43,20 @@ def compile_command(
 
     Example: harness npu compile builtin:resnet50 --explain -o resnet50.npu
     """
-    from harness.npu.run.core_run import compile_program
+    from harness.npu.loading import LoadedProgram, load_network
+    from harness.npu.run.core_run import setup_cycles
     from harness.npu.run.run_fields import compile_fields
     from harness.npu.run.run_tables import compile_tables
 
-    made = compile_program(model, machine, compiler, arguments.parse_dims(dim), activation or (), note)
+    made = load_network(model, machine, compiler, arguments.parse_dims(dim), activation or (), note)
+    cycles = setup_cycles(LoadedProgram.of(made))
     if output is not None:
-        write_result(output, made.source.compiled.program.to_bytes())
+        write_result(output, made.compiled.program.to_bytes())
     if image is not None:
         from harness.npu.memory_image import image_of
 
-        write_result(image, image_of(model, made.source))
+        write_result(image, image_of(model, made))
     if json:
-        print_json(program=None if output is None else str(output), **compile_fields(made, explain))
+        print_json(program=None if output is None else str(output), **compile_fields(made, cycles, explain))
     else:
-        print_report(compile_tables(made, explain))
+        print_report(compile_tables(made, cycles, explain))

@@ -67,12 +67,12 @@ def run_command(
     if csv is not None:
         write_csv(csv, layer_rows(run))
     if roofline is not None:
-        from harness.npu.run.roofline_plot import roofline_plot
+        from harness.npu.run.run_page import roofline_plot
         from harness.report.html import write_figure
 
         write_figure(roofline, *roofline_plot(run))
     if html is not None:
-        from harness.npu.run.run_page.page import write_run
+        from harness.npu.run.run_page import write_run
 
         write_run(html, run, command_line())
     if json:

@@ -31,7 +31,7 @@ def trace_command(
     from json import dumps
 
     from harness.npu.loading import load
-    from harness.npu.run.run_trace import trace
+    from harness.npu.run.core_run import trace
 
     loaded = load(model, machine, compiler, arguments.parse_dims(dim), note=note)
     timed, traced = trace(loaded, limits.cycle_budget)

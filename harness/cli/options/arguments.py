@@ -39,8 +39,7 @@ def complete_device(incomplete: str) -> list[str]:
 
 def complete_table(incomplete: str) -> list[str]:
     """Return the names of tables, also of the package, that begin with a text, for the shell's completion."""
-    from harness.lut.published_tables import PUBLISHED
-    from harness.lut.table_choice import table_folders
+    from harness.lut.table_choice import PUBLISHED, table_folders
     from harness.workspace import find_workspace
 
     folders = (*table_folders(find_workspace(None).lut), *table_folders(PUBLISHED))

@@ -18,9 +18,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from harness.device.inventory import Ssh
-from harness.device.ssh.hostkeys import RefuseUnknown, changed_key, known_keys
 from harness.device.ssh.key_agent import agent_key
-from harness.device.ssh.ssh_target import SshTarget, resolve
+from harness.device.ssh.ssh_target import RefuseUnknown, SshTarget, changed_key, known_keys, resolve
 from harness.device.transport import SEND_STALL_S
 from harness.errors import AuthenticationError, ConfigurationError, DeviceError, DeviceUnreachable
 from harness.text import last_part

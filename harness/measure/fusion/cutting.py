@@ -17,7 +17,7 @@ from harness.errors import BackendError, Interrupted, UnsupportedNetwork
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion.probed_fusion import FusionSearch
-from harness.measure.preparation import prepare
+from harness.measure.loaded_probes import prepare
 from harness.measure.progress import Observer, Progress
 from harness.network.fusion.fusion_rules import (
     DEFAULT_RULES,

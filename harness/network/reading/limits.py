@@ -42,7 +42,7 @@ class Allowance:
     more_s: int = 0
 
     def limits(self, stored_bytes: int = 0, *, runs: int = 1) -> Limits:
-        """Return the limits for a file of this size, its external data included, and work that is done so often.
+        """Return the limits for a file of this size, its external data included, and work that is repeated so often.
 
         Raises ConfigurationError if a variable is not a size or a number of seconds.
         """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _ANY_SIZE = -1
-"""What some exporters write for a size that is not known."""
+"""The text that some exporters write for an unknown size."""
 _CHOICES = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 """Types of inputs of one element that may decide what a network computes."""
 

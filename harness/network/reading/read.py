@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
-from harness.file_digest import read_with_digest
+from harness.files import read_with_digest
 from harness.network.network import ML_DOMAIN
 from harness.network.reading.control_flow import all_nodes, domain_of, sort_nodes
 from harness.network.reading.expansion import check_expansion

@@ -75,7 +75,7 @@ class _Executed:
         return [one for one in writers if one is not None] or list(self._named(" ".join((node.name, *node.output))))
 
     def _tensor(self, name: str) -> str | None:
-        """Return the tensor of the network that a tensor of the runtime has the name of."""
+        """Return the tensor of the network after which a tensor of the runtime is named."""
         if name in self._names.tensors:
             return self._names.tensors[name]
         found = (self._names.tensors.get(part) for part in _GIVEN_NAME.findall(name))
@@ -91,7 +91,7 @@ class _Executed:
                 break
 
     def _kept(self, node: NodeProto) -> list[str]:
-        """Return the tensors of the network that a node of the runtime writes under the names that they were given."""
+        """Return the tensors of the network that a node of the runtime writes under their own names."""
         return [self._names.tensors[name] for name in node.output if name in self._names.tensors]
 
     def _ends_of(self, node: NodeProto) -> list[str]:

@@ -14,13 +14,14 @@ from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.core_groups import contended, fabric_of, form_groups, traversal_from
-from device_agents.emulated_npu.many_cores.group_count import ChosenGroups, choose_group_count
 from device_agents.emulated_npu.many_cores.node_workloads import NetworkNodes, network_nodes
 from device_agents.emulated_npu.many_cores.pipeline_timing import TimedSystem
 from device_agents.emulated_npu.many_cores.stage_balancing import (
+    ChosenGroups,
     PartitionTask,
     TimedPartition,
     balance_stages,
+    choose_group_count,
     place_by_score,
 )
 from device_agents.emulated_npu.partition.cut_walk import SplitRule

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.partition.groups import name_cores
 from device_agents.emulated_npu.partition.node_graph import Workload
 from harness.npu.pipeline.pipeline_run import PartitionRun, PipelineRun
 from harness.npu.text_tables import Facts, Part, Table
 from harness.text import byte_size, milliseconds, printable
 
-_PS_PER_S = 1e12
 _WIDTH = 28
 _REPORT_FIELDS = ("cores", "inputs", "inputs_per_s", "speedup", "efficiency", "imbalance", "bound", "bound_by")
 
@@ -28,7 +28,7 @@ def json_fields(run: PipelineRun) -> dict[str, Any]:
         "machine": machine.name,
         "chips": machine.cores.chips,
         "cores_per_chip": machine.cores.per_chip,
-        "single_core_s": run.single_core_ps / _PS_PER_S,
+        "single_core_s": run.single_core_ps / PS_PER_S,
         "one_core_bytes": run.one_core_bytes,
         "fits_one_chip": run.fits_one_chip,
         "nodes": len(run.nodes.layers),
@@ -52,10 +52,10 @@ def _partition_fields(run: PipelineRun, divided: PartitionRun) -> dict[str, Any]
             for step in divided.partition.steps
         ],
         "events": list(divided.partition.events),
-        "latency_s": report.latency_ps / _PS_PER_S,
-        "interval_s": report.interval_ps / _PS_PER_S,
+        "latency_s": report.latency_ps / PS_PER_S,
+        "interval_s": report.interval_ps / PS_PER_S,
         **{name: getattr(report, name) for name in _REPORT_FIELDS},
-        "predicted_interval_s": divided.placed.predicted_interval_ps / _PS_PER_S,
+        "predicted_interval_s": divided.placed.predicted_interval_ps / PS_PER_S,
         "max_rel_error": divided.max_rel_error,
         "took_s": divided.took_s,
         "items": divided.timed.items,
@@ -92,8 +92,8 @@ def _group_fields(run: PipelineRun, divided: PartitionRun, number: int) -> dict[
         "storage_bytes": divided.partition.groups[used].storage_bytes,
         "ddr_bytes": group.ddr_bytes,
         "resident_bytes": group.resident_bytes,
-        "predicted_s": divided.placed.predicted_ps[used] / _PS_PER_S,
-        "own_s": load.own_ps / _PS_PER_S,
+        "predicted_s": divided.placed.predicted_ps[used] / PS_PER_S,
+        "own_s": load.own_ps / PS_PER_S,
         "load": load.load,
         "bound_by": load.by,
         "received_bytes": group.received_bytes,
@@ -148,7 +148,7 @@ _GROUPS = (
 
 
 def _single(run: PipelineRun) -> tuple[str, ...]:
-    seconds = run.single_core_ps / _PS_PER_S
+    seconds = run.single_core_ps / PS_PER_S
     return ("one core", "1", milliseconds(seconds), milliseconds(seconds), f"{1 / seconds:,.1f}", "1.00", "100%", "")
 
 
@@ -157,8 +157,8 @@ def _summary(divided: PartitionRun) -> tuple[str, ...]:
     return (
         _title(divided),
         str(report.cores),
-        milliseconds(report.latency_ps / _PS_PER_S),
-        milliseconds(report.interval_ps / _PS_PER_S),
+        milliseconds(report.latency_ps / PS_PER_S),
+        milliseconds(report.interval_ps / PS_PER_S),
         f"{report.inputs_per_s:,.1f}",
         f"{report.speedup:.2f}",
         f"{report.efficiency:.0%}",
@@ -180,8 +180,8 @@ def _group_rows(run: PipelineRun, divided: PartitionRun) -> Iterator[tuple[str, 
             str(len(divided.partition.parts_of(used))),
             str(len(nodes)),
             printable(run.nodes.graph.nodes[nodes[0]].name, _WIDTH),
-            milliseconds(divided.placed.predicted_ps[used] / _PS_PER_S),
-            milliseconds(load.own_ps / _PS_PER_S),
+            milliseconds(divided.placed.predicted_ps[used] / PS_PER_S),
+            milliseconds(load.own_ps / PS_PER_S),
             f"{load.load:.0%}",
             byte_size(found.received_bytes),
             byte_size(found.ddr_bytes),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from device_agents.emulated_npu.inference import MOST_ITEMS_OF_FILE, TimedProgram, check_accesses, time_program
 from device_agents.emulated_npu.reports.accounting import (
@@ -16,18 +17,20 @@ from device_agents.emulated_npu.reports.accounting import (
     peak_bytes,
     useful_macs,
 )
+from device_agents.emulated_npu.reports.chrome_trace import LayerLabel, chrome_trace
 from device_agents.emulated_npu.reports.energy_report import RunEnergy, run_energy
 from device_agents.emulated_npu.reports.statistics import LayerRow, layer_rows
 from device_agents.emulated_npu.unit_commands import Space
-from harness.errors import UsageError
+from harness.errors import InputError, UsageError
 from harness.npu.error_translation import errors_of_compiler, errors_of_user
-from harness.npu.loading import CompiledModel, LoadedProgram, Note, compile_network, load_network
+from harness.npu.loading import CompiledModel, LoadedProgram, Note, compile_network
 from harness.npu.memory_image import values_of_program
-from harness.npu.npu_options import MachineChoice, Options, RunOptions
+from harness.npu.npu_options import RunOptions
 from harness.npu.own_data import read_own_data, write_outputs
 from harness.npu.value_check import ValueCheck, check_values, has_values
 
 _PROGRAM_BUDGET_CYCLES = 10**10
+_MOST_TRACED_ITEMS = 100_000
 
 
 @dataclass(frozen=True)
@@ -89,14 +92,6 @@ class CoreRun:
         return 1 - self.timed.cycles / self.in_order_cycles if self.in_order_cycles else 0.0
 
 
-@dataclass(frozen=True)
-class CompiledProgram:
-    """A compiled network, and the cycles of its setup, which runs once when the program is loaded."""
-
-    source: CompiledModel
-    setup_cycles: float
-
-
 def run_rows(timed: TimedProgram, useful: Mapping[int, int] | None = None) -> tuple[LayerRow, ...]:
     """Return the counters of every layer and, as the last row, their total."""
     *rows, total = layer_rows(timed.timing, timed.machine, timed.program.layers, useful_macs=useful, costs=timed.costs)
@@ -104,19 +99,6 @@ def run_rows(timed: TimedProgram, useful: Mapping[int, int] | None = None) -> tu
     macs = sum(row.macs for row in rows if row.mfu_busy_cycles)
     possible = timed.cycles * timed.machine.mfu.multipliers
     return (*rows, replace(total, mfu_utilisation=macs / possible if possible else 0.0))
-
-
-def compile_program(
-    reference: str,
-    machine: MachineChoice,
-    options: Options,
-    dims: Mapping[str, int],
-    tables: Sequence[str] = (),
-    note: Note = lambda _: None,
-) -> CompiledProgram:
-    """Compile a network and time its setup; raises as `compile_network`."""
-    source = load_network(reference, machine, options, dims, tables, note)
-    return CompiledProgram(source, setup_cycles(LoadedProgram.of(source)))
 
 
 def run_on_one_core(loaded: LoadedProgram, options: RunOptions, note: Note) -> CoreRun:
@@ -194,3 +176,19 @@ def _in_order_cycles(source: CompiledModel, cycle_budget: int | None) -> float:
     compiled = source.compiled
     in_order = compile_network(source.model, compiled.machine, replace(compiled.options, reorder=False))
     return time_loaded(LoadedProgram.of(in_order), cycle_budget)[0].cycles
+
+
+def trace(loaded: LoadedProgram, cycle_budget: int | None = None) -> tuple[TimedProgram, dict[str, Any]]:
+    """Return the timed program and its trace for Perfetto; raises InputError if the run is too long for a trace."""
+    timed, _ = time_loaded(loaded, cycle_budget)
+    if len(timed.steps) > _MOST_TRACED_ITEMS:
+        raise InputError(
+            f"The run has {len(timed.steps):,} items, a trace holds at most {_MOST_TRACED_ITEMS:,}",
+            why="A trace has several events per item, and the browser that shows them holds them all in memory",
+            next_step="Trace a smaller network or input (--dim); `harness npu run` reports the times of the layers",
+        )
+    labels = tuple(map(LayerLabel, loaded.program.layers))
+    if loaded.source is not None:
+        layers = zip(loaded.source.compiled.graph.layers, loaded.source.operators, strict=True)
+        labels = tuple(LayerLabel(layer.name, operators, layer.nodes) for layer, operators in layers)
+    return timed, chrome_trace(timed.timing, loaded.machine, labels, costs=timed.costs)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.compiler.odd_dft.obstacles import direct_convolutions
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
 from device_agents.emulated_npu.compiler.planning.search.choices import Choice
@@ -15,9 +16,7 @@ from device_agents.emulated_npu.reports.dft_counters import dft_counters
 from device_agents.emulated_npu.reports.energy_report import RunEnergy
 from device_agents.emulated_npu.unit_commands import Space
 from harness.npu.loading import CompiledModel
-from harness.npu.run.core_run import CompiledProgram, CoreRun
-
-_PS_PER_S = 1e12
+from harness.npu.run.core_run import CoreRun
 
 
 def json_fields(run: CoreRun) -> dict[str, Any]:
@@ -28,7 +27,7 @@ def json_fields(run: CoreRun) -> dict[str, Any]:
         "network": run.name,
         "machine": timed.machine.name,
         "cycles": timed.cycles,
-        "seconds": timing.makespan_ps / _PS_PER_S,
+        "seconds": timing.makespan_ps / PS_PER_S,
         "setup_cycles": run.setup_cycles,
         "formula_cycles": timing.cycles(timed.formula.total_ps),
         "wait_cycles": timing.cycles(timing.wait_ps),
@@ -173,21 +172,21 @@ def layer_rows(run: CoreRun) -> list[dict[str, Any]]:
     return [{**row, "nodes": " ".join(row["nodes"])} for row in (*rows, total)]
 
 
-def compile_fields(made: CompiledProgram, explain: bool) -> dict[str, Any]:
+def compile_fields(source: CompiledModel, setup_cycles: float, explain: bool) -> dict[str, Any]:
     """Return the fields of `npu compile --json`; `explain` adds the ways that were not chosen."""
-    source, compiled = made.source, made.source.compiled
+    compiled = source.compiled
     counts = instruction_counts(compiled.program)
     return {
         "network": source.model.name,
         "machine": compiled.machine.name,
         "compile_s": source.compile_s,
-        "predicted_s": sum(decision.chosen.predicted_ps for decision in compiled.decisions) / _PS_PER_S,
+        "predicted_s": sum(decision.chosen.predicted_ps for decision in compiled.decisions) / PS_PER_S,
         "instructions": {**counts, "total": sum(counts.values())},
         "code_bytes": len(compiled.program.code),
         "footprint": asdict(compiled.program.footprint),
         **_graph_fields(source),
         **_convolution_fields(source),
-        "setup_cycles": made.setup_cycles,
+        "setup_cycles": setup_cycles,
         "decisions": [
             {
                 "layers": [compiled.graph.layers[index].name for index in chain_layers(decision.chosen)],
@@ -208,14 +207,14 @@ def _others(decision: Decision) -> dict[str, Any]:
     singly_ps = decision.singly_ps
     return {
         "others": [_choice(choice) for choice in decision.others],
-        "layer_by_layer_s": None if singly_ps is None else singly_ps / _PS_PER_S,
+        "layer_by_layer_s": None if singly_ps is None else singly_ps / PS_PER_S,
     }
 
 
 def _choice(choice: Choice) -> dict[str, Any]:
     return {
         "label": choice.label,
-        "predicted_s": choice.predicted_ps / _PS_PER_S,
+        "predicted_s": choice.predicted_ps / PS_PER_S,
         "passes": sum(plan.passes for plan in choice.chains),
         "nb_bytes": max(plan.nb_bytes for plan in choice.chains),
         "sb_bytes": max(plan.sb_bytes for plan in choice.chains),

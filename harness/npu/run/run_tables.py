@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from device_agents.emulated_npu.reports.statistics import LayerRow
+from harness.npu.loading import CompiledModel
 from harness.npu.npu_options import RowSort
-from harness.npu.run.core_run import CompiledProgram, CoreRun
+from harness.npu.run.core_run import CoreRun
 from harness.npu.run.run_fields import compile_fields, json_fields
 from harness.npu.text_tables import NAME_WIDTH, Facts, Part, Table
 from harness.text import byte_size, four_digits, milliseconds, printable
@@ -157,9 +158,9 @@ def _convolution_lines(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "setup", f"{fields['setup_cycles']:,.0f} cycles, once when the program is loaded"
 
 
-def compile_tables(made: CompiledProgram, explain: bool) -> list[Part]:
+def compile_tables(source: CompiledModel, setup_cycles: float, explain: bool) -> list[Part]:
     """Return the compiler's decision for each chain, and the size of the program; `explain` adds the other ways."""
-    fields = compile_fields(made, explain)
+    fields = compile_fields(source, setup_cycles, explain)
     rows = [row for decision in fields["decisions"] for row in _decision_rows(decision, explain)]
     predicted = (
         f"{milliseconds(fields['predicted_s'])} ms on {fields['machine']}, compiled in {fields['compile_s']:.2f} s"

@@ -15,6 +15,7 @@ from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import Options, SplitOptions
 from harness.npu.split import split_study
 from harness.npu.split.split_study import SplitStudy
+from harness.text import counted
 
 _NAMED = 5
 
@@ -38,9 +39,7 @@ def check_cores(cores: int, machine: Machine) -> None:
     """Raise UsageError for a number of cores that a chip of the machine does not have."""
     limit = machine.cores.per_chip
     if not 1 <= cores <= limit:
-        where = f"{machine.name} has {limit} core{'s' if limit > 1 else ''}" + (
-            " a chip" if machine.cores.chips > 1 else ""
-        )
+        where = f"{machine.name} has {counted(limit, 'core')}{' a chip' if machine.cores.chips > 1 else ''}"
         step = f"Choose from 1 to {limit}" if limit > 1 else "Choose a machine with several cores, such as edge"
         raise UsageError(f"--cores {cores} is not possible", why=f"At least 1 core is needed; {where}", next_step=step)
 

@@ -9,7 +9,7 @@ from device_agents.emulated_npu.compiler.prediction.split_choice import ONE
 from harness.npu.split.split_comparison import SplitComparison
 from harness.npu.split.split_study import CLOSE, SplitStudy, StudiedLayer, StudiedNetwork
 from harness.npu.text_tables import NAME_WIDTH, Facts, Part, Table
-from harness.text import printable
+from harness.text import counted, printable
 
 
 def json_fields(split: SplitComparison) -> dict[str, Any]:
@@ -23,7 +23,15 @@ def json_fields(split: SplitComparison) -> dict[str, Any]:
         "layers": [
             _layer_fields(split, each, operator) for each, operator in zip(study.layers, split.operators, strict=True)
         ],
-        "networks": [_network_fields(split, each) for each in _ways(study)],
+        "networks": [
+            {
+                "split": each.name,
+                "split_layers": each.split_layers,
+                "predicted_cycles": split.cycles(each.predicted_ps),
+                "cycles": None if each.true_ps is None else split.cycles(each.true_ps),
+            }
+            for each in _ways(study)
+        ],
         "one_core_wins": study.one_core_wins,
         "agreement": {
             "layers": len(study.layers),
@@ -59,15 +67,6 @@ def _layer_fields(split: SplitComparison, studied: StudiedLayer, operator: str) 
 def _ways(study: SplitStudy) -> tuple[StudiedNetwork, ...]:
     """Return one core at its best, then the ways to split the network."""
     return study.networks if study.chained is None else (study.chained, *study.networks)
-
-
-def _network_fields(split: SplitComparison, studied: StudiedNetwork) -> dict[str, Any]:
-    return {
-        "split": studied.name,
-        "split_layers": studied.split_layers,
-        "predicted_cycles": split.cycles(studied.predicted_ps),
-        "cycles": None if studied.true_ps is None else split.cycles(studied.true_ps),
-    }
 
 
 def candidate_rows(split: SplitComparison) -> list[dict[str, Any]]:
@@ -128,11 +127,10 @@ def _summary(fields: dict[str, Any], verified: bool) -> Iterator[tuple[str, str]
         return
     agreement = fields["agreement"]
     yield "cycles", f"as predicted / event by event, {where}"
-    layers = agreement["layers"]
     yield (
         "agreement",
         f"predicted best is the true best, or within {CLOSE:.0%} of it: "
-        f"{agreement['well_chosen']:.1%} of {layers} layer{'s' if layers > 1 else ''}",
+        f"{agreement['well_chosen']:.1%} of {counted(agreement['layers'], 'layer')}",
     )
     tau = [("layers (mean)", agreement["layer_tau_b"]), ("network", agreement["network_tau_b"])]
     shown = ", ".join(f"{what} {value:.3f}" for what, value in tau if value is not None)

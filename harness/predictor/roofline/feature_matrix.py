@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays, filled_vectors
-from harness.predictor.features.padding import shares_of
+from harness.predictor.roofline.device_tiling import shares_of
 from harness.predictor.roofline.roofline import Roofline
 
 _CHANNEL_WIDTHS = (8, 16, 32, 64, 128, 256)

@@ -23,7 +23,7 @@ _FEWEST_PAIRS = 100
 _WIDEST = 1.0
 _PRODUCTS = "mac/"
 PRODUCT_SHARE, UNKNOWN_SHARE = 0.2, 0.33
-"""The shares where no network was held out, of products and of all operators: those of networks on a processor."""
+"""Shares for products and for all operators where no network was held out: those of networks on a processor."""
 
 
 @dataclass(frozen=True)

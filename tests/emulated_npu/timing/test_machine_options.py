@@ -11,8 +11,8 @@ from timed_programs import compute, convolve, load, machine, mfu, operand, steps
 
 from device_agents.emulated_npu.machine import Dataflow, Machine, Memory, Mfu
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
+from device_agents.emulated_npu.timing.cost.matrix_cost import systolic_cycles
 from device_agents.emulated_npu.timing.cost.sram_traffic import SramTraffic, sram_traffic
-from device_agents.emulated_npu.timing.cost.systolic import systolic_cycles
 from device_agents.emulated_npu.timing.simulation import simulate
 from device_agents.emulated_npu.unit_commands import (
     Command,

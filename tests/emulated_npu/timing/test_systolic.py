@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_agents.emulated_npu.timing.cost.systolic import systolic_cycles
+from device_agents.emulated_npu.timing.cost.matrix_cost import systolic_cycles
 
 SIZES = st.integers(1, 12)
 

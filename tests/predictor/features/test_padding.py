@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.predictor.features.layer_arrays import layer_arrays
 from harness.predictor.features.layer_features import convolution, matrix_product
-from harness.predictor.features.padding import shares_of, work_on_map
+from harness.predictor.roofline.device_tiling import shares_of, work_on_map
 
 SMALL = st.integers(1, 9)
 

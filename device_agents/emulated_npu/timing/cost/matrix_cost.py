@@ -1,8 +1,8 @@
 """Cycles of the matrix unit, without start-up: how a command is laid out over rows, columns and pixels of its array.
 
 A dot-product array computes `rows` products for each of `columns` channels of each of its pixels in a cycle. The
-stationary dataflows follow SCALE-Sim's closed forms (systolic.py). A depthwise convolution that the array computes
-(`Mfu.depthwise`) has its channels on the columns, and a sum over the window alone.
+stationary dataflows follow SCALE-Sim's closed forms (Samajdar et al., arXiv:1811.02883). A depthwise convolution that
+the array computes (`Mfu.depthwise`) has its channels on the columns, and a sum over the window alone.
 """
 
 from __future__ import annotations
@@ -12,10 +12,40 @@ from typing import NamedTuple
 
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.emulator_errors import ExecutionFault
-from device_agents.emulated_npu.machine import Mfu
-from device_agents.emulated_npu.timing.cost.systolic import systolic_cycles
+from device_agents.emulated_npu.machine import Dataflow, Mfu
 from device_agents.emulated_npu.timing.cost.transfer_cost import dims_of
 from device_agents.emulated_npu.unit_commands import Command, Function
+
+
+def systolic_cycles(
+    dataflow: Dataflow,
+    m: int,
+    n: int,
+    k: int,
+    rows: int,
+    columns: int,
+    *,
+    products: int = 1,
+    preloads_weights: bool = False,
+) -> tuple[int, int]:
+    """Return the cycles of `products` m x k by k x n products (m output pixels), and how many of them stream vectors.
+
+    A fold holds rows x columns weights, sums or inputs, and streams one vector per cycle through the skewed array.
+    Weights and inputs are loaded in `rows` cycles before; sums start at zero. An array that preloads them loads those
+    of the next fold while it streams, and the vectors of the next fold follow at once: only the first load, and the
+    skew of the last fold, take time of their own.
+    """
+    if dataflow == "weight-stationary":
+        folds, streamed, loading = ceil_div(k, rows) * ceil_div(n, columns), m, rows
+    elif dataflow == "output-stationary":
+        folds, streamed, loading = ceil_div(m, rows) * ceil_div(n, columns), k, 0
+    else:
+        folds, streamed, loading = ceil_div(k, rows) * ceil_div(m, columns), n, rows
+    folds *= products
+    skew = rows + columns - 2
+    if preloads_weights:
+        return loading + (folds - 1) * max(loading, streamed) + streamed + skew - 1, folds * streamed
+    return folds * (loading + skew + streamed) - 1, folds * streamed
 
 
 class MatrixShape(NamedTuple):

@@ -238,7 +238,7 @@ def _sequence(build: Builder, node: OnnxNode, sizes: _Sizes) -> View | None:
 def _unrolled(
     direction: Direction, cell: _Cell, states: States, course: tuple[range, Array], sequence: View | None
 ) -> States:
-    """Add all steps of a direction; return its last states. The course is the order of the steps, and the lengths.
+    """Add all steps of a direction; return its last states. `course` has their order and the lengths.
 
     A sequence that is shorter than others keeps its states beyond its end, and its outputs there are zero.
     """

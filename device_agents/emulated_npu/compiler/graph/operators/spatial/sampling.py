@@ -54,7 +54,7 @@ class _Sampling:
         return [self._tap(first + offset, weight, (low, high), size) for offset, weight in taps.items()]
 
     def _inside(self, place: Array, low: float, high: float, size: int) -> Array:
-        """Return positions beyond the ends moved to the map, if the padding does so."""
+        """Move positions beyond the ends onto the map, if the padding mode does so."""
         if self.padding == "border":
             return np.asarray(np.where((place < low) | (place > high), np.clip(place, 0, np.float32(size - 1)), place))
         return _reflected(place, low, high) if self.padding == "reflection" else place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.predictor.features.key_work import KeyWork, work_of
+from harness.lut.layer_work import KeyWork, work_of
 
 DEQUANTISED = (
     "DequantizeLinear(x0,c:float32[],c:uint8[]){axis=1}"

@@ -1,17 +1,20 @@
-"""Read what a program prints, up to a number of bytes and for a time."""
+"""Processes that this one starts: read what they print within limits, kill them, and end them with their parent."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from typing import List
 
 _READ_BYTES = 1 << 16
 _SLICE_S = 0.05
+_PR_SET_PDEATHSIG = 1
 
 
 def follow(process: "subprocess.Popen[bytes]", outputs: List[bytearray], timeout_s: float, most_bytes: int) -> str:
@@ -57,3 +60,14 @@ def kill_group(pid: int) -> None:
 def _has_ended(pid: int) -> bool:
     """Return whether a child has ended, without reaping it."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def end_with_parent(parent: int = 0) -> None:
+    """Let the kernel kill this process when the thread that started it ends; Linux only.
+
+    With `parent`, a fork of that process ends at once if it is already gone.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent and os.getppid() != parent:
+        os._exit(1)

@@ -1,1 +1,0 @@
-"""The HTML page of a run: layers, roofline, buffers, and what each unit did when."""
