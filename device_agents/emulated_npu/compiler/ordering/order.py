@@ -25,7 +25,7 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel, costs_of
 from device_agents.emulated_npu.timing.formula import formula
-from device_agents.emulated_npu.unit_commands import Command, Item, Space
+from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
 
 _HOIST_WINDOW = 64
 _OVERLAP_WINDOW = 128
@@ -35,6 +35,8 @@ _WORTH_OWN_QUEUES = 0.99
 """What a queue for the VFU or the cache must bring: the formula knows nothing of the time of more instructions."""
 _GAPS = ((0.25, False), (0.75, False), (1.0, False), (1.0, True))
 """The ways of `fill_gaps` that are tried: its delay, and whether urgent transfers come first."""
+_GAPS_OF_SEVERAL = _GAPS[:-1]
+"""Those for cores of several, which share the memories: what is urgent depends on times that are not known."""
 
 
 class Ordered(NamedTuple):
@@ -57,11 +59,10 @@ def order(
     Requires: commands whose results are correct if each ends before the next begins.
     Ensures: the same commands with waits, posts and fences, such that the queues running in parallel compute the same
     results; addresses in SB may differ. If the options allow it, loads are hoisted, or transfers are ordered by time,
-    where the formula predicts less time. Only a core that is `alone` has an order by time: cores of several rely on the
-    order of each other's loads and stores, and share the memories, so that times of transfers are not known. Where the
-    VFU has a queue, the units overlap, too; if that is hardly faster, the commands of both units are in the CP queue.
-    `cached` are all values in the last-level cache, if this core alone uses it: its transfers may then have the LLC
-    queue, and weights may pass through the rest of the cache.
+    where the formula predicts less time. Only for a core that is `alone`, urgent transfers come first in one order.
+    Where the VFU has a queue, the units overlap, too; if that is hardly faster, the commands of both units are in the
+    CP queue. `cached` are all values in the last-level cache, if this core alone uses it: its transfers may then have
+    the LLC queue, and weights may pass through the rest of the cache.
     """
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands
@@ -76,7 +77,7 @@ def order(
         return clock.ordered(synchronise(own, memory_of))
 
     def by_time(each: Sequence[Command]) -> list[Ordered]:
-        return [_by_time(each, clock)] if alone else []
+        return _by_time(each, clock, _GAPS if alone else _GAPS_OF_SEVERAL)
 
     chosen = commands
     best = _faster(_by_place(commands, clock), by_time(commands))
@@ -136,15 +137,20 @@ def _by_place(commands: Sequence[Command], clock: _Clock) -> list[Ordered]:
     return [clock.ordered(synchronised(commands, conflicts, order)) for order in (early, range(len(commands)))]
 
 
-def _by_time(commands: Sequence[Command], clock: _Clock) -> Ordered:
-    """Return the best order by time, with weights that arrive early."""
+def _by_time(commands: Sequence[Command], clock: _Clock, gaps: Sequence[tuple[float, bool]]) -> list[Ordered]:
+    """Return the best order by time, with weights that arrive early; none for a core that sends to others or receives.
+
+    Other cores rely on the order of its loads and stores.
+    """
+    if any(command.function in (Function.SEND, Function.RECEIVE) for command in commands):
+        return []
     shared = clock.machine.shared_buffer
     spread = commands if shared else spread_weights(commands, clock.machine.sb_bytes)
     conflicts = dependencies(spread, ONE_BUFFER if shared else SEPARATE)
     durations = clock.durations_ps(spread)
-    ways = (fill_gaps(spread, conflicts, durations, delay, urgent_first=urgent) for delay, urgent in _GAPS)
+    ways = (fill_gaps(spread, conflicts, durations, delay, urgent_first=urgent) for delay, urgent in gaps)
     filled = min(ways, key=itemgetter(0))
-    return clock.ordered(synchronised(spread, conflicts, filled.order))
+    return [clock.ordered(synchronised(spread, conflicts, filled.order))]
 
 
 def predicted_time_ps(
