@@ -116,7 +116,8 @@ def _flags(data: CampaignData, fit: JointFit, overhead: Overhead) -> dict[Place,
     """Return for each place the estimators that would change a network noticeably: `chain +12%`.
 
     They differ by more than three standard errors, 5 % of the layer, and 1 % of the layers of a network that has it,
-    and from what is usual for this estimator: it may be above `joint` for most layers of a device.
+    beyond what loads from the device's own memory explain, and from what is usual for this estimator: it may be above
+    `joint` for most layers of a device.
     """
     layers = {(layer.key.digest, layer.context): layer for layer in data.layers}
     joint = dict(zip(fit.places, fit.latencies, strict=True))
@@ -126,15 +127,37 @@ def _flags(data: CampaignData, fit: JointFit, overhead: Overhead) -> dict[Place,
     for name in ("chain", "difference", "regression-terms"):
         others = {place: _other(name, layers[place], fit.repeated.get(place), data, overhead) for place in resolved}
         found = {place: other for place, other in others.items() if other is not None}
-        changes = {place: other.remainder_s / joint[place].latency_s - 1 for place, other in found.items()}
-        ratios = {place: math.log(max(1 + change, _LEAST_RATIO)) for place, change in changes.items()}
+        ratios = {
+            place: math.log(max(other.remainder_s / joint[place].latency_s, _LEAST_RATIO))
+            for place, other in found.items()
+        }
         usual, spread = _usual(list(ratios.values()))
-        for place, change in changes.items():
-            least_s = RELEVANT_NETWORK_SHARE * smallest_s[place]
-            is_unusual = abs(ratios[place] - usual) > DISAGREEMENT_Z * spread
-            if is_unusual and _disagrees(joint[place], found[place], least_s):
-                flags[place].append(f"{name} {change:+.0%}")
+        for place in (place for place, ratio in ratios.items() if abs(ratio - usual) > DISAGREEMENT_Z * spread):
+            loads_s = _loads_s(name, layers[place], data, overhead)
+            other = _beyond_loads(found[place], joint[place], *loads_s)
+            if _disagrees(joint[place], other, RELEVANT_NETWORK_SHARE * smallest_s[place]):
+                flags[place].append(f"{name} {other.remainder_s / joint[place].latency_s - 1:+.0%}")
     return {place: ", ".join(words) for place, words in flags.items()}
+
+
+def _loads_s(
+    name: Literal["chain"] | Subtraction, layer: LayerProbes, data: CampaignData, overhead: Overhead
+) -> tuple[float, float]:
+    """Return the time in which the device loads the inputs of the baseline and of the probe from its own memory.
+
+    A layer behind others finds its inputs on chip. Copies of a layer do, too.
+    """
+    if name == "chain":
+        return 0.0, 0.0
+    baseline = data.terms[layer.auxiliary].input_bytes if name == "difference" else 0
+    byte_s = overhead.coefficients["loaded_bytes"].value
+    return byte_s * baseline, byte_s * data.terms[layer.layer].input_bytes
+
+
+def _beyond_loads(other: Latency, joint: Latency, below_s: float, above_s: float) -> Latency:
+    """Return another estimate as near to the joint one as it is if loads hide behind the layer, or do not."""
+    nearest_s = min(max(joint.remainder_s, other.remainder_s - above_s), other.remainder_s + below_s)
+    return replace(other, remainder_s=nearest_s)
 
 
 def _other(

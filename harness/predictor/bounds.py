@@ -5,6 +5,10 @@ reached. No layer is much faster than that. A class of operators is slower by a 
 show, and its smallest layers show what a launch takes; no layer is much slower than both together, where output
 channels that do not fill a vector count as whole vectors, or than its weights at the slowest rate of the larger
 layers that mostly read weights. Both limits can only grow with a size of a layer.
+
+An operator *moves nothing* if its layers together take less than half the time of their bytes at the fastest rate of
+all others, beyond their errors: a device may write the parts of a Concat to their places in the result. Its layers show
+no rate and have no least latency.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ _SLACK = 1.5
 """A rate beyond all that were seen, and a class slower than its slowest layer, by at most this factor."""
 _NOISY = 0.2
 _FEWEST = 3
+_SURE_SIGMAS = 2.0
+_IDLE = 0.5
 VIEW = "move/view"
 
 
@@ -42,7 +48,8 @@ class Bounds:
     weight_s: seconds per byte of weights at a slow rate, 0 without layers that mostly read weights
     work_s: seconds per operation at the fastest rate, by family of classes
     least_s: the shortest latency
-    classes: the limits of each learnt class, down to those that name an operator's code
+    classes: the limits of each learnt class, down to those that name an operator's code, and of each operator that
+        moves nothing
     """
 
     byte_s: float
@@ -50,6 +57,11 @@ class Bounds:
     work_s: Mapping[str, float]
     least_s: float
     classes: Mapping[str, ClassLimits]
+
+    def moves_nothing(self, arrays: LayerArrays) -> Mask:
+        """Return which layers are of an operator that moves nothing: it has limits beside those of its code."""
+        own = zip(arrays.paths, arrays.operators, strict=True)
+        return np.array([path != code and path in self.classes for path, code in own], dtype=bool)
 
     def ideal_s(self, arrays: LayerArrays) -> Floats:
         """Return the time of each layer at the fastest rates."""
@@ -69,7 +81,7 @@ class Bounds:
 
         A view moves bytes on some devices and none on others: only its greatest latency depends on its size.
         """
-        view = np.array([path.startswith(VIEW) for path in arrays.paths], dtype=bool)
+        view = np.array([path.startswith(VIEW) for path in arrays.paths], dtype=bool) | self.moves_nothing(arrays)
         limits = [_finest(self.classes, path) for path in arrays.paths]
         launch = np.array([limit.launch_s if limit else np.inf for limit in limits])
         slowness = np.array([limit.slowness if limit else 0.0 for limit in limits])
@@ -83,7 +95,8 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
     sure = noise <= _NOISY
     if sure.sum() < _FEWEST:
         sure = np.ones(len(arrays), dtype=bool)
-    moving = sure & np.array([not path.startswith(VIEW) for path in arrays.paths], dtype=bool)
+    idle = _idle(arrays, latency_s, noise)
+    moving = sure & np.array([not path.startswith(VIEW) and path not in idle for path in arrays.paths], dtype=bool)
     moving = moving if moving.any() else sure
     families = np.array(_families(arrays))
     rates = {
@@ -105,7 +118,29 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
         for name in classes_of(path)[:CODE_LEVELS]:
             members.setdefault(name, []).append(place)
     classes = {name: _limits(ideal, latency_s, sure, np.array(own)) for name, own in sorted(members.items())}
+    for name, own in idle.items():
+        classes[name] = ClassLimits(float(np.median(latency_s[own])), float(latency_s[own].sum() / ideal[own].sum()))
     return replace(found, classes=classes)
+
+
+def _idle(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> dict[str, Ints]:
+    """Return the places of the layers of each operator that moves nothing, from the fastest operator on."""
+    members: dict[str, list[int]] = {}
+    for place, path in enumerate(arrays.paths):
+        if not path.startswith(VIEW):
+            members.setdefault(path, []).append(place)
+    rates = {path: latency_s[own].sum() / arrays.moved_bytes[own].sum() for path, own in members.items()}
+    found: dict[str, Ints] = {}
+    for path in sorted(rates, key=lambda one: rates[one])[:-1]:
+        own = np.array(members.pop(path))
+        others = np.concatenate([np.array(one) for one in members.values()])
+        others = others[noise[others] <= _NOISY] if (noise[others] <= _NOISY).any() else others
+        usual_s = float(np.min(latency_s[others] / arrays.moved_bytes[others])) * float(arrays.moved_bytes[own].sum())
+        error_s = float(np.linalg.norm(noise[own] * latency_s[own]))
+        if len(own) < _FEWEST or latency_s[own].sum() + _SURE_SIGMAS * error_s > _IDLE * usual_s:
+            break
+        found[path] = own
+    return found
 
 
 def _slow_weight_s(arrays: LayerArrays, latency_s: Floats, moving: Mask) -> float:
@@ -131,5 +166,5 @@ def _families(arrays: LayerArrays) -> list[str]:
 
 
 def _finest(classes: Mapping[str, ClassLimits], path: str) -> ClassLimits | None:
-    names: Sequence[str] = classes_of(path)[:CODE_LEVELS]
+    names: Sequence[str] = classes_of(path)
     return next((classes[name] for name in reversed(names) if name in classes), None)

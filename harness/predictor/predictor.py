@@ -96,9 +96,8 @@ class Predictor:
         low, high = np.log(np.stack(known.bounds.of(arrays)))
         free = roofline + fix.log_ratio
         log_latency = np.clip(free, low, high)
-        classes = [
-            Coverage.OUTSIDE if moved else place for moved, place in zip(log_latency != free, classes, strict=True)
-        ]
+        moved = (log_latency != free) & ~known.bounds.moves_nothing(arrays)
+        classes = [Coverage.OUTSIDE if is_moved else place for is_moved, place in zip(moved, classes, strict=True)]
         half_width = known.calibration.half_widths(arrays.operators, classes, fix.spread, beyond, np.exp(log_latency))
         bounds = np.exp(np.stack([log_latency, log_latency - half_width, log_latency + half_width]))
         return tuple(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.array_types import Floats, Ints
+from harness.predictor.bounds import bounds_of
 from harness.predictor.features.layer_arrays import LayerArrays, index_of
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.feature_matrix import FeatureMatrix, feature_matrix
@@ -114,6 +115,10 @@ class Training:
                 found = WAYS[name](columns[own], log_ratio[own], self.seed).correct(test_columns[asked])
                 errors[name][asked] -= found.log_ratio
                 spread[name][asked] = found.spread
+        with np.errstate(divide="ignore"):  # a view has no least latency
+            low, high = np.log(np.stack(bounds_of(train.arrays, train.latency_s, train.noise).of(test)))
+        known = np.log(self.latency_s[index])
+        errors = {name: known - np.clip(known - error, low, high) for name, error in errors.items()}
         hull = hull_of(train.arrays, tuple(sorted(set(train.arrays.operators))))
         return HeldOutPredictions(index, test, self.latency_s[index], part.sources, errors, spread, *hull.locate(test))
 

@@ -18,7 +18,7 @@ from harness.probe.batches import NODE_BYTES, SESSION_BYTES, Batch, Visits, batc
 from harness.probe.calibration import calibration_probes
 from harness.probe.chain_plan import ChainProbes
 from harness.probe.probe import Probe, can_stack, layer_probe, null_probe, reference_probe, stack_probe, visited_warm
-from harness.probe.producer import ProducerKind, producer_of, producers_of
+from harness.probe.producer import ProducerKind, producer_of, producers_of, reading_little
 
 STACK_COPIES = (1, 2, 4)
 HOT_RUNS = 3
@@ -253,6 +253,9 @@ def _layer_probes(cut: CutNetwork, layer: Layer, auxiliary: AuxiliaryKind) -> tu
     """Return the probes of a layer by the names of `LayerProbes`, and its stacks."""
     network, inputs, result = cut.network, layer.graph.inputs, layer.graph.outputs[0]
     producers = producers_of(network, inputs, layer.graph.nodes, cut.blocked)
+    if auxiliary.layer.device_memory:
+        given = zip(producers, inputs, strict=True)
+        producers = tuple(reading_little(one, network.types[name]) for one, name in given)
     layout = cut.layout_of(result)
     by_itself: Layout = "outside" if result in cut.blocked else "plain"
     in_front = [cut.layout_in_front(name, auxiliary) for name in inputs]

@@ -6,6 +6,9 @@ just written, in the layout that the neighbour prefers, and a residual add is fu
 operator can be fused into it. For a picture of 8-bit integers it is a quantised convolution. `abs` is element-wise,
 for any rank in the plain layout (`Not` for booleans). `signed convolution` has a LeakyRelu instead of the Relu: values
 of both signs, for layers that branch on the sign of each value.
+
+A device with a memory of its own loads the input of a producer while the layer computes, so that a large input hides
+the layer. There `narrow convolution` reads one channel, and `sum` adds a column, its input, and a row of constants.
 Inputs of the network stay inputs of the probe.
 """
 
@@ -19,7 +22,7 @@ from harness.network.learnt_weights import INTEGER_RANGE
 from harness.network.network import Network, Node, TensorType
 from harness.probe.auxiliary import dequantised, dequantised_weight, is_quantised_picture, quantised
 
-ProducerKind = Literal["outside", "convolution", "signed convolution", "abs"]
+ProducerKind = Literal["outside", "convolution", "narrow convolution", "signed convolution", "abs", "sum"]
 PRODUCER_CHANNELS = 4
 _BRANCHING = "PRelu"
 """ONNX Runtime takes up to ten times as long for values whose signs a processor cannot predict."""
@@ -46,6 +49,13 @@ def producer_of(network: Network, tensor: str, blocked: frozenset[str] | None = 
     return "convolution" if is_picture and tensor in blocked else "abs"
 
 
+def reading_little(producer: ProducerKind, kind: TensorType) -> ProducerKind:
+    """Return the producer of such a tensor on a device with a memory of its own."""
+    if producer == "convolution":
+        return "narrow convolution"
+    return "sum" if producer == "abs" and kind.dtype in ("float32", "float16") and len(kind.shape) > 1 else producer
+
+
 def produce_as(producer: ProducerKind, builder: ModelBuilder, network: Network, tensor: str) -> str:
     """Append the producer of a tensor of the network; return the name of the tensor's copy."""
     return produce(builder, network.types[tensor], producer, index_bound(network, tensor))
@@ -55,18 +65,24 @@ def produce(builder: ModelBuilder, kind: TensorType, producer: ProducerKind, bou
     """Append a producer with an input of its own; return the tensor that it writes."""
     if producer == "outside":
         return builder.input(kind, bound)
-    if producer in ("convolution", "signed convolution"):
-        source = builder.input(kind.resized(1, PRODUCER_CHANNELS))
-        if is_quantised_picture(kind):
-            return _quantised_convolution(builder, source, kind)
-        activation = "Relu" if producer == "convolution" else "LeakyRelu"
-        return builder.operator(activation, [builder.convolution(source, kind.shape[1], [1, 1])], kind)
-    return builder.operator("Not" if kind.dtype == "bool" else "Abs", [builder.input(kind)], kind)
+    if producer == "sum":
+        read = kind.resized(-1, 1)
+        row = builder.weight(TensorType(kind.dtype, kind.shape[-1:]), 1)
+        return builder.operator("Abs", [builder.operator("Add", [builder.input(read), row], kind)], kind)
+    if producer == "abs":
+        return builder.operator("Not" if kind.dtype == "bool" else "Abs", [builder.input(kind)], kind)
+    channels = 1 if producer == "narrow convolution" else PRODUCER_CHANNELS
+    source = builder.input(kind.resized(1, channels))
+    if is_quantised_picture(kind):
+        return _quantised_convolution(builder, source, kind)
+    activation = "LeakyRelu" if producer == "signed convolution" else "Relu"
+    return builder.operator(activation, [builder.convolution(source, kind.shape[1], [1, 1])], kind)
 
 
 def _quantised_convolution(builder: ModelBuilder, source: str, kind: TensorType) -> str:
     """Append a 1x1 convolution between DequantizeLinear and QuantizeLinear, which runtimes execute on integers."""
-    weight = builder.integers(TensorType("int8", (kind.shape[1], PRODUCER_CHANNELS, 1, 1)), *INTEGER_RANGE["int8"])
+    shape = (kind.shape[1], builder.type_of(source).shape[1], 1, 1)
+    weight = builder.integers(TensorType("int8", shape), *INTEGER_RANGE["int8"])
     read = [dequantised(builder, source), dequantised_weight(builder, weight)]
     result = builder.operator("Conv", read, TensorType("float32", kind.shape), kernel_shape=[1, 1])
     return quantised(builder, result, kind.dtype)

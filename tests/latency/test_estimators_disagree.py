@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.layer_latency import CampaignData, Latency, slope
-from harness.latency.overhead import Overhead, fit_overhead, row_of
+from harness.latency.overhead import Coefficient, Overhead, fit_overhead, row_of
 from harness.measure.summary import Measurement
 from harness.network.key import LayerKey
 from harness.probe.auxiliary import AuxiliaryKind
@@ -90,6 +90,22 @@ def test_a_layer_that_is_slower_by_itself_is_flagged() -> None:
     found = estimated(contents_s(by_itself_s=1.3 * LAYER_S))
     assert found.flags == {PLACE: "difference +30%, regression-terms +30%"}
     assert found.latencies[PLACE].latency_s == pytest.approx(LAYER_S, rel=1e-3)
+
+
+@pytest.mark.parametrize(("loads", "flag"), [(-1.2, "difference -10%"), (-0.9, ""), (0.9, ""), (1.3, "+15%")])
+def test_loads_from_the_devices_own_memory_are_no_differences(loads: float, flag: str) -> None:
+    """A layer may differ by itself by the loads of its own probe and of its baseline, and by nothing beyond."""
+    probes, totals, overhead = calibration()
+    load_s = 0.5 * LAYER_S
+    given = overhead.coefficients | {"loaded_bytes": Coefficient(load_s / 4096, 0.0, 0.0, 0.0)}
+    terms = {name: probe.terms for name, probe in probes.items()} | TERMS | {"alone": TERMS["whole"]}
+    contents = contents_s(by_itself_s=LAYER_S + loads * load_s)
+    own = {name: measured(overhead_s(terms[name]) + one) for name, one in contents.items()}
+    roles = {**dict.fromkeys(probes, "calibration"), **ROLES}
+    data = CampaignData([LAYER], [], roles, terms, {}, {**totals, **own})
+    found = estimate_layers(data, "joint", replace(overhead, coefficients=given)).flags.get(PLACE, "")
+    assert flag in found
+    assert bool(flag) == ("difference" in found)
 
 
 def test_small_differences_are_no_flags_however_certain() -> None:

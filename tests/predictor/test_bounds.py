@@ -78,6 +78,28 @@ def test_a_concat_that_moves_nothing_shows_no_rate() -> None:
     assert low[0] <= latency_s(large) <= high[0]
 
 
+@pytest.mark.parametrize("is_in_place", [True, False])
+def test_joining_takes_no_time_on_a_device_that_writes_parts_in_place(is_in_place: bool) -> None:
+    """A Concat larger than any learnt one takes hardly any time if these took none, else that of its bytes."""
+
+    def layer(operator: str, edge: int) -> LayerFeatures:
+        path = f"move/copy/rows/{operator}"
+        return channelwise(path, batch=1, channels=64, in_size=(edge, edge), out_size=(edge, edge))
+
+    def latency_s(layer: LayerFeatures) -> float:
+        return 1e-8 if is_in_place and layer.operator.endswith("Concat") else 1e-11 * layer.moved_bytes
+
+    layers = [layer(operator, edge) for operator in ("Concat", "Split") for edge in (7, 14, 28, 56)]
+    times = np.array([latency_s(layer) for layer in layers])
+    noise = np.array([0.05 if time > 1e-8 else 10.0 for time in times])
+    asked = [layer("Concat", 112), layer("Split", 112)]
+    found = bounds_of(layer_arrays(layers), times, noise)
+    low, high = found.of(layer_arrays(asked))
+    assert found.moves_nothing(layer_arrays(asked)).tolist() == [is_in_place, False]
+    for least_s, most_s, one in zip(low, high, asked, strict=True):
+        assert least_s <= latency_s(one) <= most_s <= 3 * latency_s(one) or most_s < 1e-13 * one.moved_bytes
+
+
 def test_a_single_output_channel_may_take_as_long_as_a_vector() -> None:
     """On a device that computes 16 output channels at a time, one of them is within the limits of wide layers."""
     products = [matrix_product(rows=rows, depth=1024, columns=64) for rows in range(100, 3000, 100)]
