@@ -213,7 +213,7 @@ def _run_on_ones(node: Node, read: Operands) -> dict[str, TypeProto]:
     """Return the types that a run on ones shows; none if runs with other integers show others.
 
     The runs on ones and zeros must both succeed. One on twos may fail, which shows nothing: a table of two rows has no
-    row for it.
+    row for it. Raises UnsupportedNetwork if ONNX Runtime cannot run the operator, whatever the integers are.
     """
     import numpy
     from onnx import helper
@@ -234,7 +234,7 @@ def _run_on_ones(node: Node, read: Operands) -> dict[str, TypeProto]:
     if found is None:
         step = "Use a version of ONNX Runtime that has it, or export the network without it"
         why = "ONNX Runtime cannot run it on this machine"
-        raise UnresolvedDimension(f"The shapes that {_shown(node)} writes are unknown", why=why, next_step=step)
+        raise UnsupportedNetwork(f"{_shown(node)} cannot be measured", why=why, next_step=step)
     for integer in (0, 2) if varied else ():
         others = {name: numpy.full(kind.shape, integer, kind.dtype) for name, kind in varied.items()}
         again = _types_of_run(node, feeds | others, read)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
 
 SEPARATOR = "/"
-_AXES_AS_INPUT = 13
-"""Operator set from which Unsqueeze reads its axes as an input."""
+AXES_AS_INPUT = 13
+"""Operator set from which Squeeze, Unsqueeze and Split read axes and sizes as an input."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def stacking(parts: Sequence[str], result: str, axes: str, axis: int, opset: int
 
     rows = [f"{result}{SEPARATOR}{at}" for at in range(len(parts))]
     for part, row in zip(parts, rows, strict=True):
-        if opset < _AXES_AS_INPUT:
+        if opset < AXES_AS_INPUT:
             yield helper.make_node("Unsqueeze", [part], [row], axes=[axis])
         else:
             yield helper.make_node("Unsqueeze", [part, axes], [row])

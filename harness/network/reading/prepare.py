@@ -40,6 +40,7 @@ from harness.network.reading.network_ends import (
     needed_nodes,
 )
 from harness.network.reading.read import ModelFile
+from harness.network.reading.sequences import Resolved, Sequences
 from harness.network.single_runs import values
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class _Preparation:
         self._inputs: dict[str, TensorType] = {}
         self._constants: dict[str, Constant] = {}
         self._operands = Operands(self._types, self._constants, self._opsets)
+        self._sequences = Sequences(self._types, self._constants, self._opsets[""])
         self._aliases: dict[str, str] = {}
         self._free: list[FreeNode] = []
         self._nodes: list[Node] = []
@@ -97,7 +99,8 @@ class _Preparation:
             self._set_constant(name, constant)
         for node in self._graph.node:
             self._visit(node)
-        outputs = tuple(dict.fromkeys(self._aliases.get(value.name, value.name) for value in self._graph.output))
+        named = (self._aliases.get(value.name, value.name) for value in self._graph.output)
+        outputs = tuple(dict.fromkeys(tensor for name in named for tensor in self._sequences.tensors_of(name)))
         outputs = measured_outputs(outputs, self._nodes, self._unmeasured, self._unknown, self._constants)
         check_outputs(outputs, self._nodes, self._types, self._file.name)
         nodes = needed_nodes(self._nodes, outputs)
@@ -164,6 +167,8 @@ class _Preparation:
             self._leave_out(node, self._unknown[unknown])
         elif any(True for _ in subgraphs(proto)):
             self._visit_control_flow(node)
+        elif (resolved := self._sequences.resolve(node)) is not None:
+            self._replace(node, resolved)
         elif node.op in ("Shape", "Size") and node.inputs[0] in self._types:
             self._fold_shape(node)
         elif all(not name or name in self._constants for name in node.inputs) and node.op not in NOT_FOLDED:
@@ -173,6 +178,14 @@ class _Preparation:
             self._free.append(FreeNode(node.name, node.op, reason))
         else:
             self._measure(node)
+
+    def _replace(self, node: Node, resolved: Resolved) -> None:
+        self._free.append(FreeNode(node.name, node.op, "sequence"))
+        self._aliases.update(resolved.aliases)
+        for name, value in resolved.constants.items():
+            self._set_constant(name, _constant(value))
+        for proto in resolved.nodes:
+            self._visit(proto)
 
     def _measure(self, node: Node) -> None:
         types = self._types_of(node, flow=True)
@@ -193,7 +206,9 @@ class _Preparation:
         return None
 
     def _choices(self, tensors: Iterable[str]) -> list[str]:
-        return choices_behind(tensors, self._nodes, self._inputs)
+        given = self._constants
+        open_inputs = {name: kind for name, kind in self._inputs.items() if name not in given}
+        return choices_behind(tensors, self._nodes, open_inputs)
 
     def _unknown_flow(self, node: Node) -> UnsupportedNetwork:
         return unknown_flow(node, self._choices(self._aliases.get(name, name) for name in node.inputs))

@@ -107,7 +107,9 @@ def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") 
     check_expansion(name, model)
     what = f"The functions of {name} cannot be inlined"
     try:
-        model = inliner.inline_local_functions(model) if model.functions else model
+        if model.functions:
+            _align_functions(model)
+            model = inliner.inline_local_functions(model)
         sort_nodes(model.graph)
         _complete_domains(model)
         _complete_outputs(model)
@@ -269,6 +271,24 @@ def _copied(message: _Copied, left_out: str) -> _Copied:
     return copy
 
 
+def _align_functions(model: ModelProto) -> None:
+    """State the network's operator sets in functions where their operators are the same: only those are inlined."""
+    from onnx import defs
+
+    stated = {domain_of(entry): entry.version for entry in model.opset_import}
+
+    def since(op: str, version: int, domain: str) -> int:
+        return int(defs.get_schema(op, version, domain).since_version) if defs.has(op, version, domain) else 0
+
+    for function in model.functions:
+        for entry in function.opset_import:
+            domain = domain_of(entry)
+            version = stated.get(domain, entry.version)
+            used = {node.op_type for node in all_nodes(function.node) if domain_of(node) == domain}
+            if all(since(op, version, domain) == since(op, entry.version, domain) for op in used):
+                entry.version = version
+
+
 def _complete_domains(model: ModelProto) -> None:
     """Give ONNX's domain one name, and state an opset of it if no operator needs one."""
     nodes, imports = list(all_nodes(model.graph.node)), model.opset_import
@@ -320,6 +340,10 @@ def _check_operators(name: str, model: ModelProto) -> None:
             why = f"Its attribute {reference.name[:80]!r} refers to {reference.ref_attr_name[:80]!r} of a function"
             raise InvalidNetwork(f"{label} of {name} is in no function", why=why)
         domain = domain_of(node)
+        if any((domain_of(each), each.name) == (domain, node.op_type) for each in model.functions):
+            why = "Its function needs other operator sets than the network"
+            step = "Export both with the same operator sets"
+            raise UnsupportedNetwork(f"{label} of {name} cannot be replaced by its function", why=why, next_step=step)
         if domain not in ("", ML_DOMAIN, *RUNTIME_DOMAINS):
             why = f"Its domain {node.domain[:80]!r} belongs neither to ONNX nor to ONNX Runtime"
             raise UnsupportedNetwork(f"{label} of {name} is unknown", why=why)

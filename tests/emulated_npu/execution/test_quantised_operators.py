@@ -100,6 +100,25 @@ def test_bits_of_integer_kernels(name: str, machine: str) -> None:
     np.testing.assert_array_equal(found["y"], expected)
 
 
+@pytest.mark.parametrize("machine", ["edge", "nvdla-64"])
+@pytest.mark.parametrize(
+    ("op", "first", "second", "attributes"),
+    [
+        ("MatMulInteger", (2, 5, 400), (400, 8), {}),
+        ("ConvInteger", (2, 4, 9, 9), (6, 2, 3, 3), {"pads": [1, 0, 2, 1], "strides": [2, 1], "group": 2}),
+    ],
+)
+def test_computed_zero_points(
+    op: str, first: tuple[int, ...], second: tuple[int, ...], attributes: dict[str, Any], machine: str
+) -> None:
+    """Products whose first zero point the network computes, padded ones too, have the bits of ONNX Runtime's kernel."""
+    inputs = {"a": integers(first, np.uint8), "az": np.array(100, np.uint8)}
+    constants = {"b": integers(second, np.int8, 3), "bz": np.array(7, np.int8)}
+    for zeros in (constants["bz"], integers(second[1:], np.int8, 5)) if op == "MatMulInteger" else (constants["bz"],):
+        proto = network([node(op, "a b az bz", "y", **attributes)], inputs, constants | {"bz": zeros})
+        np.testing.assert_array_equal(on_npu(proto, inputs, machine)[1]["y"], by_runtime(proto, inputs)["y"])
+
+
 def test_product_of_computed_tensors() -> None:
     """A QLinearMatMul of two computed batches of matrices has the bits of ONNX Runtime's kernel."""
     nodes, inputs, constants = product(np.uint8, np.uint8, 1, False)

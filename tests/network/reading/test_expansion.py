@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx_models import prepared
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork
 from harness.network.model_references import load_network
@@ -128,6 +129,17 @@ def test_function_that_exists_twice_is_refused() -> None:
     twice = [_function("F", _chain("Relu", "", 1)), _function("F", _chain("Tanh", "", 1))]
     with pytest.raises(InvalidNetwork, match="'F' is defined twice"):
         load_network(_model(_chain("F", "f", 1, ("x", "y")), twice))
+
+
+def test_functions_of_another_operator_set() -> None:
+    """A function of another operator set is expanded if its operators are the same in that of the network."""
+    opset = [helper.make_opsetid("", 16)]
+    same = helper.make_function("f", "F", ["i"], ["o"], _chain("Relu", "", 2), opset)
+    nodes = _chain("F", "f", 2, ("x", "y"))
+    assert [node.op for node in prepared(_model(nodes, [same])).nodes] == ["Relu"] * 4
+    newer = helper.make_function("f", "F", ["i"], ["o"], _chain("Identity", "", 2), [helper.make_opsetid("", 19)])
+    with pytest.raises(UnsupportedNetwork, match="needs other operator sets"):
+        prepared(_model(nodes, [newer]))
 
 
 def test_functions_with_attributes_are_expanded() -> None:

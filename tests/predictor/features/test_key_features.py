@@ -125,6 +125,17 @@ def test_one_axis_or_several_move(order: str, name: str) -> None:
     assert layer.operator == f"move/copy/order/{name}"
 
 
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [("nearest", "move/copy/scale/Resize"), ("linear", "move/copy/interpolate/Interpolate"), ("cubic", "Cubic")],
+)
+def test_modes_of_resizing_are_other_code(mode: str, name: str) -> None:
+    """A cubic interpolation is learnt only from its own kind, which takes many times as long as a linear one."""
+    text = f"k1|x0:float32[1,8,6,6]|Resize(x0,_,c:float32[4]=1,1,2,2){{mode={mode}}}|->t0:float32[1,8,12,12]"
+    operator = described(text).operator
+    assert operator == (f"move/map/{name}/{name}" if mode == "cubic" else name)
+
+
 def test_a_convolution_behind_a_pad_reads_the_padded_map() -> None:
     """The sizes of a padded map follow from the constant padding, and not from one of other axes."""
     text = "k1|x0:float32[1,8,6,6]|Pad(x0,c:int64[8]={}){{mode=constant}}|Conv(t0,c:float32[16,8,3,3]){{{}}}"

@@ -64,9 +64,9 @@ def test_channels_last_are_refused() -> None:
     assert "QLinearGlobalAveragePool" in refused(one).why
 
 
-def test_computed_zero_points_of_integer_products_are_refused() -> None:
-    """A product of integers whose zero point the network computes is refused, with the reason."""
-    inputs = {"a": integers((3, 4), np.uint8), "z": np.array(3, np.uint8)}
+def test_computed_zero_points_of_rows_are_refused() -> None:
+    """A product of integers whose rows have zero points that the network computes is refused, with the reason."""
+    inputs = {"a": integers((3, 4), np.uint8), "z": integers((3,), np.uint8)}
     proto = network([node("MatMulInteger", "a b z", "y")], inputs, {"b": integers((4, 5), np.uint8)})
     with pytest.raises(UnsupportedOperator) as caught:
         import_model(proto)

@@ -11,6 +11,7 @@ from networks_on_npu import execute, network_of, relative_error
 from small_models import functions, imported, model, node, values
 
 from device_agents.emulated_npu.compiler.graph.importer import import_model
+from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 from device_agents.emulated_npu.machine import find_machine
@@ -56,6 +57,16 @@ def test_transposed_convolutions(case: tuple[dict[str, Any], tuple[int, ...], tu
         assert "leaves out all" in str(error)
         return
     imported(proto, {"x": values(read)})
+
+
+@pytest.mark.parametrize(("batch", "groups"), [(1, 1), (2, 2)])
+def test_three_strides_with_a_chain_for_each_layer(batch: int, groups: int) -> None:
+    """Where phases of three axes are joined by several copies, none of them overwrites what another one wrote."""
+    made = node("ConvTranspose", "x w", "y", strides=[2, 2, 2], group=groups)
+    x = values((batch, 4, 3, 4, 5))
+    case = network_of([made], {"x": x}, {"w": values((4, 2, 2, 2, 2), 1)}, ["y"])
+    compiled = compile_model(case.model, find_machine("edge"), Options(chains="layers"))
+    assert relative_error(execute(compiled, case), case.expected) < 1e-5
 
 
 @pytest.mark.parametrize("automatic", ["SAME_UPPER", "SAME_LOWER", "VALID"])

@@ -18,7 +18,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.recurrent_gates import Direction, gate_functions
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function, Settings
+from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Settings
 
 MOST_STEPS = 4096
 """The longest sequence, times directions, that is unrolled: every step adds layers."""
@@ -218,7 +218,7 @@ def _initial(build: Builder, node: OnnxNode, place: int, index: int, sizes: _Siz
     """Return the state of a direction before its first step; without an input, zeros."""
     shape = (sizes.batch, sizes.hidden)
     if not node.input(place):
-        zeros = known(f"{node.inputs[_R]}.zeros{sizes.batch}", np.zeros(shape), DataType.FLOAT32)
+        zeros = known(f"{node.inputs[_R]}.zeros{sizes.batch}", np.zeros(shape), build.type(node.inputs[_R]).dtype)
         return build.constant_view(zeros)
     view = build.view(node.inputs[place])
     wanted = (sizes.batch, sizes.directions) if sizes.batch_first else (sizes.directions, sizes.batch)
@@ -264,7 +264,7 @@ def _held(direction: Direction, active: Sequence[bool], new: States, old: States
     """Return the output of a step, and its states: those before it for sequences that are not active."""
     if all(active):
         return new[0], new
-    zero = known(f"{direction.node.inputs[_R]}.zero", np.zeros(()), DataType.FLOAT32)
+    zero = known(f"{direction.node.inputs[_R]}.zero", np.zeros(()), direction.dtype)
     nothing = views.expanded(direction.build.constant_view(zero), new[0].shape)
     shown = direction.selected(active, new[0], nothing, "output")
     pairs = zip(new, old, strict=True)

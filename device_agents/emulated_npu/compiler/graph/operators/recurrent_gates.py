@@ -64,14 +64,15 @@ class Direction:
     """One direction of a recurrent node: builds its gates, step by step.
 
     `by_input` (steps, batch, gates * hidden) are the gates by the input and the bias. `functions` are the activations
-    of the direction, `hidden` is the number of elements of its state.
+    of the direction, `hidden` is the number of elements of its state, and `dtype` their type.
     """
 
     def __init__(
         self, build: Builder, node: OnnxNode, index: int, by_input: View, functions: tuple[Steps, ...]
     ) -> None:
         self.build, self.node, self.index, self.functions = build, node, index, functions
-        self.hidden = build.type(node.inputs[2]).shape[2]
+        kind = build.type(node.inputs[2])
+        self.hidden, self.dtype = kind.shape[2], kind.dtype
         self._by_input = by_input
         self._weights: dict[tuple[int, int], LazyConstant | View] = {}
         self._step = 0
@@ -82,7 +83,7 @@ class Direction:
 
     def temporary(self, what: str, shape: Sequence[int]) -> View:
         """Add a value of this step."""
-        return self.build.temporary(f"{what}.{self.index}.{self._step}", shape, DataType.FLOAT32)
+        return self.build.temporary(f"{what}.{self.index}.{self._step}", shape, self.dtype)
 
     def input_gates(self, first: int, count: int) -> View:
         """Return `count` gates of this step by the input, (batch, count * hidden)."""

@@ -12,8 +12,9 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-from device_agents.emulated_npu.compiler.graph import constants, quantised
+from device_agents.emulated_npu.compiler.graph import constants
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
+from device_agents.emulated_npu.compiler.graph.reading import fused, quantised
 from device_agents.emulated_npu.compiler.graph.reading.functions import Functions
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import (
     OnnxNode,
@@ -36,6 +37,8 @@ OLDEST_OPSET = 7
 _RANDOM = frozenset({"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial"})
 _OF_SHAPES = frozenset({"Shape", "Size"})
 _DEFAULT_DOMAIN = ("", "ai.onnx")
+_RUNTIME_DOMAINS = "com.microsoft"
+"""The beginning of the names of ONNX Runtime's own domains."""
 _DEEPEST = 16
 """The most functions and branches inside each other."""
 _MOST_NODES = 20_000
@@ -67,7 +70,8 @@ def parse_model(model: bytes | ModelProto, is_whole: IsWhole) -> ParsedModel:
 
 
 def _is_known(node: NodeProto, is_whole: IsWhole, functions: Functions) -> bool:
-    return is_whole(quantised.standard(node)) or quantised.defines(node) or functions.defines(node)
+    node = quantised.standard(node)
+    return is_whole(node) or quantised.defines(node) or fused.defines(node) or functions.defines(node)
 
 
 def _unique_names(graph: GraphProto) -> list[str]:
@@ -95,9 +99,10 @@ def _check_operators(graph: GraphProto, names: Sequence[str], is_known: IsWhole)
 def _unknown(node: OnnxNode, domain: str) -> UnsupportedOperator:
     place = f" of domain {domain[:40]}" if domain else ""
     why = f"The compiler does not support operator {node.op[:80]}{place}"
-    return UnsupportedOperator(
-        f"Node {shown(node)} is not supported", why, "Export the network with supported operators"
-    )
+    step = "Export the network with operators of ONNX; docs/emulator.md lists what is supported"
+    if domain.startswith(_RUNTIME_DOMAINS):
+        step = "Give the file from before ONNX Runtime optimised it, with the operators of ONNX"
+    return UnsupportedOperator(f"Node {shown(node)} is not supported", why, step)
 
 
 def _is_constant(node: NodeProto, constant: Mapping[str, Any] | set[str]) -> bool:
@@ -163,12 +168,17 @@ class _ModelReader:
             self._free.append(name)
         elif _is_resolved(node, self._constants):
             self._visit_all(self._branch(node, kept), kept, depth)
+        elif quantised.has_computed_zero(node, self._constants, self._types.known):
+            self._visit_all(quantised.moved_product(node, name, self._types.known), kept, depth)
         elif self._is_whole(node):
             self._add_types(node)
             attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
             self._nodes.append(OnnxNode(kept.op, name, kept.names, kept.inputs, kept.outputs, attributes, part_of))
         elif quantised.defines(node):
             self._visit_all(quantised.body(node, name), kept, depth)
+        elif fused.defines(node):
+            self._check_typed(kept)
+            self._visit_all(fused.body(node, name, self._types.known), kept, depth)
         elif self._functions.defines(node):
             self._check_typed(kept)
             self._visit_all(self._functions.body(node, self._types.known, name), kept, depth)

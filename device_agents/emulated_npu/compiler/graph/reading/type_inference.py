@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, defs, helper, numpy_helper, shape_inference
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, checker, defs, helper, numpy_helper, shape_inference
 
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import ValueType
 from device_agents.emulated_npu.emulator_errors import InvalidModel
@@ -27,8 +27,8 @@ CONSTANT_TYPES = {**DATA_TYPES, int(TensorProto.INT4): DataType.INT8, int(Tensor
 """The same for constants: those of four bits take a byte each in the machine."""
 _NOT_INFERRED = frozenset({"GroupNormalization", "MeanVarianceNormalization", "PiecewiseLinear"})
 """Operators whose results have the type of the first input, which onnx does not infer, or not without attributes."""
-_OF_RUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
-"""The same, of ONNX Runtime in all opsets; ONNX has the first from opset 17."""
+_OF_RUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization", "Gelu", "Swish"})
+"""The same, of ONNX Runtime in all opsets, or in what stands for its operators; ONNX has them from later opsets."""
 _DEFAULTS = {"STFT": ("onesided", 1)}
 """Attributes, by operator, that onnx's inference reads with another default than the operator has."""
 
@@ -78,6 +78,8 @@ def add_node_types(node: NodeProto, opsets: Mapping[str, int], types: TensorType
     """
     missing = [name for name in node.output if name and name not in types.known and name not in types.others]
     schema = schema_of(node, opsets) if missing else None
+    if schema is None and node.op_type in _OF_RUNTIME and node.input[0] in types.known:
+        types.known.update((name, types.known[node.input[0]]) for name in missing[:1])
     if schema is None or any(name and name not in types.known for name in node.input):
         return
     kinds = {name: type_proto(types.known[name]) for name in node.input if name}
@@ -88,7 +90,7 @@ def add_node_types(node: NodeProto, opsets: Mapping[str, int], types: TensorType
     _state_default(stated)
     try:
         found = shape_inference.infer_node_outputs(schema, stated, kinds, data, opset_imports=imports)
-    except (shape_inference.InferenceError, ValueError, RuntimeError):
+    except (shape_inference.InferenceError, checker.ValidationError, ValueError, RuntimeError):
         return
     for name in missing:
         if name in found:

@@ -5,14 +5,16 @@ Folding then makes one layer of these nodes, as it does for networks that store 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import NodeProto, helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from device_agents.emulated_npu.compiler.graph import constants
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import ValueType
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import DataType
@@ -20,6 +22,7 @@ from device_agents.emulated_npu.unit_commands import DataType
 _RUNTIME = "com.microsoft"
 """The domain of ONNX Runtime's operators."""
 _DEQUANTIZE, _QUANTIZE = "DequantizeLinear", "QuantizeLinear"
+_INTEGER_PRODUCTS = ("ConvInteger", "MatMulInteger")
 
 
 def standard(node: NodeProto) -> NodeProto:
@@ -88,12 +91,44 @@ def body(node: NodeProto, name: str) -> list[NodeProto]:
 
     Raises InvalidModel for a node without an operand or a scale.
     """
-    found = _Body(node, name)
+    found = Body(node, name)
     _BODIES[node.domain, node.op_type](found)
     return found.nodes
 
 
-class _Body:
+def has_computed_zero(node: NodeProto, constants: Collection[str], types: Mapping[str, ValueType]) -> bool:
+    """Return whether a node multiplies integers by constant ones, and the network computes their one zero point."""
+    zero = node.input[2] if node.op_type in _INTEGER_PRODUCTS and len(node.input) > 2 else ""
+    if zero not in types or zero in constants or node.input[1] not in constants:
+        return False
+    return node.input[0] in types and math.prod(types[zero].shape) == 1
+
+
+def moved_product(node: NodeProto, name: str, types: Mapping[str, ValueType]) -> list[NodeProto]:
+    """Return the nodes that stand for a product whose first zero point is computed.
+
+    They subtract the product of the zero point by the second factor from the product of the integers. Zero points of
+    the columns of a matrix are subtracted in the same way, times the sums of rows.
+    """
+    found, kind = Body(node, name), types[node.input[0]]
+    first, second, zeros = found.required(0), found.required(1), found.input(3)
+    is_matrix = node.op_type == "MatMulInteger"
+    of_columns = is_matrix and zeros in types and math.prod(types[zeros].shape) > 1
+    ones = np.ones(kind.shape[-1:] if is_matrix else (1, *kind.shape[1:]), NUMPY_TYPES[kind.dtype])
+    attributes = found.attributes()
+    product = found.compute(node.op_type, [first, second, "", "" if of_columns else zeros], attributes)
+    sums = found.compute(node.op_type, [found.constant(ones), second, "", zeros], attributes)
+    moves = [(sums, found.required(2))]
+    if of_columns:
+        moves.append((found.compute(node.op_type, [first, found.constant(ones.reshape(-1, 1))], {}), zeros))
+    for factor, zero in moves:
+        whole = found.compute("Cast", [zero], {"to": TensorProto.INT32})
+        product = found.compute("Sub", [product, found.compute("Mul", [factor, whole], {})], {})
+    found.bound(product)
+    return found.nodes
+
+
+class Body:
     """Collects the nodes that stand for `node`."""
 
     def __init__(self, node: NodeProto, name: str) -> None:
@@ -129,6 +164,10 @@ class _Body:
         """Add an operator on numbers."""
         return self._add(op, inputs, attributes)
 
+    def constant(self, value: Array) -> str:
+        """Add a constant."""
+        return self._add("Constant", [], {"value": numpy_helper.from_array(value)})
+
     def result(self, numbers: str, place: int) -> None:
         """Add the conversion to the node's output; its scale and zero point are the inputs from `place` on."""
         given = [numbers, self.required(place), *filter(None, [self.input(place + 1)])]
@@ -144,7 +183,7 @@ class _Body:
         return output
 
 
-def _convolution(found: _Body) -> None:
+def _convolution(found: Body) -> None:
     """Stand for QLinearConv; its bias has the scale of the products."""
     operands = [found.operand(0), found.operand(3, axis=0)]
     if found.input(8):
@@ -153,13 +192,13 @@ def _convolution(found: _Body) -> None:
     found.result(found.compute("Conv", operands, found.attributes()), 6)
 
 
-def _product(found: _Body) -> None:
+def _product(found: Body) -> None:
     """Stand for QLinearMatMul; several scales are those of rows and of columns."""
     operands = [found.operand(0, axis=-2), found.operand(3, axis=-1)]
     found.result(found.compute("MatMul", operands, {}), 6)
 
 
-def _gemm(found: _Body) -> None:
+def _gemm(found: Body) -> None:
     """Stand for QGemm, whose product may stay numbers."""
     attributes = found.attributes()
     operands = [found.operand(0), found.operand(3, axis=0 if attributes.get("transB") else 1)]
@@ -173,27 +212,27 @@ def _gemm(found: _Body) -> None:
         found.bound(numbers)
 
 
-def _of_two(op: str) -> Callable[[_Body], None]:
-    def stand(found: _Body) -> None:
+def _of_two(op: str) -> Callable[[Body], None]:
+    def stand(found: Body) -> None:
         found.result(found.compute(op, [found.operand(0), found.operand(3)], {}), 6)
 
     return stand
 
 
-def _of_one(op: str, *without: str) -> Callable[[_Body], None]:
-    def stand(found: _Body) -> None:
+def _of_one(op: str, *without: str) -> Callable[[Body], None]:
+    def stand(found: Body) -> None:
         found.result(found.compute(op, [found.operand(0)], found.attributes(*without)), 3)
 
     return stand
 
 
-def _concatenation(found: _Body) -> None:
+def _concatenation(found: Body) -> None:
     """Stand for QLinearConcat: scale and zero point of the output, then tensor, scale and zero point of each part."""
     parts = [found.operand(place) for place in range(2, len(found.node.input), 3)]
     found.result(found.compute("Concat", parts, found.attributes()), 0)
 
 
-_BODIES: Mapping[tuple[str, str], Callable[[_Body], None]] = {
+_BODIES: Mapping[tuple[str, str], Callable[[Body], None]] = {
     ("", "QLinearConv"): _convolution,
     ("", "QLinearMatMul"): _product,
     (_RUNTIME, "QGemm"): _gemm,
