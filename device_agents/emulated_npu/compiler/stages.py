@@ -201,15 +201,13 @@ def _schedule(
 ) -> _Schedule:
     plans = plan(division, options, decisions=decisions, occupied=occupied)
     resident = _resident(plans) if weights == "resident" else {}
-    alone = len(plans) == len(plans[0].cores) == 1
-    has_cache = alone and division.graph.setup is None and occupied is FREE
+    alone = len(plans) == len(plans[0].cores) == 1 and division.graph.setup is None and occupied is FREE
     ordered = {
         core.core: order(
             resident[core.core].commands if core.core in resident else core.commands,
             machine.of_core(core.core),
             options,
-            core.cached if has_cache else None,
-            alone=alone,
+            core.cached if alone else None,
         )
         for group in plans
         for core in group.cores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.cache_ahead import bring_weights_ahead, has_faster_cache
 from device_agents.emulated_npu.compiler.ordering.gaps import fill_gaps
-from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, dependencies
+from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, Conflicts, dependencies
 from device_agents.emulated_npu.compiler.ordering.overlap import in_own_queues, overlap_units
 from device_agents.emulated_npu.compiler.ordering.reorder import hoist_loads, hoisted
 from device_agents.emulated_npu.compiler.ordering.synchronise import (
@@ -33,10 +33,9 @@ _WORTH_BY_TIME = 0.995
 """An order by time has fewer loops than one by place, and so more instructions: it must be faster by this factor."""
 _WORTH_OWN_QUEUES = 0.99
 """What a queue for the VFU or the cache must bring: the formula knows nothing of the time of more instructions."""
+_MESSAGES = (Function.SEND, Function.RECEIVE)
 _GAPS = ((0.25, False), (0.75, False), (1.0, False), (1.0, True))
 """The ways of `fill_gaps` that are tried: its delay, and whether urgent transfers come first."""
-_GAPS_OF_SEVERAL = _GAPS[:-1]
-"""Those for cores of several, which share the memories: what is urgent depends on times that are not known."""
 
 
 class Ordered(NamedTuple):
@@ -47,21 +46,15 @@ class Ordered(NamedTuple):
 
 
 def order(
-    commands: Sequence[Command],
-    machine: Machine,
-    options: Options,
-    cached: Sequence[CachedValue] | None = None,
-    *,
-    alone: bool = True,
+    commands: Sequence[Command], machine: Machine, options: Options, cached: Sequence[CachedValue] | None = None
 ) -> Ordered:
     """Order the commands of a core and add the synchronisation between its queues.
 
     Requires: commands whose results are correct if each ends before the next begins.
     Ensures: the same commands with waits, posts and fences, such that the queues running in parallel compute the same
     results; addresses in SB may differ. If the options allow it, loads are hoisted, or transfers are ordered by time,
-    where the formula predicts less time. Only for a core that is `alone`, urgent transfers come first in one order.
-    Where the VFU has a queue, the units overlap, too; if that is hardly faster, the commands of both units are in the
-    CP queue. `cached` are all values in the last-level cache, if this core alone uses it: its transfers may then have
+    where the formula predicts less time. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
+    the commands of both units are in the CP queue. `cached` are all values in the last-level cache, if this core alone uses it: its transfers may then have
     the LLC queue, and weights may pass through the rest of the cache.
     """
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
@@ -76,21 +69,18 @@ def order(
     if not options.reorder:
         return clock.ordered(synchronise(own, memory_of))
 
-    def by_time(each: Sequence[Command]) -> list[Ordered]:
-        return _by_time(each, clock, _GAPS if alone else _GAPS_OF_SEVERAL)
-
     chosen = commands
-    best = _faster(_by_place(commands, clock), by_time(commands))
+    best = _faster(_by_place(commands, clock), _by_time(commands, clock))
     if machine.vfu_queue_depth:
         both = overlap_units(own, clock.durations_ps(own), window=_OVERLAP_WINDOW, memory_of=memory_of)
         early = hoist_loads(own, window=_HOIST_WINDOW, memory_of=memory_of)
         by_place = [clock.ordered(synchronise(each, memory_of)) for each in (both, early)]
-        overlapped = _faster(by_place, by_time(both))
+        overlapped = _faster(by_place, _by_time(both, clock))
         if overlapped.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             chosen, best = both, overlapped
     if cached is not None and machine.llc_queue_depth:
         apart = [replace(each, own_queue=True) if _is_of_cache(each) else each for each in chosen]
-        beside = _faster(_by_place(apart, clock), by_time(apart))
+        beside = _faster(_by_place(apart, clock), _by_time(apart, clock))
         if beside.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             best = beside
     if cached is not None and options.cached_weights and has_faster_cache(machine):
@@ -137,20 +127,40 @@ def _by_place(commands: Sequence[Command], clock: _Clock) -> list[Ordered]:
     return [clock.ordered(synchronised(commands, conflicts, order)) for order in (early, range(len(commands)))]
 
 
-def _by_time(commands: Sequence[Command], clock: _Clock, gaps: Sequence[tuple[float, bool]]) -> list[Ordered]:
-    """Return the best order by time, with weights that arrive early; none for a core that sends to others or receives.
+def _by_time(commands: Sequence[Command], clock: _Clock) -> list[Ordered]:
+    """Return the best order by time, with weights that arrive early.
 
-    Other cores rely on the order of its loads and stores.
+    Other cores rely on what is loaded and stored before a message. So commands pass messages as in the order by place,
+    and time orders those between two messages.
     """
-    if any(command.function in (Function.SEND, Function.RECEIVE) for command in commands):
-        return []
     shared = clock.machine.shared_buffer
     spread = commands if shared else spread_weights(commands, clock.machine.sb_bytes)
     conflicts = dependencies(spread, ONE_BUFFER if shared else SEPARATE)
     durations = clock.durations_ps(spread)
-    ways = (fill_gaps(spread, conflicts, durations, delay, urgent_first=urgent) for delay, urgent in gaps)
-    filled = min(ways, key=itemgetter(0))
-    return [clock.ordered(synchronised(spread, conflicts, filled.order))]
+    order: list[int] = []
+    for part in _between_messages(spread, conflicts):
+        own = [spread[position] for position in part]
+        found = conflicts if len(part) == len(spread) else _within(part, conflicts)
+        times = [durations[position] for position in part]
+        ways = (fill_gaps(own, found, times, delay, urgent_first=urgent) for delay, urgent in _GAPS)
+        order += [part[place] for place in min(ways, key=itemgetter(0)).order]
+    return [clock.ordered(synchronised(spread, conflicts, order))]
+
+
+def _between_messages(commands: Sequence[Command], conflicts: Sequence[Conflicts]) -> Iterator[Sequence[int]]:
+    """Yield the positions of commands between messages, which have loads hoisted, and each message alone."""
+    if not any(command.function in _MESSAGES for command in commands):
+        yield range(len(commands))
+        return
+    early = hoisted(commands, conflicts, window=_HOIST_WINDOW)
+    for is_message, part in itertools.groupby(early, key=lambda position: commands[position].function in _MESSAGES):
+        yield from ([position] for position in part) if is_message else [list(part)]
+
+
+def _within(part: Sequence[int], conflicts: Sequence[Conflicts]) -> list[Conflicts]:
+    """Return the conflicts of some commands with each other, by their places in the part."""
+    places = {position: place for place, position in enumerate(part)}
+    return [[places.get(before, -1) for before in conflicts[position]] for position in part]
 
 
 def predicted_time_ps(

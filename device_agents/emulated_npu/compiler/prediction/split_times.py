@@ -146,7 +146,7 @@ class SplitPredictor:
         for decisions in ways or [decide(part, machine, self._options, externals)]:
             plans = [plan for decision in decisions for plan in decision.chains]
             commands = list(lowered(part, machine, plans, externals, ScratchpadLayout.of(machine, plans)))
-            found.append((order(commands, machine, self._options, alone=alone), commands))
+            found.append((order(commands, machine, self._options), commands))
         ordered, commands = min(found, key=lambda way: way[0].predicted_ps)
         return commands, ordered.items
 
