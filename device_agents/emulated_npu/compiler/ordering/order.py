@@ -54,8 +54,8 @@ def order(
     Ensures: the same commands with waits, posts and fences, such that the queues running in parallel compute the same
     results; addresses in SB may differ. If the options allow it, loads are hoisted, or transfers are ordered by time,
     where the formula predicts less time. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
-    the commands of both units are in the CP queue. `cached` are all values in the last-level cache, if this core alone uses it: its transfers may then have
-    the LLC queue, and weights may pass through the rest of the cache.
+    the commands of both units are in the CP queue. `cached` are all values in the last-level cache, if this core alone
+    uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache.
     """
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands
@@ -152,9 +152,15 @@ def _between_messages(commands: Sequence[Command], conflicts: Sequence[Conflicts
     if not any(command.function in _MESSAGES for command in commands):
         yield range(len(commands))
         return
-    early = hoisted(commands, conflicts, window=_HOIST_WINDOW)
-    for is_message, part in itertools.groupby(early, key=lambda position: commands[position].function in _MESSAGES):
-        yield from ([position] for position in part) if is_message else [list(part)]
+    part: list[int] = []
+    for position in hoisted(commands, conflicts, window=_HOIST_WINDOW):
+        if commands[position].function in _MESSAGES:
+            yield part
+            yield [position]
+            part = []
+        else:
+            part.append(position)
+    yield part
 
 
 def _within(part: Sequence[int], conflicts: Sequence[Conflicts]) -> list[Conflicts]:
