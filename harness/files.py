@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import fcntl
 import hashlib
 import io
 import itertools
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -22,6 +24,10 @@ from harness.errors import ConfigurationError, InputError, reason_of
 from harness.text import printable
 
 _BLOCK_BYTES = 1 << 20
+_WRITING = ".writing-"
+"""The beginning of the names of temporary files."""
+_LOCKING_S = 1.0
+"""How long a writer may take to lock the temporary file that it has created."""
 _BEFORE_FORMULA = re.compile(r"""(\A|;)(?=[\s"']*[=+@\-\uFF1D\uFF0B\uFF0D\uFF20\uFE62-\uFE66\uFE6B\u2212])""")
 """The beginning of a cell, or a semicolon, which separates cells in some countries, before a sign, also a wide one."""
 _MAX_BYTES = 1 << 31
@@ -95,11 +101,15 @@ def write_whole(path: Path, content: bytes) -> None:
     target = Path(os.path.realpath(path))
     try:
         if target.exists() and not target.is_file():
-            raise OSError(0, "it is not a regular file")
-        temporary = target.parent / f".writing-{os.urandom(6).hex()}{target.suffix}"
+            raise OSError(0, "It is not a regular file")
+        _remove_left_over(target.parent)
+        temporary = target.parent / f"{_WRITING}{os.urandom(6).hex()}{target.suffix}"
         try:
-            write_synced(temporary, content)
-            temporary.replace(target)
+            with temporary.open("xb") as file:
+                with contextlib.suppress(OSError):  # some file systems have no locks
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                _write_synced(file, content)
+                temporary.replace(target)
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -111,9 +121,22 @@ def write_whole(path: Path, content: bytes) -> None:
 def write_synced(path: Path, content: bytes) -> None:
     """Create a file and wait until its content is on the disk; raise OSError if it exists or cannot be written."""
     with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        _write_synced(file, content)
+
+
+def _write_synced(file: io.BufferedWriter, content: bytes) -> None:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _remove_left_over(folder: Path) -> None:
+    """Remove temporary files of writers that were killed; a living writer has locked its file, or is about to."""
+    for path in folder.glob(f"{_WRITING}*"):
+        with contextlib.suppress(OSError), open_plain(path) as file:
+            if time.time() - os.fstat(file.fileno()).st_mtime > _LOCKING_S:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 def sync_folder(folder: Path) -> None:

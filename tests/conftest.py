@@ -27,6 +27,11 @@ FIRST = ("system", "cli", "fleet", "nightly")
 """Folders of long files, which must not be the last ones to begin."""
 
 
+def pytest_collection_finish() -> None:
+    """Let no search for cycles pass over what all tests import, nor a fork copy it."""
+    gc.freeze()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put folders of long files first; other files keep the order that they were shuffled into."""

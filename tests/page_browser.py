@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,12 +110,32 @@ FLAGS = (
 )
 
 
+def _wait_without_thread() -> None:
+    """Let asyncio wait for its processes without a thread, as it does from Python 3.12 on.
+
+    Beside another thread no process forks, so that all later tests would read networks in new interpreters.
+    """
+    if sys.version_info >= (3, 12):
+        return
+
+    class Watcher(asyncio.PidfdChildWatcher):
+        def is_active(self) -> bool:
+            return True
+
+        def add_child_handler(self, pid: int, callback: Callable[..., object], *args: object) -> None:
+            self.attach_loop(asyncio.get_running_loop())
+            super().add_child_handler(pid, callback, *args)
+
+    asyncio.set_child_watcher(Watcher())
+
+
 def headless_browser() -> Iterator[Browser]:
     """Yield a headless Chromium; skip the test if there is none."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("no chromium on this machine: the report is not looked at in a browser")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser; it is not installed")
+    _wait_without_thread()
     with playwright.sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=program, args=list(FLAGS))
         yield Browser(chromium)

@@ -23,12 +23,15 @@ _APART_S = 0.1
 _SHOWN_S = 1.0
 """What a line shows at least, and therefore how far off it may be."""
 _MOMENTS = 300
-Event = tuple[float, str, float | None, float | None]
+Event = tuple[float, str, float | None, float | None, dict[str, float]]
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """The reports of a run, each with its time, phase, work and share; times count from the start of the process."""
+    """The reports of a run, each with its time, phase, work, share and the work of phases to come.
+
+    Times count from the start of the process.
+    """
 
     began_s: float
     events: tuple[Event, ...]
@@ -37,7 +40,8 @@ class RecordedRun:
     @classmethod
     def of(cls, record: Any) -> RecordedRun:
         """Return the run of a record in a file."""
-        return cls(record["began_s"], tuple(tuple(one) for one in record["events"]), record["end_s"])
+        events = (one if len(one) > 4 else [*one, {}] for one in record["events"])
+        return cls(record["began_s"], tuple(tuple(one) for one in events), record["end_s"])
 
     def replayed(self, earlier: Sequence[Run] = ()) -> Iterator[tuple[float, TimeLeft]]:
         """Yield moments after the first tenth, each with the time left as it knows it then."""
@@ -47,8 +51,8 @@ class RecordedRun:
         for step in range(_MOMENTS):
             at_s = self.end_s * (0.1 + 0.9 * step / _MOMENTS)
             while waiting and waiting[0][0] <= at_s:
-                now[0], phase, work, share = waiting.pop(0)
-                time_left.see(Progress(phase, 0, 0, work=work, share=share))
+                now[0], phase, work, share, ahead = waiting.pop(0)
+                time_left.see(Progress(phase, 0, 0, work=work, share=share, ahead=ahead))
             now[0] = at_s
             yield at_s, time_left
 
@@ -85,7 +89,7 @@ def write_usual() -> None:
 def record() -> None:
     """Record one run."""
     start_s, began_s = time.monotonic(), 0.0
-    events: list[Event] = []
+    events: list[list[Any]] = []
     inner = TimeLeft.see
 
     def see(self: TimeLeft, progress: Progress) -> None:
@@ -98,10 +102,11 @@ def record() -> None:
         known = phase, progress.work is None, share is None
         if (
             not events
-            or known != (events[-1][1], *(one is None for one in events[-1][2:]))
+            or progress.ahead
+            or known != (events[-1][1], *(one is None for one in events[-1][2:4]))
             or (at_s - events[-1][0] >= _APART_S)
         ):
-            events.append((at_s, phase, progress.work, share))
+            events.append([at_s, phase, progress.work, share, *filter(None, [dict(progress.ahead)])])
 
     TimeLeft.see = see  # type: ignore[method-assign]
     from harness.cli.app import main as run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import os
 from collections.abc import Callable
@@ -40,8 +41,21 @@ def test_whole_write_follows_links_and_replaces(tmp_path: Path) -> None:
     write_whole(link, b"new")
     assert link.is_symlink() and target.read_bytes() == b"new"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.csv", "target.csv"]
-    with pytest.raises(ConfigurationError, match=r"cannot be written\. it is not a regular file"):
+    with pytest.raises(ConfigurationError, match=r"cannot be written\. It is not a regular file"):
         write_whole(tmp_path, b"")
+
+
+def test_a_whole_write_removes_what_a_killed_writer_left(tmp_path: Path) -> None:
+    """A temporary file that no writer holds goes with the next write beside it; one that is held, or is new, stays."""
+    left, held, new = (tmp_path / f".writing-{name}.html" for name in ("left", "held", "new"))
+    for path in (left, held, new):
+        path.write_text("half")
+    for path in (left, held):
+        os.utime(path, (0, 0))
+    with held.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        write_whole(tmp_path / "page.html", b"whole")
+    assert set(tmp_path.iterdir()) == {held, new, tmp_path / "page.html"}
 
 
 def test_synced_write_does_not_overwrite(tmp_path: Path) -> None:

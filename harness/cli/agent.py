@@ -26,7 +26,9 @@ def install(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Copy the agent to an SSH device and print the authorized_keys line that starts it.
+    """Copy the agent to an SSH device.
+
+    The command prints the authorized_keys line that starts it.
 
     Example: harness agent install board
     """

@@ -58,10 +58,11 @@ def benchmark(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Measure whole networks on a device, without a table: percentiles, throughput, load time, memory and energy.
+    """Measure whole networks on a device; no table is needed.
 
+    The command shows percentiles, throughput and load time, and memory and energy where the device reports them.
     Latencies are wall time, or the clock of a device that has its own, and contain preempted runs. Several values of
-    --batch and --threads are combined. Memory and energy are shown where the device reports them.
+    --batch and --threads are combined.
 
     Example: harness benchmark builtin:squeezenet --threads 1,2 --csv runs.csv
     """

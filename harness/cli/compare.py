@@ -26,23 +26,16 @@ _SHOWN_LAYERS = 10
 _NAMED = 5
 _WORDS = {"a": "A", "b": "B", "neither": "", None: ""}
 
-Side = Annotated[
-    str,
-    typer.Argument(
-        metavar="TABLE|DEVICE",
-        help="Folder of a table, its name DEVICE/TABLE, or a device, whose newest table is used.",
-        autocompletion=arguments.complete_side,
-    ),
-]
+_SIDE_HELP = "Folder of a table, its name DEVICE/TABLE, or a device, whose newest table is used."
 
 
 @spread
 def compare(
-    a: Side,
-    b: Side,
+    a: Annotated[str, typer.Argument(metavar="A", help=_SIDE_HELP, autocompletion=arguments.complete_side)],
+    b: Annotated[str, typer.Argument(metavar="B", help="The same.", autocompletion=arguments.complete_side)],
     models: Annotated[
         list[str] | None,
-        arguments.models_argument("[MODEL.onnx …]", " Default: the networks that both tables were measured with."),
+        arguments.models_argument(" Default: the networks that both tables were measured with."),
     ] = None,
     *,
     top: Annotated[int, typer.Option(metavar="N", min=0, help="Number of layers to show, 0 for all.")] = _SHOWN_LAYERS,
@@ -52,7 +45,7 @@ def compare(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Compare two tables or devices: networks, operators and layers, and which of them is faster where.
+    """Compare two tables or devices: networks, operators and layers.
 
     A network is faster on one side if the 95 % intervals do not overlap, a layer if it differs by more than 2 % and
     three standard errors. Layers are compared if both tables have them. A network that one table does not cover is

@@ -21,7 +21,7 @@ def demo(
     workspace: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Profile three networks, build a table, estimate and measure the networks, and write a report.
+    """Profile, estimate and measure three networks; write a report.
 
     Example: harness demo --device cpu01
     """

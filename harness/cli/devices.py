@@ -22,7 +22,7 @@ MarkedHealth = Literal["unknown", "maintenance", "retired"]
 
 @app.command("list")
 def list_devices(directory: arguments.WorkspaceFolder = None, json: arguments.Json = False) -> None:
-    """List the built-in devices and those in devices.toml, with their health and its reason.
+    """List all devices, with their health and its reason.
 
     Example: harness devices list
     """
@@ -75,13 +75,15 @@ def check(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="Name of a device (default: all).", autocompletion=arguments.complete_device
+            metavar="NAME", help="Name of a device (default: all).", autocompletion=arguments.complete_device
         ),
     ] = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Check that devices are reachable and fit for measuring; for each fault, print how to correct it.
+    """Check that devices are reachable and fit for measuring.
+
+    For each fault, the command prints how to correct it.
 
     Example: harness devices check cpu01
     """
@@ -116,7 +118,9 @@ def mark(
     ] = "no reason given",
     directory: arguments.WorkspaceFolder = None,
 ) -> None:
-    """Take a device out of service, or put it back; its health is then unknown until the next golden probe.
+    """Take a device out of service, or put it back.
+
+    Its health is then unknown until the next golden probe.
 
     Example: harness devices mark board maintenance --reason "new heat sink"
     """
@@ -140,7 +144,7 @@ def golden(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Show the band of a device's golden probe, and the history of its health.
+    """Show a device's golden probe and the history of its health.
 
     Example: harness devices golden npu01
     """
@@ -165,7 +169,8 @@ def golden(
     else:
         bounds = interval_ms((band.low_s, band.high_s))
         print_line(f"{device.name}  band of the golden probe {bounds} ms  {_origin(band)}")
-    print_table(("since", "health", "why"), [(one.since, one.health, one.reason) for one in history], left=3)
+    if history:
+        print_table(("since", "health", "why"), [(one.since, one.health, one.reason) for one in history], left=3)
 
 
 def _origin(band: Any) -> str:

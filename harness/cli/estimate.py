@@ -42,7 +42,7 @@ class Files:
 # One parameter for each argument and group of options.
 @spread
 def estimate(
-    models: Annotated[list[str] | None, arguments.models_argument("[MODEL.onnx …]")] = None,
+    models: Annotated[list[str] | None, arguments.models_argument()] = None,
     *,
     choice: arguments.TableChoice,
     layers: Annotated[bool, typer.Option("--layers", help="Show every layer, with its work; also in JSON.")] = False,

@@ -20,28 +20,35 @@ if TYPE_CHECKING:
     from harness.measure.request import SpaceRequest
 
 Auxiliary = Annotated[AuxiliaryChoice, typer.Option("--aux", help=AUXILIARY_HELP)]
-Runs = Annotated[str, typer.Option("--runs", help="Samples per probe, or auto: until the interval is within 1 %.")]
+Runs = Annotated[
+    str, typer.Option("--runs", metavar="N|auto", help="Samples per probe, or auto: until the interval is within 1 %.")
+]
 SpaceFile = Annotated[
     str | None,
     typer.Option(
-        "--space", help=f"Measure layers of a space: a TOML file, or {DEFAULT_SPACE}, the default without networks."
+        "--space",
+        metavar="FILE.toml",
+        help=f"Measure layers of a space: a TOML file, or {DEFAULT_SPACE}, the default without networks.",
     ),
 ]
 Count = Annotated[
     int | None,
-    typer.Option("--count", min=20, max=10_000, help=f"Maximum number of layers of a space (default {SPACE_COUNT})."),
+    typer.Option(
+        "--count", metavar="N", min=20, max=10_000, help=f"Maximum number of layers of a space (default {SPACE_COUNT})."
+    ),
 ]
 Target = Annotated[
     float | None,
     typer.Option(
         "--target",
+        metavar="PERCENT",
         min=0.0,
         max=100.0,
         help="Stop when layers of a space are predicted, before they are measured, within this percentage in the median"
         f" (default {100 * SPACE_TARGET:g}).",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the random order.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**63 - 1, help="Seed of the random order.")]
 DryRun = Annotated[
     bool,
     typer.Option(
@@ -54,9 +61,7 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new campaign inste
 # Each parameter is an option of the command; its length is theirs.
 @spread
 def profile(
-    models: Annotated[
-        list[str] | None, arguments.models_argument("[MODEL.onnx …]", " Default: layers of builtin:common.")
-    ] = None,
+    models: Annotated[list[str] | None, arguments.models_argument(" Default: layers of builtin:common.")] = None,
     device: arguments.DeviceNames = None,
     group: arguments.Groups = None,
     everything: arguments.Everything = False,
@@ -76,7 +81,7 @@ def profile(
     workspace: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Measure every layer of networks, or layers of a space, on one or more devices.
+    """Measure the layers of networks, or of a space, on devices.
 
     Without networks, at most 500 layers of many kinds are measured, from which a table predicts other networks. A space
     alone in place of the networks is measured as with --space.

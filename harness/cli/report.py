@@ -26,7 +26,7 @@ _NAMED = 5
 def report(
     models: Annotated[
         list[str] | None,
-        arguments.models_argument("[MODEL.onnx …]", " Default: those of the last validation, or else of the table."),
+        arguments.models_argument(" Default: those of the last validation, or else of the table."),
     ] = None,
     *,
     choice: arguments.TableChoice,
@@ -35,10 +35,10 @@ def report(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Write a page of networks from what the workspace holds, without a device.
+    """Write a page of what the workspace holds, without a device.
 
-    It has the layers and the overhead of the table, its samples, and the last validation with this table, as
-    `validate --html` writes them. It is reports/DEVICE.html, unless --html names another file.
+    It has the layers and the overhead of the table, its samples, and the last validation with this table, as `validate
+    --html` writes them. It is reports/DEVICE.html, unless --html names another file.
 
     Example: harness report --device cpu01
     """

@@ -29,11 +29,11 @@ def trace(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Write the layers of a network as devices execute them to one Chrome trace, beside the estimates of their tables.
+    """Write a Chrome trace of the layers, as devices execute them.
 
-    Each device is a process of the trace, and a layer has the same name in each. ONNX Runtime and OpenVINO
-    report their own profile, the emulated NPU its exact times. A selected layer shows its estimate and its entry. Open
-    the file in https://ui.perfetto.dev.
+    Each device is a process of the trace, and a layer has the same name in each. ONNX Runtime and OpenVINO report their
+    own profile, the emulated NPU its exact times. A selected layer shows its estimate and its entry. Open the file in
+    https://ui.perfetto.dev.
 
     Example: harness trace builtin:squeezenet --device cpu01,npu01 -o squeezenet.trace.json
     """

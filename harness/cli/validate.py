@@ -54,7 +54,7 @@ def validate(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Measure whole networks on the device and compare them with the table's estimates.
+    """Measure whole networks and compare them with their estimates.
 
     Each network is measured in three processes or more, until the comparison is decided or its latency is known within
     1 %. If the device is emulated, the true overhead and layer latencies are compared as well. Networks that cannot be

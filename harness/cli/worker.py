@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,10 +12,17 @@ from harness.cli.terminal.output import note
 from harness.errors import UsageError
 from harness.workspace import find_workspace
 
-_ALL_THREE = "for a scheduler that requires TLS; give all three files or none."
-AuthorityFile = Annotated[Path | None, typer.Option(help=f"PEM file of the certificate authority, {_ALL_THREE}")]
-CertificateFile = Annotated[Path | None, typer.Option(help=f"PEM file of this host's certificate, {_ALL_THREE}")]
-KeyFile = Annotated[Path | None, typer.Option(help=f"PEM file of the certificate's key, {_ALL_THREE}")]
+
+def _pem_file(help: str) -> Any:
+    return typer.Option(metavar="FILE.pem", help=help)
+
+
+AuthorityFile = Annotated[
+    Path | None,
+    _pem_file("Certificate authority of a scheduler that requires TLS; --tls-cert and --tls-key are needed, too."),
+]
+CertificateFile = Annotated[Path | None, _pem_file("Certificate of this host.")]
+KeyFile = Annotated[Path | None, _pem_file("Key of the certificate.")]
 
 
 def worker(
@@ -28,7 +35,9 @@ def worker(
     tls_key: KeyFile = None,
     workspace: arguments.WorkspaceFolder = None,
 ) -> None:
-    """Offer devices of this host to a Dask scheduler and run the jobs it sends, until Ctrl-C.
+    """Offer devices of this host to a Dask scheduler.
+
+    The command runs the jobs that the scheduler sends, until Ctrl-C.
 
     Example: harness worker tcp://lab-head:8786 --device npu01
     """

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -245,10 +244,7 @@ def _device(path: Path, name: str, table: Any) -> Device:
         return Device(name=name, transport=transport, **fields)
 
     known = (*_DEVICE_KEYS, "transport", *sorted(_TRANSPORTS[kind]))
-    device = check_settings(build, table, path, prefix=key, known=lambda _: known)
-    if isinstance(device.transport, Ssh) and device.transport.identity and not device.transport.key_agent:
-        _check_identity(path, f"{key}.identity", device.transport.identity)
-    return device
+    return check_settings(build, table, path, prefix=key, known=lambda _: known)
 
 
 def _ssh(path: Path, prefix: str, settings: dict[str, Any]) -> Ssh:
@@ -267,13 +263,3 @@ def _ssh(path: Path, prefix: str, settings: dict[str, Any]) -> Ssh:
             except RuntimeError as error:  # ~USER of an unknown user
                 raise invalid_key(path, f"{prefix}.{key}", f"is not a path: {error}") from error
     return Ssh.model_validate(settings)
-
-
-def _check_identity(path: Path, key: str, identity: Path) -> None:
-    """Refuse a private key that others can read; a missing key is reported when the device is used."""
-    try:
-        mode = identity.stat().st_mode
-    except OSError:
-        return
-    if stat.S_IMODE(mode) & 0o077:
-        raise invalid_key(path, key, f"names a private key that others can read: {identity}", f"chmod 600 {identity}")

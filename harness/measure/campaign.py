@@ -98,7 +98,7 @@ class CampaignRun:
             settled = not (time_is_up or self._is_spent())
             journal.complete(number, self.on.session.token, settled, self.excluded)
         elif time_is_up:
-            raise self._requests.too_slow("Not every probe has its minimum of samples")
+            raise self._requests.too_slow(f"Not every probe has its minimum of samples{self._refusals()}")
 
     def _measure(self) -> None:
         """Pass over all batches, then continue where it helps most."""
@@ -298,6 +298,11 @@ class CampaignRun:
     def _refuse(self, probe: Probe, reason: str) -> None:
         self._refused.add(probe.id)
         self.on.journal.refuse(self.campaign.id, self.on.session.token, probe.id, reason)
+
+    def _refusals(self) -> str:
+        """Return how many probes the device has refused so far, and why it refused the first one."""
+        refused = [one for one in self.on.journal.probes(self.campaign.id).values() if one.refused]
+        return f". The device refused {len(refused)}, the first because: {refused[0].refused}" if refused else ""
 
     def _report(self, stage: str, batch: int) -> None:
         requests, batches = self._requests, len(self.plan.batches)

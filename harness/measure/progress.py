@@ -93,10 +93,11 @@ def steps_of(
     sizes: Sequence[float] = (),
     *,
     work: float | None = None,
+    ahead: Mapping[str, float] | None = None,
 ) -> Callable[[int, int], None]:
     """Return a function that receives how many of a stage's steps are done; they take as long as `sizes` or equally.
 
-    The work of the stage is the sum of its steps, or what is given.
+    The work of the stage is the sum of its steps, or what is given; `ahead` is that of phases to come.
     """
 
     def show(done: int, count: int) -> None:
@@ -105,7 +106,7 @@ def steps_of(
         share = sum(own[:done]) / whole if done and whole > 0 else None
         observe(Progress(stage, min(done, count - 1), count, unit="step", work=work or whole, share=share))
 
-    begin(observe, stage, work or sum(sizes) or None)
+    begin(observe, stage, work or sum(sizes) or None, ahead=ahead)
     return show
 
 

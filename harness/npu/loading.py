@@ -108,7 +108,7 @@ def load_model(reference: ModelReference, dims: Mapping[str, int], note: Note = 
     """Read a network; raises as `load_networks`. `note` receives a line if a part of it is left out."""
     (network,) = load_networks([reference], dims, note)
     allow_for_size(network.stored_bytes)
-    return network_model(network)
+    return network_model(network, dims)
 
 
 def compile_network(model: NetworkModel, machine: Machine, options: Options) -> CompiledModel:
@@ -120,8 +120,8 @@ def compile_network(model: NetworkModel, machine: Machine, options: Options) -> 
     return CompiledModel(model, compiled, time.perf_counter() - start)
 
 
-def network_model(network: Network) -> NetworkModel:
-    """Return a network without its weights, under its own names."""
+def network_model(network: Network, dims: Mapping[str, int]) -> NetworkModel:
+    """Return a network that was read with the values `dims`, without its weights, under its own names."""
     assembled = assemble_network(network)
     proto = load_model_from_string(assembled.content)
     tensors = _tensor_names(network, assembled, {tensor.name for tensor in proto.graph.initializer})
@@ -140,6 +140,7 @@ def network_model(network: Network) -> NetworkModel:
         operators={node.name: node.op for node in network.nodes},
         free_nodes=len(network.free),
         constants=assembled.names.constants,
+        dims=dims,
     )
 
 

@@ -6,22 +6,23 @@ Without own data, large weights and all inputs are generated from a seed, as on 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
-from onnx import ModelProto, numpy_helper
+from onnx import numpy_helper
+from onnx.external_data_helper import load_external_data_for_model
 
 from device_agents.arrays import make
 from device_agents.emulated_npu.numpy_types import Array
 from harness.errors import InputError, UsageError, reason_of
-from harness.host_runtime import open_session, session_options
 from harness.network.assemble import ArraySpec
 from harness.network.model_references import model_path
 from harness.network.network import PACKED
+from harness.network.reading.prepare import prepare
+from harness.network.reading.read import read_model
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import named_files
 from harness.text import printable
@@ -100,22 +101,25 @@ def _read_array(file: Path, spec: InputSpec) -> Array:
 def file_weights(reference: str, model: NetworkModel) -> dict[str, Array]:
     """Return the weights of a network as its file has them, by their names in the compiled model.
 
-    Raises InputError for a file that cannot be read, and for weights that it does not have under their names.
+    Raises InputError for a file that cannot be read, and for a weight whose values do not follow from the file.
     """
     if not model.weights:
         return {}
     with model_path(reference) as path:
+        file = read_model(path)
         try:
-            proto = onnx.load(str(path))
+            load_external_data_for_model(file.model, str(path.parent))
         except (OSError, ValueError) as error:
             raise InputError(f"The weights of {path} cannot be read", why=reason_of(error)) from error
-    names = {spec.name: model.constants[spec.name] for spec in model.weights}
-    values = _constants(proto, set(names.values()))
-    missing = next((name for name in names.values() if name not in values), None)
-    if missing is not None:
-        why = "It is computed while the file is read, from parts that have other names there"
-        raise InputError(f"The file has no constant {printable(missing, 80)}", why=why)
-    return {spec.name: _as_sent(values[names[spec.name]], spec) for spec in model.weights}
+    constants = prepare(file, model.dims, most_folded=sys.maxsize).constants
+    weights = {}
+    for spec in model.weights:
+        held = constants.get(model.constants[spec.name])
+        if held is None or held.value is None:
+            why = "It is stored as a sparse tensor, or ONNX Runtime cannot compute it from what the file stores"
+            raise InputError(f"The constant {printable(model.constants[spec.name], 80)} has no values", why=why)
+        weights[spec.name] = _as_sent(held.value, spec)
+    return weights
 
 
 def _as_sent(values: Array, spec: ArraySpec) -> Array:
@@ -123,41 +127,3 @@ def _as_sent(values: Array, spec: ArraySpec) -> Array:
     if spec.dtype in PACKED:
         return np.frombuffer(numpy_helper.from_array(values).raw_data, "V1")
     return values.reshape(spec.shape).astype(spec.dtype, copy=False)
-
-
-def _constants(proto: ModelProto, names: set[str]) -> dict[str, Array]:
-    """Return the constants of these names that the file has: stored ones, and those that ONNX Runtime computes."""
-    found = {one.name: numpy_helper.to_array(one) for one in proto.graph.initializer if one.name in names}
-    computed = _needed(proto, names - found.keys())
-    left = sorted(names & {name for node in computed for name in node.output} - found.keys())
-    if not left:
-        return found
-    part = ModelProto()
-    part.CopyFrom(proto)
-    del part.graph.node[:], part.graph.input[:], part.graph.output[:], part.graph.value_info[:]
-    del part.graph.initializer[:]
-    read = {name for node in computed for name in node.input}
-    part.graph.node.extend(computed)
-    part.graph.initializer.extend(one for one in proto.graph.initializer if one.name in read)
-    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in left)
-    session = open_session(part.SerializeToString(), session_options(), {})
-    return {**found, **{name: np.asarray(one) for name, one in zip(left, session.run(None, {}), strict=True)}}
-
-
-def _needed(proto: ModelProto, names: Iterable[str]) -> list[Any]:
-    """Return the nodes that compute these constants, in order; none for a constant that needs an input."""
-    writers = {name: at for at, node in enumerate(proto.graph.node) for name in node.output if name}
-    inputs = {one.name for one in proto.graph.input} - {one.name for one in proto.graph.initializer}
-    chosen: set[int] = set()
-    for name in names:
-        mine: set[int] = set()
-        waiting, fixed = [name], True
-        while waiting and fixed:
-            one = waiting.pop()
-            fixed = one not in inputs
-            at = writers.get(one)
-            if at is not None and at not in mine:
-                mine.add(at)
-                waiting.extend(read for read in proto.graph.node[at].input if read)
-        chosen |= mine if fixed else set()
-    return [proto.graph.node[at] for at in sorted(chosen)]

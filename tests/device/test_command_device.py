@@ -16,7 +16,7 @@ from harness import estimate, validate
 from harness.device.diagnose import check_device
 from harness.device.inventory import load_inventory
 from harness.device.session import Visit, open_session
-from harness.errors import BackendError, HarnessError, UnsupportedNetwork, WorkerDied
+from harness.errors import BackendError, DeviceTooSlow, HarnessError, UnsupportedNetwork, WorkerDied
 from harness.measure.device_requests import load_request
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
@@ -105,6 +105,13 @@ def test_nothing_of_a_tool_without_latencies_enters_the_journal(bench: Bench) ->
     with Journal(bench.workspace.journal) as journal:
         records = [one for campaign in journal.campaigns(DEVICE) for one in journal.probes(campaign.id).values()]
     assert records and all("exit code 3" in (one.refused or "") for one in records)
+
+
+def test_the_end_of_the_time_names_what_the_device_refused(bench: Bench) -> None:
+    """If the time ends while a device refuses probes, the error has their number and the first reason."""
+    describe(bench, run=["sh", "-c", "sleep 0.2; echo model too large >&2; exit 3", "{model}"])
+    with pytest.raises(DeviceTooSlow, match=r"The device refused \d+, the first because: .*model too large"):
+        bench.profile(device=DEVICE, policy=RepeatPolicy(runs=3, wall_s=1.0))
 
 
 def test_a_network_that_the_device_refuses_does_not_end_the_validation_of_others(bench: Bench) -> None:

@@ -126,19 +126,6 @@ def test_binary_file_is_reported(tmp_path: Path) -> None:
         load_inventory(path)
 
 
-def test_key_file_readable_by_others_is_refused(tmp_path: Path) -> None:
-    """A private key that others can read is refused, with the command that mends it."""
-    (tmp_path / "keys").mkdir()
-    key = tmp_path / "keys" / "board"
-    key.touch(mode=0o640)
-    path = _write(tmp_path, BOARD)
-    with pytest.raises(ConfigurationError) as caught:
-        load_inventory(path)
-    assert caught.value.next_step == f"chmod 600 {key}"
-    key.chmod(0o600)
-    assert "board" in load_inventory(path)
-
-
 def test_unknown_device_lists_near_names() -> None:
     """A misspelt name gets a suggestion."""
     with pytest.raises(UnknownDevice, match="Did you mean cpu01"):

@@ -16,7 +16,7 @@ from processes import workers
 from device_agents.lease import Lease, holder_of
 from harness.device.bundle import build_bundle
 from harness.device.diagnose import Check, check_device
-from harness.device.inventory import BUILT_IN, Device
+from harness.device.inventory import BUILT_IN, Device, load_inventory
 from harness.device.local import LocalConnection, start_here
 from harness.device.session import AgentSession, Deadlines, LoadRequest, Visit, open_session
 from harness.errors import BackendError, DeviceBusy, LeaseLost, LinkLost, WorkerDied
@@ -212,3 +212,14 @@ def test_check_names_the_step_that_fails_and_how_to_mend_it(sshd: Any, fault: st
     assert [check.name for check in failed] == [fault]
     assert failed[0].mend
     assert "devices check" not in failed[0].mend
+
+
+def test_a_key_that_others_can_read_fails_the_check_of_its_device_alone(tmp_path: Path) -> None:
+    """The inventory has all devices; the check of the one with this key fails, with the command that corrects it."""
+    key, path = tmp_path / "key", tmp_path / "devices.toml"
+    key.touch(mode=0o640)
+    path.write_text('[devices.board]\ntransport = "ssh"\nhost = "127.0.0.1"\nuser = "lab"\nidentity = "key"\n')
+    inventory = load_inventory(path)
+    assert all(check.ok is not False for check in check_device(inventory["null01"]))
+    (failed,) = [check for check in check_device(inventory["board"]) if check.ok is False]
+    assert (failed.name, failed.mend) == ("configuration", f"chmod 600 {key}")

@@ -30,6 +30,7 @@ from processes import runs, wait_until
 from device_agents import arrays
 from device_agents.backends import Refused, create
 from device_agents.backends.command.latency_rule import latency_rule, nanoseconds
+from device_agents.backends.command.tool_process import MOST_HANGS
 from device_agents.messages import Sample
 from harness.network.assemble import AssembledModel, assemble_network
 from harness.network.model_references import load_network
@@ -234,6 +235,16 @@ def test_a_hanging_tool_is_ended_with_its_children(model: AssembledModel, tmp_pa
     with pytest.raises(Refused, match=r"did not end within 2 s.*Inference"):
         loaded(options("--misbehave=hang", f"--pids={pids}", timeout_s=2), model)
     wait_until(lambda: not any(runs(int(pid)) for pid in pids.read_text().split()), "the end of the tool")
+
+
+def test_a_tool_that_hangs_again_and_again_ends_the_worker(model: AssembledModel, tmp_path: Path) -> None:
+    """Single probes that hang are refused; the worker ends with the third call in a row, for whatever probe."""
+    backend = create("command", options("--misbehave=hang", f"--pids={tmp_path / 'pids'}", timeout_s=0.3))
+    for _ in range(MOST_HANGS - 1):
+        with pytest.raises(Refused, match=r"did not end within 0.3 s"):
+            backend.load(request_of(model))
+    with pytest.raises(SystemExit, match=r"3 calls in a row hung.*did not end within 0.3 s"):
+        backend.load(request_of(model))
 
 
 def test_what_a_tool_leaves_running_is_ended(model: AssembledModel, tmp_path: Path, true_ns: int) -> None:

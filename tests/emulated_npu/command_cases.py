@@ -10,6 +10,7 @@ from itertools import product
 from math import prod
 
 from hypothesis import strategies as st
+from timed_programs import digits
 
 from device_agents.emulated_npu.unit_commands import (
     Activation,
@@ -65,44 +66,50 @@ _TYPES = (DataType.INT8, DataType.INT32)
 
 @cache
 def operands(space: Space) -> st.SearchStrategy[Operand]:
-    """Draw a dense, interleaved, broadcast or reversed view at one of a few addresses.
-
-    The parts are digits of one integer, because drawing each of them takes several times as long.
-    """
+    """Draw a dense, interleaved, broadcast or reversed view at one of a few addresses."""
     radices = (_RANKS, len(_TYPES), _ADDRESSES, *((_MOST_DIM, len(_STRIDES)) * (_RANKS - 1)))
     return st.integers(0, prod(radices) - 1).map(partial(_operand, space, radices))
 
 
 def _operand(space: Space, radices: Sequence[int], number: int) -> Operand:
-    digits = []
-    for radix in radices:
-        number, digit = divmod(number, radix)
-        digits.append(digit)
-    rank, dtype, address, *shape = digits
+    rank, dtype, address, *shape = digits(number, radices)
     dims = tuple(1 + digit for digit in shape[: 2 * rank : 2])
     strides = tuple(_STRIDES[digit] for digit in shape[1 : 2 * rank : 2])
     return Operand(Descriptor(space, _TYPES[dtype], dims, strides), 200 + address)
 
 
+_COMMAND_RADICES = (len(_FUNCTIONS), 2, 2, 2, len(_SETTINGS), 2, 4, 2)
+_COMMANDS = st.integers(0, prod(_COMMAND_RADICES) - 1)
+
+
 @st.composite
-def commands(draw: st.DrawFn, layers: int = 3) -> Command:
-    """Draw a command with operands in spaces that its function allows."""
-    function = draw(st.sampled_from(_FUNCTIONS))
+def commands(draw: st.DrawFn) -> Command:
+    """Draw a command of one of three layers or of none, with operands in spaces that its function allows."""
+    number, spare, *has, settings, accumulate, layer, apart = digits(draw(_COMMANDS), _COMMAND_RADICES)
+    function = _FUNCTIONS[number]
     targets = {Function.LOAD: (Space.NB, Space.SB), Function.STORE: (Space.DDR,)}.get(function, (Space.NB,))
-    target = draw(st.sampled_from(targets).flatmap(operands))
+    target = draw(operands(targets[spare % len(targets)]))
     first = draw(operands(Space.DDR if function in (Function.LOAD, Function.GATHER) else Space.NB))
     second = third = fourth = None
     if function is Function.CONVOLVE:
         second = draw(operands(Space.SB))
-        third = draw(st.none() | operands(Space.NB))
-        fourth = draw(st.none() | operands(Space.SB))
+        third, fourth = (
+            draw(operands(space)) if one else None for one, space in zip(has, (Space.NB, Space.SB), strict=True)
+        )
     elif function is Function.GATHER:
         second = draw(operands(Space.NB))
-    settings = draw(st.sampled_from(_SETTINGS))
-    accumulate = function is Function.CONVOLVE and draw(st.booleans())
-    layer = draw(st.integers(-1, layers - 1))
-    apart = function.has_own_queue and draw(st.booleans())
-    return Command(function, target, first, second, third, fourth, settings, accumulate, layer=layer, own_queue=apart)
+    return Command(
+        function,
+        target,
+        first,
+        second,
+        third,
+        fourth,
+        _SETTINGS[settings],
+        function is Function.CONVOLVE and accumulate == 1,
+        layer=layer - 1,
+        own_queue=function.has_own_queue and apart == 1,
+    )
 
 
 def conflicting_pairs(program: Sequence[Command]) -> list[tuple[int, int]]:

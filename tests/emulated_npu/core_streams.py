@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hypothesis import strategies as st
-from timed_programs import compute, compute_apart, convolve, load, operand, store
+from timed_programs import compute, compute_apart, convolve, digits, load, operand, store
 
 from device_agents.emulated_npu.compiler.ordering.synchronise import SEMAPHORES
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
@@ -57,44 +58,50 @@ class RandomStream:
         return self.inputs * sum(isinstance(step.item, Command) for each in self.cores for step in each.steps)
 
 
+_KINDS = "llxscwpmmmf"
+_RADICES = (12, 12, 6, 6, len(_KINDS), 2, 6, 2)
+_ITEMS = st.integers(0, math.prod(_RADICES) - 1)
+
+
 @st.composite
 def streams(draw: st.DrawFn, queues: int = 2) -> RandomStream:
     """Draw streams that end: nothing waits for a later message."""
     layout = draw(st.sampled_from((FOUR_CORES, ONE_CHIP)))
     numbers = draw(st.lists(st.integers(0, 3), min_size=2, max_size=4, unique=True))
     group_of = {core: draw(st.integers(0, 2)) for core in numbers}
-    items: dict[int, list[Item]] = {core: [] for core in numbers}
+    items: dict[int, list[tuple[Item, int]]] = {core: [] for core in numbers}
     spare: Counter[tuple[int, int]] = Counter()
     pairs = [pair for pair in SEMAPHORES if max(pair) < queues]
     for _ in range(draw(st.integers(1, 18))):
-        core, peer = draw(st.sampled_from(numbers)), draw(st.sampled_from(numbers))
-        mine, size = items[core], draw(st.integers(1, 6))
-        kind = draw(st.sampled_from("llxscwpmmmf"))
-        queue, other = draw(st.sampled_from(pairs))
-        if kind == "m" and peer != core:
-            space = draw(st.sampled_from((Space.DDR, Space.LLC)))
-            together = layout.chip_of(core) == layout.chip_of(peer)
-            how = draw(st.integers(0, 2 if together else 1))
-            mine.append((send(size, peer, space), forward(size, peer, Space.DDR, space), notify(peer))[how])
-            items[peer].append(receive(core))
-        elif kind == "w" and spare[core, SEMAPHORES[other, queue]]:
+        first, second, place, size, kind, cached, way, control = digits(draw(_ITEMS), _RADICES)
+        core, peer = numbers[first % len(numbers)], numbers[second % len(numbers)]
+        (queue, other), size = pairs[place % len(pairs)], size + 1
+        item: Item | None = None
+        if _KINDS[kind] == "m" and peer != core:
+            space = (Space.DDR, Space.LLC)[cached]
+            ways = [send(size, peer, space), forward(size, peer, Space.DDR, space), notify(peer)]
+            item = ways[way % (3 if layout.chip_of(core) == layout.chip_of(peer) else 2)]
+            items[peer].append((receive(core), 1 - control))
+        elif _KINDS[kind] == "w" and spare[core, SEMAPHORES[other, queue]]:
             spare[core, SEMAPHORES[other, queue]] -= 1
-            mine.append(Wait(queue, SEMAPHORES[other, queue]))
-        elif kind == "p":
+            item = Wait(queue, SEMAPHORES[other, queue])
+        elif _KINDS[kind] == "p":
             spare[core, SEMAPHORES[queue, other]] += 1
-            mine.append(Post(queue, SEMAPHORES[queue, other]))
-        elif kind == "f":
-            mine.append(Fence())
-        elif kind == "x":
-            mine.append(Command(Function.LOAD, operand(Space.LLC, size), operand(Space.DDR, size)))
-        elif kind in "ls":
-            mine.append({"l": load, "s": store}[kind](size))
+            item = Post(queue, SEMAPHORES[queue, other])
+        elif _KINDS[kind] == "f":
+            item = Fence()
+        elif _KINDS[kind] == "x":
+            item = Command(Function.LOAD, operand(Space.LLC, size), operand(Space.DDR, size))
+        elif _KINDS[kind] in "ls":
+            item = {"l": load, "s": store}[_KINDS[kind]](size)
         elif queues == 2:
-            mine.append(compute(size))
+            item = compute(size)
         else:
-            mine.append(compute_apart(size) if queue is Queue.VFU else convolve((1, size), 4, 4))
+            item = compute_apart(size) if queue is Queue.VFU else convolve((1, size), 4, 4)
+        if item is not None:
+            items[core].append((item, control))
     cores = [
-        CoreSteps(core, group_of[core], [IssuedStep(pc, item, draw(st.integers(0, 1))) for pc, item in enumerate(mine)])
+        CoreSteps(core, group_of[core], [IssuedStep(pc, item, control) for pc, (item, control) in enumerate(mine)])
         for core, mine in items.items()
     ]
     depths = {group: draw(st.integers(1, 2)) for group in sorted(set(group_of.values()))}

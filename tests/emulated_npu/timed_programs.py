@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -136,6 +137,18 @@ def steps_of(*items: Item, control: int = 0) -> list[IssuedStep]:
     return [IssuedStep(pc, item, control) for pc, item in enumerate(items)]
 
 
+_KINDS = "llsccwpppf"
+_RADICES = (len(_KINDS), 5, 9, 3, 12, 6, 2, 4, 4)
+_ITEMS = st.integers(0, math.prod(_RADICES) - 1)
+
+
+def digits(number: int, radices: Sequence[int]) -> Iterator[int]:
+    """Yield the digits of a number, each below its radix: to draw each of them takes several times as long."""
+    for radix in radices:
+        number, digit = divmod(number, radix)
+        yield digit
+
+
 @st.composite
 def programs(draw: st.DrawFn, shared_semaphores: bool = False, min_items: int = 0, queues: int = 2) -> list[IssuedStep]:
     """Draw programs that may deadlock; semaphore 0 leads from IO to CP and 1 back, unless all queues share them.
@@ -143,26 +156,28 @@ def programs(draw: st.DrawFn, shared_semaphores: bool = False, min_items: int = 
     With three queues, the MFU takes its commands from CP and the VFU from its own queue. With four, some loads are from
     the last-level cache, in its queue.
     """
-    items: list[Item] = []
+    steps: list[IssuedStep] = []
     for _ in range(draw(st.integers(min_items, 24))):
-        kind, layer = draw(st.sampled_from("llsccwpppf")), draw(st.integers(-1, 3))
-        pairs = [pair for pair in SEMAPHORES if max(pair) < queues]
-        queue, count = draw(st.sampled_from(tuple(Queue)[:queues])), draw(st.sampled_from((1, 1, 2)))
-        other = draw(st.sampled_from([other for each, other in pairs if each is queue]))
-        semaphore = draw(st.integers(0, 1)) if shared_semaphores else None
-        if kind == "l" and queue is Queue.LLC:
-            items.append(cached_load(draw(st.integers(1, 9)), layer=layer))
-        elif kind in "lsc":
-            make = {"l": load, "s": store, "c": compute if queues == 2 else _on_a_unit(queue)}[kind]
-            items.append(make(draw(st.integers(1, 9)), layer=layer))
-        elif kind == "w":
-            items.append(Wait(queue, SEMAPHORES[other, queue] if semaphore is None else semaphore, count, layer))
-        elif kind == "p":
-            items.append(Post(queue, SEMAPHORES[queue, other] if semaphore is None else semaphore, count, layer))
-        elif draw(st.integers(0, 3)) == 0:
-            items.append(Fence(layer))
-    controls = draw(st.lists(st.integers(0, 3), min_size=len(items), max_size=len(items)))
-    steps = [IssuedStep(pc, item, control) for pc, (item, control) in enumerate(zip(items, controls, strict=True))]
+        kind, layer, size, count, place, peer, shared, control, fence = digits(draw(_ITEMS), _RADICES)
+        queue = Queue(place % queues)
+        others = [other for other in Queue if other < queues and (queue, other) in SEMAPHORES]
+        other = others[peer % len(others)]
+        item: Item | None = None
+        if _KINDS[kind] == "l" and queue is Queue.LLC:
+            item = cached_load(size + 1, layer=layer - 1)
+        elif _KINDS[kind] in "lsc":
+            make = {"l": load, "s": store, "c": compute if queues == 2 else _on_a_unit(queue)}[_KINDS[kind]]
+            item = make(size + 1, layer=layer - 1)
+        elif _KINDS[kind] == "w":
+            semaphore = shared if shared_semaphores else SEMAPHORES[other, queue]
+            item = Wait(queue, semaphore, 1 + count // 2, layer - 1)
+        elif _KINDS[kind] == "p":
+            semaphore = shared if shared_semaphores else SEMAPHORES[queue, other]
+            item = Post(queue, semaphore, 1 + count // 2, layer - 1)
+        elif fence == 0:
+            item = Fence(layer - 1)
+        if item is not None:
+            steps.append(IssuedStep(len(steps), item, control))
     return [*steps, IssuedStep(len(steps), None, 1)] if draw(st.booleans()) else steps
 
 

@@ -160,3 +160,13 @@ def lab(root: Path, tls: TlsFiles | None = None) -> Iterator[Lab]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # a group of its own, nothing of anybody else's
             process.wait(PATIENCE_S)
+        _end_callback_thread()
+
+
+def _end_callback_thread() -> None:
+    """End the thread that distributed keeps for callbacks: beside it, later tests read networks in new interpreters."""
+    from distributed import Future
+
+    if Future._cb_executor is not None:
+        Future._cb_executor.shutdown()
+        Future._cb_executor = None

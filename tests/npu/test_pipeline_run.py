@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from device_agents.emulated_npu.compiler.options import DEFAULT
+from device_agents.emulated_npu.compiler.options import DEFAULT, Options
 from device_agents.emulated_npu.machine import Cores, Interconnect, Machine, load_preset
 from harness.errors import InputError
 from harness.npu.loading import load_model
@@ -20,6 +20,7 @@ from harness.npu.npu_options import PipelineOptions
 from harness.npu.pipeline.pipeline_run import PipelineRun, run_pipeline
 
 EDGE = load_preset("edge")
+DIRECT = Options(conv_algorithm="direct")
 
 
 def _machine(per_chip: int, chips: int = 1, ddr_bytes: int = EDGE.ddr.bytes) -> Machine:
@@ -58,8 +59,8 @@ def _loaded(folder: Path, channels: list[int], kind: str, size: int = 12) -> Net
     return load_model(str(path), {})
 
 
-def _run(model: NetworkModel, machine: Machine, **options: object) -> PipelineRun:
-    return run_pipeline(model, machine, DEFAULT, PipelineOptions(**options), lambda _: None)  # type: ignore[arg-type]
+def _run(model: NetworkModel, machine: Machine, compiled: Options = DIRECT, **options: object) -> PipelineRun:
+    return run_pipeline(model, machine, compiled, PipelineOptions(**options), lambda _: None)  # type: ignore[arg-type]
 
 
 def _check(run: PipelineRun) -> None:
@@ -84,7 +85,7 @@ def _check(run: PipelineRun) -> None:
 def test_a_network_larger_than_a_chip_is_divided_over_chips(tmp_path: Path, kind: str, chips: int, groups: str) -> None:
     """Chips that hold their part and a layer more run a network that one such chip is refused for."""
     model = _loaded(tmp_path, [32] * 10, kind)
-    whole = _run(model, _machine(2, chips), groups=groups)
+    whole = _run(model, _machine(2, chips), groups=groups, values=False)
     largest = max(whole.nodes.weight_bytes)
     size = whole.one_core_bytes // chips + largest + 40_000
     assert size < whole.one_core_bytes
@@ -146,9 +147,12 @@ def test_any_pipeline_respects_values_memory_and_bounds(tmp_path: Path, data: st
     groups = data.draw(st.sampled_from(("2", "3", "0-1/2", "0/1-2", "0/4-5", "0-1/4")))
     size = data.draw(st.sampled_from((20_000, 40_000, 80_000, 1 << 30)))
     parts = data.draw(st.sampled_from((None, 3, 4)))
-    weights = data.draw(st.sampled_from(("resident", "fetched")))
+    weights, compiled = (
+        data.draw(st.sampled_from(("resident", "fetched"))),
+        data.draw(st.sampled_from((DIRECT, DEFAULT))),
+    )
     try:
-        run = _run(model, _machine(4, 2, size), groups=groups, parts=parts, weights=weights)
+        run = _run(model, _machine(4, 2, size), compiled, groups=groups, parts=parts, weights=weights)
     except InputError as error:
         assert error.why
         return

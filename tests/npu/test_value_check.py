@@ -62,7 +62,7 @@ def _relu() -> CompiledModel:
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2, 4, 4]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], "relu")], "g", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    return compile_network(network_model(load_network(model)), load_preset("edge"), DEFAULT)
+    return compile_network(network_model(load_network(model), {}), load_preset("edge"), DEFAULT)
 
 
 def test_a_difference_above_the_tolerance_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def _compiled(nodes: list[onnx.NodeProto], output: str, tensors: list[TensorProt
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 32]) for name in ("x", output))
     graph = helper.make_graph(nodes, "g", [x], [y], tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    return compile_network(network_model(load_network(model)), load_preset("edge"), DEFAULT)
+    return compile_network(network_model(load_network(model), {}), load_preset("edge"), DEFAULT)
 
 
 @pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4])

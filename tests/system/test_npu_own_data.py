@@ -76,6 +76,41 @@ def test_own_weights_of_four_bits_are_computed_with(harness: Harness, tmp_path: 
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), image @ (held * np.float32(0.1)), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("rate", [8000, 16000])
+def test_weights_of_the_chosen_branch_are_those_of_the_file(harness: Harness, tmp_path: Path, rate: int) -> None:
+    """Where --dim chooses the branch of an If, the branch computes with the weights that it stores and computes."""
+    draw, rows, columns = np.random.default_rng(3), 64, 33
+    result = helper.make_tensor_value_info("p", TensorProto.FLOAT, [1, columns])
+
+    def branch(name: str) -> onnx.GraphProto:
+        nodes = [
+            helper.make_node("Add", ["w", "w"], ["twice"]),
+            helper.make_node("MatMul", ["image", "twice"], ["m"]),
+            helper.make_node("Relu", ["m"], ["p"]),
+        ]
+        weights = numpy_helper.from_array(draw.normal(size=(rows, columns)).astype(np.float32), "w")
+        return helper.make_graph(nodes, name, [], [result], [weights])
+
+    nodes = [
+        helper.make_node("Equal", ["rate", "wide"], ["is_wide"]),
+        helper.make_node("If", ["is_wide"], ["y"], then_branch=branch("wide"), else_branch=branch("narrow")),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, rows]),
+        helper.make_tensor_value_info("rate", TensorProto.INT64, []),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, columns])
+    graph = helper.make_graph(nodes, "rates", inputs, [output], [numpy_helper.from_array(np.array(16000), "wide")])
+    path, image = tmp_path / "rates.onnx", draw.normal(size=(1, rows)).astype(np.float32)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    np.save(tmp_path / "image.npy", image)
+    given = ("--dim", f"rate={rate}", "--input", f"image={tmp_path / 'image.npy'}", "--output-dir", tmp_path)
+    harness("npu", "run", path, *given).assert_ok()
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"image": image, "rate": np.array(rate)})
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_other_inputs_give_other_outputs(harness: Harness, tmp_path: Path) -> None:
     """The input of the file is used, not a generated one."""
     path = _save(tmp_path, sharp=0.01)

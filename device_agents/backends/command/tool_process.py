@@ -19,6 +19,8 @@ from device_agents.child_processes import follow, kill_group
 from device_agents.worker_process import signal_name
 
 MAX_OUTPUT_BYTES = 4 << 20
+MOST_HANGS = 3
+"""Calls in a row that do not end in time, after which the tool counts as broken, not the probes."""
 _WORDS = 200
 _KEPT_VARIABLES = ("HOME", "USER", "LOGNAME")
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -63,13 +65,14 @@ class Launcher:
             bufsize=0,
             start_new_session=True,
         )
+        self._hangs = 0
         weakref.finalize(self, _dismiss, self._guard)
 
     def call(self, words: Sequence[str], timeout_s: float, folder: str) -> ToolCall:
         """Run a program to its end in `folder`.
 
         Raises ToolFailed if it cannot be started, exits with another code than 0, takes longer than `timeout_s` or
-        prints more than MAX_OUTPUT_BYTES.
+        prints more than MAX_OUTPUT_BYTES; SystemExit if MOST_HANGS calls in a row took longer.
         """
         started_ns = time.perf_counter_ns()
         try:
@@ -100,8 +103,12 @@ class Launcher:
         if not problem and process.returncode:
             code = process.returncode
             problem = "failed with exit code %d" % code if code > 0 else "was killed by %s" % signal_name(-code)
+        self._hangs = self._hangs + 1 if problem and wall_ns >= timeout_s * 1e9 else 0
+        failure = "%s %s%s" % (os.path.basename(words[0]), problem, call.last_words())
+        if self._hangs == MOST_HANGS:
+            raise SystemExit("%d calls in a row hung, and the tool is not called again: %s" % (MOST_HANGS, failure))
         if problem:
-            raise ToolFailed("%s %s%s" % (os.path.basename(words[0]), problem, call.last_words()))
+            raise ToolFailed(failure)
         return call
 
     def _announce(self, group: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.cli.lut import import_table, stored_tables, tables
 from harness.cli.options.arguments import command_group
 
-app = command_group("Build, list, show, compare, check, export, import and prune tables.")
+app = command_group("Build, show, compare, check, export and import tables.")
 for command in (
     tables.build,
     stored_tables.list_tables,

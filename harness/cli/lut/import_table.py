@@ -50,10 +50,11 @@ def import_table(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Make a table from latencies in a CSV file that another tool measured.
+    """Make a table from a CSV file of latencies.
 
-    Rows are layers, kernels of a network by the names of its nodes, or whole networks, which are compared with their
-    estimates. The table is named DEVICE/DATE-import-HASH; a table that was measured comes before it.
+    Another tool has measured them. Rows are layers, kernels of a network by the names of its nodes, or whole networks,
+    which are compared with their estimates. The table is named DEVICE/DATE-import-HASH; a table that was measured comes
+    before it.
 
     Example: harness lut import conv.csv --mapping conv.toml --sample 3000 --held-out 1000
     """

@@ -23,10 +23,11 @@ OneDevice = Annotated[str | None, arguments.device_option("Tables of this device
 def list_tables(
     device: OneDevice = None, directory: arguments.WorkspaceFolder = None, json: arguments.Json = False
 ) -> None:
-    """List the tables of the workspace and of the package, the newest of each device first.
+    """List the tables of the workspace and of the package.
 
-    `default` marks the table that commands use for a device, and for a batch or threads, unless --lut names another.
-    `package` marks tables that are part of harness; one is the default if the workspace has no table of its device.
+    The newest of each device comes first. `default` marks the table that commands use for a device, and for a batch or
+    threads, unless --lut names another. `package` marks tables that are part of harness; one is the default if the
+    workspace has no table of its device.
 
     Example: harness lut list --device cpu01
     """
@@ -51,10 +52,11 @@ def prune(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Remove old tables: all but the N newest of each device, method, batch and number of threads.
+    """Remove old tables.
 
-    A table stays if it is the default of its device, or if a file of the workspace names it: a report, the results of
-    a night, nightly.toml, harness.toml, or another file in the workspace's folder.
+    The N newest of each device, method, batch and number of threads stay. So does a table if it is the default of its
+    device, or if a file of the workspace names it: a report, the results of a night, nightly.toml, harness.toml, or
+    another file in the workspace's folder.
 
     Example: harness lut prune --keep 5 --dry-run
     """

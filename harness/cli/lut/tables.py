@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 
 SHOWN_ENTRIES = 20
 
-TableFolder = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DIR", help="Folder of a table, or its name DEVICE/TABLE.", autocompletion=arguments.complete_table
-    ),
-]
+
+def _table(metavar: str, help: str = "Folder of a table, or its name DEVICE/TABLE.") -> Any:
+    """Return the argument that names a table."""
+    return typer.Argument(metavar=metavar, help=help, autocompletion=arguments.complete_table)
 
 
 def build(
@@ -49,7 +47,7 @@ def build(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Build and publish a table from the measurements of `harness profile`.
+    """Build a table from the measurements of `harness profile`.
 
     Campaigns with --batch or --threads have tables of their own.
 
@@ -85,14 +83,7 @@ def build(
 
 @spread
 def show(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[DIR]",
-            help="Folder of a table, or its name DEVICE/TABLE.",
-            autocompletion=arguments.complete_table,
-        ),
-    ] = None,
+    folder: Annotated[Path | None, _table("DIR")] = None,
     device: arguments.OptionalDevice = None,
     *,
     view: LayerView,
@@ -138,13 +129,15 @@ def _row(entry: Entry, work: LayerWork | None, view: LayerView) -> ShownLayer:
 
 
 def diff(
-    before: TableFolder,
-    after: TableFolder,
+    before: Annotated[Path, _table("A")],
+    after: Annotated[Path, _table("B", "The same.")],
     html: arguments.HtmlFile = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Compare two tables, and list the layers that changed by more than 2 % and three standard errors (z).
+    """Compare two tables, and list the layers that changed.
+
+    A layer has changed if it differs by more than 2 % and three standard errors (z).
 
     Example: harness lut diff lut/cpu01/2026-01-01-0a1b2c3d lut/cpu01/2026-01-02-4e5f6a7b
     """
@@ -178,11 +171,13 @@ def diff(
 
 
 def check(
-    folders: Annotated[list[Path] | None, typer.Argument(metavar="[DIR …]", help="Folders of tables.")] = None,
+    folders: Annotated[list[Path] | None, typer.Argument(metavar="DIR", help="Folders of tables.")] = None,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Check hashes, schema and values of tables, by default of all tables in the workspace, without the cache.
+    """Check hashes, schema and values of tables.
+
+    By default, all tables of the workspace are checked; the cache is not used.
 
     Example: harness lut check
     """
@@ -215,7 +210,9 @@ def export(
     device: arguments.OptionalDevice = None,
     directory: arguments.WorkspaceFolder = None,
 ) -> None:
-    """Write the entries of a table to one file; its extension selects the format.
+    """Write the entries of a table to one file.
+
+    The extension of the file selects the format.
 
     Example: harness lut export layers.csv --device cpu01
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.cli.nightly import changes, nights
 from harness.cli.options.arguments import command_group
 
-app = command_group("Measure a lab every night, compare the nights, and list what needs attention.")
+app = command_group("Measure a lab every night, and list what became slower.")
 app.command()(changes.history)
 app.command()(changes.accept)
 app.command("try")(changes.try_slower)

@@ -25,7 +25,9 @@ _LARGEST_FACTOR = 100.0
 
 
 def history(
-    devices: arguments.DeviceNames = None,
+    devices: Annotated[
+        str | None, arguments.device_option("Names of devices (default: all of the reported nights).", "NAME[,NAME…]")
+    ] = None,
     html: arguments.HtmlFile = None,
     nights: Annotated[
         int, typer.Option(metavar="N", min=2, max=1000, help="Show at most the last N nights.")
@@ -33,10 +35,10 @@ def history(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Write a page with the latency of every watched network and layer over the nights, and mark the steps.
+    """Write a page of all nights, with the steps marked.
 
-    The page is reports/nights.html, unless --html names another file. Without --device it shows all devices of the
-    reported nights.
+    It shows the latency of every watched network and layer. The page is reports/nights.html, unless --html names
+    another file.
 
     Example: harness nightly history --device npu01
     """
@@ -72,7 +74,7 @@ def write_nights(
 
 def accept(
     subjects: Annotated[
-        list[str], typer.Argument(metavar="NAME …", help="Layers or networks, as the report names them.")
+        list[str], typer.Argument(metavar="NAME", help="Layers or networks, as the report names them.")
     ],
     device: arguments.DeviceName = None,
     reason: Annotated[
@@ -81,9 +83,9 @@ def accept(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Accept changes that the newest report lists: later reports do not count them as regressions.
+    """Accept changes that the newest report lists.
 
-    A further change of the same layer or network is reported again.
+    Later reports do not count them as regressions. A further change of the same layer or network is reported again.
 
     Example: harness nightly accept conv1 --device npu01 --because "compiler 2.1"
     """
@@ -109,9 +111,10 @@ def try_slower(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Rehearse a slow-down: compare the last night again, as if a layer or a network had been slower.
+    """Rehearse a slow-down.
 
-    No device is contacted, and nothing is recorded. A slower layer leaves its network as it was; name both.
+    The last night is compared again, as if a layer or a network had been slower. No device is contacted, and nothing is
+    recorded. A slower layer leaves its network as it was; name both.
 
     Example: harness nightly try --slow conv1:1.05 --device npu01
     """

@@ -61,10 +61,11 @@ def run(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Measure what is left of tonight's plan, publish tables, compare with earlier nights, and write a report.
+    """Measure what is left of tonight's plan, and write a report.
 
-    After an interruption, the same command continues. The reports are reports/nightly-DATE.md and .xml. --html also
-    writes the page of `nightly history`, with tonight as the last night.
+    The command publishes tables and compares with earlier nights. After an interruption, the same command continues.
+    The reports are reports/nightly-DATE.md and .xml. --html also writes the page of `nightly history`, with tonight as
+    the last night.
 
     Example: harness nightly run --plan nightly.toml
     """
@@ -131,7 +132,7 @@ def _stop_on_signal() -> Iterator[threading.Event]:
 
 
 def status(plan: PlanPath = None, directory: arguments.WorkspaceFolder = None, json: arguments.Json = False) -> None:
-    """Show the last nights, the running one, and the table and health of every device.
+    """Show the nights, and the table and health of each device.
 
     Example: harness nightly status
     """
@@ -203,9 +204,10 @@ class InstallOptions:
 def install(
     start: StartOptions, destination: InstallOptions, plan: PlanPath = None, directory: arguments.WorkspaceFolder = None
 ) -> None:
-    """Write a systemd service and timer that start the nightly run, or print a crontab line.
+    """Schedule the nightly run by systemd or cron.
 
-    The command prints how to enable the timer.
+    The command writes a service and a timer of systemd, or prints a crontab line.     The command prints how to enable
+    the timer.
 
     Example: harness nightly install --time 02:30 --randomised-delay 20m
     """

@@ -6,7 +6,7 @@ from harness.cli.npu import assemble, disassemble, fit, pipeline, presets, run, 
 from harness.cli.npu import compile as compile_module
 from harness.cli.options.arguments import command_group
 
-app = command_group("Compile networks for the emulated NPU, run them there, and see where the time goes.")
+app = command_group("Compile and run networks on the emulated NPU.")
 app.command("compile")(compile_module.compile_command)
 app.command("run")(run.run_command)
 app.command("pipeline")(pipeline.pipeline_command)

@@ -36,7 +36,7 @@ def compile_command(
     activation: arguments.Activations = None,
     json: arguments.Json = False,
 ) -> None:
-    """Compile a network to a binary program, which does not contain the weights.
+    """Compile a network to a binary program without the weights.
 
     With the memory image that --image writes, `harness npu run FILE.npu --image FILE.bin` computes values, also after
     the program was edited.

@@ -19,7 +19,9 @@ def disassemble_command(
     activation: arguments.Activations = None,
     json: arguments.Json = False,
 ) -> None:
-    """Print the instructions of a network or of a program file; docs/isa.md explains them.
+    """Print the instructions of a network or program file.
+
+    docs/isa.md explains them.
 
     Example: harness npu disassemble resnet50.npu
     """

@@ -21,9 +21,10 @@ def pipeline_command(
     dim: arguments.Dims = None,
     json: arguments.Json = False,
 ) -> None:
-    """Divide a network over core groups, which pass activations on and work on several inputs at a time.
+    """Divide a network over core groups, for a stream of inputs.
 
-    By default the network is divided twice, balanced by predicted time and by split score, and both are shown.
+    The groups pass activations on and work on several inputs at a time. By default the network is divided twice,
+    balanced by predicted time and by split score, and both are shown.
 
     Example: harness npu pipeline builtin:resnet50 --groups 4
     """

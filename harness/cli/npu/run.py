@@ -44,10 +44,11 @@ def run_command(
     activation: arguments.Activations = None,
     json: arguments.Json = False,
 ) -> None:
-    """Run a network on one core of the emulated NPU, and compare its values with ONNX Runtime's.
+    """Run a network on one core of the emulated NPU.
 
-    The command prints the time of each layer. Large weights are generated from a seed, as on a device; small ones are
-    read from the file. Program files have a time but no values, and so have float32 networks on other machines.
+    The command prints the time of each layer, and compares the values of the network with ONNX Runtime's. Large weights
+    are generated from a seed, as on a device; small ones are read from the file. Program files have a time but no
+    values, and so have float32 networks on other machines.
 
     The time is that of the machine alone. The device npu01 adds host and transfers to each run: 70 µs, 1 ns for each
     byte of inputs and 0.75 ns for each byte of outputs.

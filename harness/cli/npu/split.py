@@ -25,14 +25,16 @@ def split_command(
     dim: arguments.Dims = None,
     json: arguments.Json = False,
 ) -> None:
-    """Compare ways to split a network over cores: by batch, rows, output channels or input channels, or not at all.
+    """Compare ways to split a network over cores.
 
-    The time of each candidate is predicted by a formula over its instructions, and verified event by event, with
-    contention for the memories that the cores share. Each layer is timed alone, from memory to memory. The network is
-    timed with each kind of split for all layers that have it, and with the best split of each layer.
+    A layer is split by batch, rows, output channels or input channels, or not at all. The time of each candidate is
+    predicted by a formula over its instructions, and verified event by event, with contention for the memories that the
+    cores share. Each layer is timed alone, from memory to memory. The network is timed with each kind of split for all
+    layers that have it, and with the best split of each layer.
 
     Example: harness npu split builtin:mobilenetv2 --cores 4
     """
+    from harness.measure.progress import begin
     from harness.npu.loading import load_model
     from harness.npu.split.split_comparison import check_cores, compare_splits
     from harness.npu.split.split_tables import candidate_rows, json_fields, split_tables
@@ -40,8 +42,10 @@ def split_command(
     target = machine.load()
     check_cores(options.cores, target)
     start = time.perf_counter()
-    network = load_model(model, arguments.parse_dims(dim), note)
+    dims = arguments.parse_dims(dim)
     with show_progress("split", quiet_s=LINE_EVERY_S, by_thread=False, command=f"npu split {model}") as observe:
+        begin(observe, "importing")
+        network = load_model(model, dims, note)
         split = compare_splits(network, target, compiler, options, observe)
     took_s = time.perf_counter() - start
     if csv is not None:

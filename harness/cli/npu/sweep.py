@@ -61,15 +61,15 @@ def sweep_command(
     dim: arguments.Dims = None,
     json: arguments.Json = False,
 ) -> None:
-    """Compile and time a network for many machines: over values of a parameter, over presets, or over both.
+    """Compile and time a network for many machines.
 
-    The knee is the value beyond which more of a parameter gains little: the point farthest below the line from the
-    first value to the last (Kneedle), on logarithmic axes if the values are spaced by a factor. A machine that cannot
-    run the network stays in the table with the reason. Sizes that belong together scale together, unless you set them:
-    nb_bytes and sb_bytes with shared_buffer; halo_bytes with nb_bytes. Machines on the Pareto front are marked: none is
-    both faster and smaller in area, or in energy with --cost energy. A larger machine that came out slower is run with
-    the program of the smaller one, which shows whether the compiler is to blame. The processor time that a file may
-    take is for each of the processes.
+    They differ in the values of parameters, in presets, or in both. The knee is the value beyond which more of a
+    parameter gains little: the point farthest below the line from the first value to the last (Kneedle), on logarithmic
+    axes if the values are spaced by a factor. A machine that cannot run the network stays in the table with the reason.
+    Sizes that belong together scale together, unless you set them: nb_bytes and sb_bytes with shared_buffer; halo_bytes
+    with nb_bytes. Machines on the Pareto front are marked: none is both faster and smaller in area, or in energy with
+    --cost energy. A larger machine that came out slower is run with the program of the smaller one, which shows whether
+    the compiler is to blame. The processor time that a file may take is for each of the processes.
 
     Example: harness npu sweep builtin:squeezenet --set nb_bytes=512K:8M:x2 --plot nb.html
     """

@@ -24,7 +24,9 @@ def trace_command(
     dim: arguments.Dims = None,
     json: arguments.Json = False,
 ) -> None:
-    """Write a run as a Chrome trace, which Perfetto (ui.perfetto.dev) shows beside a profile of ONNX Runtime.
+    """Write a run as a Chrome trace.
+
+    Perfetto (ui.perfetto.dev) shows it beside a profile of ONNX Runtime.
 
     Example: harness npu trace builtin:squeezenet -o squeezenet.trace.json
     """

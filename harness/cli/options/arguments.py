@@ -80,9 +80,9 @@ def device_option(help: str, metavar: str = "NAME") -> Any:
     return typer.Option("--device", "-d", metavar=metavar, help=help, autocompletion=complete_device)
 
 
-def models_argument(metavar: str, default: str = "") -> Any:
+def models_argument(default: str = "") -> Any:
     """Return the argument of networks; `default` says which ones are used if it may be omitted."""
-    return typer.Argument(metavar=metavar, help=f"{MODELS_HELP}{default}", autocompletion=complete_model)
+    return typer.Argument(metavar="MODEL.onnx", help=f"{MODELS_HELP}{default}", autocompletion=complete_model)
 
 
 _DEFAULT = f"(default {DEFAULT_DEVICE}, or that of harness.toml)"
@@ -106,7 +106,7 @@ ModelOrProgram = Annotated[
 ]
 HtmlFile = Annotated[Path | None, page_option("--html", "Write the result as a page to this file.")]
 CsvFile = Annotated[Path | None, file_option("--csv", help="Write the rows to this CSV file.")]
-Models = Annotated[list[str], models_argument("MODEL.onnx …")]
+Models = Annotated[list[str], models_argument()]
 DeviceName = Annotated[str | None, device_option(f"Name of the device; `harness devices list` lists them {_DEFAULT}.")]
 DeviceNames = Annotated[str | None, device_option(f"Names of devices {_DEFAULT}.", "NAME[,NAME…]")]
 Groups = Annotated[
@@ -163,7 +163,7 @@ Activations = Annotated[
         " may be repeated.",
     ),
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="End before anything is measured if a network is refused.")]
+Strict = Annotated[bool, typer.Option("--strict", help="End at once, without results, if a network is refused.")]
 
 
 Batch = Annotated[

@@ -100,12 +100,16 @@ def sort_nodes(graph: GraphProto) -> None:
     graph.node.extend(nodes)
 
 
-def renamed(graph: GraphProto, label: str, weights: str = "") -> GraphProto:
+def renamed(graph: GraphProto, label: str, *, weights: str = "", results: Sequence[str] = ()) -> GraphProto:
     """Return a copy of a branch or body in which every name that it defines starts with `label`.
 
-    Those of its initializers start with `weights` if given: iterations of a loop share them.
+    Those of its initializers start with `weights` if given: iterations of a loop share them. What its nodes write to
+    its outputs has the names `results` if given.
     """
     names = {name: f"{label}{SEPARATOR}{name}" for name in _defined(graph)}
+    written = {name for node in graph.node for name in node.output}
+    found = zip(graph.output, results, strict=False)
+    names.update((own.name, name) for own, name in found if own.name in written and name)
     names.update((tensor.name, f"{weights or label}{SEPARATOR}{tensor.name}") for tensor in stored(graph))
     return _renamed(graph, names, label)
 

@@ -58,17 +58,18 @@ NOT_FOLDED = RANDOM_OPS | {"DequantizeLinear"}
 """Operators that a runtime executes even if all that they read is constant."""
 
 
-def prepare(file: ModelFile, dims: Mapping[str, int]) -> Network:
+def prepare(file: ModelFile, dims: Mapping[str, int], most_folded: int = MAX_FOLDED_ELEMENTS) -> Network:
     """Bind dimensions, fold constants, infer the type of every tensor, and set nodes that take no time apart.
 
-    Raises UnresolvedDimension, which names the tensor and the `--dim` to give, UnsupportedNetwork and InvalidNetwork.
+    Constants of more elements than `most_folded` have no values. Raises UnresolvedDimension, which names the tensor and
+    the `--dim` to give, UnsupportedNetwork and InvalidNetwork.
     """
-    return _Preparation(file, dims).run()
+    return _Preparation(file, dims, most_folded).run()
 
 
 class _Preparation:
-    def __init__(self, file: ModelFile, dims: Mapping[str, int]) -> None:
-        self._file = file
+    def __init__(self, file: ModelFile, dims: Mapping[str, int], most_folded: int) -> None:
+        self._file, self._most_folded = file, most_folded
         self._graph = file.model.graph
         self._dims = dims
         opsets = {domain_of(entry): entry.version for entry in file.model.opset_import}
@@ -140,7 +141,7 @@ class _Preparation:
             self._unknown[tensor.name] = error
             return
         value = None
-        if kind.elements <= MAX_FOLDED_ELEMENTS and tensor.data_location != TensorProto.EXTERNAL:
+        if kind.elements <= self._most_folded and tensor.data_location != TensorProto.EXTERNAL:
             try:
                 value = numpy_helper.to_array(tensor)
             except ValueError as error:
@@ -227,7 +228,7 @@ class _Preparation:
             chosen = "then_branch" if condition else "else_branch"
             branch = next(item.g for item in node.proto.attribute if item.name == chosen)
             self._free.append(FreeNode(node.name, node.op, "constant"))
-            self._inline(renamed(branch, node.name), node)
+            self._inline(renamed(branch, node.name, results=node.outputs), node)
             return
         outside = captured(node.proto)
         read = [self._aliases.get(name, name) for name in (*node.proto.input, *outside) if name]
@@ -269,7 +270,7 @@ class _Preparation:
             if self._unrolled > MAX_UNROLLED:
                 why = f"The iterations of all loops have more than {MAX_UNROLLED:,} nodes"
                 raise UnsupportedNetwork(f"Node {node.name[:80]!r} ({node.op}) cannot be measured", why=why)
-            iteration = renamed(body, f"{node.name}{SEPARATOR}{len(rows)}", node.name)
+            iteration = renamed(body, f"{node.name}{SEPARATOR}{len(rows)}", weights=node.name)
             number, condition, *states = iteration.input
             self._set_number(number, len(rows))
             self._set_number(condition, True)
@@ -372,7 +373,7 @@ class _Preparation:
         if node.op == "Constant":
             return any(item.name == "sparse_value" for item in node.proto.attribute)
         try:
-            return any(kind.elements > MAX_FOLDED_ELEMENTS for kind in output_types(node, self._operands).values())
+            return any(kind.elements > self._most_folded for kind in output_types(node, self._operands).values())
         except UnresolvedDimension:  # its shape depends on the values it reads, which may give any size
             return node.op not in SELECTIONS
         except UnsupportedType:

@@ -202,7 +202,7 @@ def test_a_halo_that_is_to_be_kept_and_has_no_room() -> None:
 @pytest.mark.parametrize(
     "network",
     [
-        _one("Conv", (1, 64, 5, 9), (8, 64, 3, 3)),
+        _one("Conv", (1, 32, 5, 9), (4, 32, 3, 3)),
         _one("Conv", (1, 32, 9, 9), (32, 1, 5, 5), group=32),
         _one("MaxPool", (1, 30, 16, 16), kernel_shape=[9, 9]),
         _one("GlobalAveragePool", (1, 4, 30, 30)),

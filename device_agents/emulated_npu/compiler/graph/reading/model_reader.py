@@ -162,7 +162,7 @@ class _ModelReader:
         """Fold a node, keep it, or visit the nodes that stand for it."""
         node = quantised.standard(node)
         kept = OnnxNode(node.op_type, name, (name,), tuple(node.input), tuple(node.output), {}, part_of)
-        if _is_constant(node, self._constants):
+        if _is_constant(node, self._constants) and not quantised.defines(node):
             self._add_types(node)
             self._fold(node, kept)
             self._free.append(name)
