@@ -202,12 +202,15 @@ def _schedule(
     plans = plan(division, options, decisions=decisions, occupied=occupied)
     resident = _resident(plans) if weights == "resident" else {}
     alone = len(plans) == len(plans[0].cores) == 1 and division.graph.setup is None and occupied is FREE
+    in_step = machine.cores.multicast and sum(len(group.cores) for group in plans) > 1
+    shared_layers = range(len(division.graph.layers)) if in_step else division.graph.alone
     ordered = {
         core.core: order(
             resident[core.core].commands if core.core in resident else core.commands,
             machine.of_core(core.core),
             options,
             core.cached if alone else None,
+            shared_layers,
         )
         for group in plans
         for core in group.cores
