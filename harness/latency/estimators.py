@@ -73,11 +73,17 @@ def estimate_layers(data: CampaignData, method: LatencyMethod, overhead: Overhea
         together[len(found) :, len(found) :] = covariance
         flags = _flags(data, fit, overhead)
         return LayerLatencies({**found, **shared}, together, flags, fit.scale, fit.sum_error, fit.network_errors)
-    combined = ((layer, _combination(layer, method, data, overhead)) for layer in data.layers)
+    views = dict.fromkeys(_views(data), Latency(LEAST_LATENCY_S, 0.0, False, 1, 0.0, 0.0))
+    combined = ((one, _combination(one, method, data, overhead)) for one in data.layers if not one.is_view)
     parts = {(layer.key.digest, layer.context): one for layer, one in combined if one is not None}
     latencies = {place: one.latency(data.summaries, overhead) for place, one in parts.items()}
-    covariance = covariance_of(list(parts.values()), data.summaries, overhead)
-    return LayerLatencies(latencies, covariance, {}, None, overhead.scatter)
+    covariance = np.pad(covariance_of(list(parts.values()), data.summaries, overhead), (0, len(views)))
+    return LayerLatencies({**latencies, **views}, covariance, {}, None, overhead.scatter)
+
+
+def _views(data: CampaignData) -> list[Place]:
+    """Return the places of layers that take no time in their context, as the device reports."""
+    return sorted({(layer.key.digest, layer.context) for layer in data.layers if layer.is_view})
 
 
 def _combination(
@@ -92,7 +98,10 @@ def _combination(
 
 
 def _shares(fit: JointFit, data: CampaignData) -> tuple[dict[Place, Latency], Floats]:
-    """Return the layers' shares of their chains by place, with their covariance; the mean where a place recurs."""
+    """Return the layers' shares of their chains by place, with their covariance; the mean where a place recurs.
+
+    Layers that take no time, as the device reports, are among them.
+    """
     places = list(dict.fromkeys(fit.shares.places))
     rows = {place: row for row, place in enumerate(places)}
     mean = np.zeros((len(places), len(fit.shares.places)))
@@ -107,9 +116,9 @@ def _shares(fit: JointFit, data: CampaignData) -> tuple[dict[Place, Latency], Fl
         resolved = bool(value**2 >= RESOLUTION_SIGMAS**2 * variance)
         stderr_s = float(np.sqrt(max(variance, 0.0)))
         shared[place] = Latency(float(value), stderr_s, resolved, fewest, float(value), stderr_s)
-    views = sorted({place for chain in data.chains for place in chain.views} - rows.keys())
+    views = {*_views(data), *(place for chain in data.chains for place in chain.views)} - rows.keys()
     padded = np.pad(covariance, (0, len(views)))
-    return {**shared, **dict.fromkeys(views, Latency(LEAST_LATENCY_S, 0.0, False, fewest, 0.0, 0.0))}, padded
+    return {**shared, **dict.fromkeys(sorted(views), Latency(LEAST_LATENCY_S, 0.0, False, fewest, 0.0, 0.0))}, padded
 
 
 def _flags(data: CampaignData, fit: JointFit, overhead: Overhead) -> dict[Place, str]:

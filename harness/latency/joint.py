@@ -68,7 +68,7 @@ def fit_joint(data: CampaignData, overhead: Overhead) -> JointFit:
     `overhead` is the fit to null probes alone, whose scatter and columns hold for all. Raises IllConditionedDesign.
     """
     chains, measured = data.chains, data.summaries
-    layers = [layer for layer in data.layers if {layer.in_context, layer.null} <= measured.keys()]
+    layers = [one for one in data.layers if {one.in_context, one.null} <= measured.keys() and not one.is_view]
     solution, scale = _solve(_equations(data, layers, overhead), data.roles)
     places = tuple((layer.key.digest, layer.context) for layer in layers)
     latencies = tuple(

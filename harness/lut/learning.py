@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 LEAST_S = 1e-8
 """Shorter latencies count as this one: the predictor learns logarithms."""
+_LEAST_UNSURE_S = 1e-7
+"""The standard error of such a latency at least: an exact zero has no logarithm that rates could be learnt from."""
 
 
 def learn_predictor(entries: Sequence[Entry], progress: Steps = lambda _done, _count: None) -> bytes:
@@ -36,7 +38,8 @@ def training_examples(entries: Sequence[Entry]) -> Iterator[TrainingExample]:
         layer = describe(entry.signature, entry.context, warm=entry.visit == WARM)
         if layer is not None:
             latency_s = entry.latency_s if entry.resolved else entry.latency_s * shares[entry.op]
-            yield TrainingExample(layer, max(latency_s, LEAST_S), entry.stderr_s, frozenset(entry.networks.split()))
+            stderr_s = entry.stderr_s if latency_s >= LEAST_S else max(entry.stderr_s, _LEAST_UNSURE_S)
+            yield TrainingExample(layer, max(latency_s, LEAST_S), stderr_s, frozenset(entry.networks.split()))
 
 
 def _unresolved_shares(entries: Sequence[Entry]) -> dict[str, float]:

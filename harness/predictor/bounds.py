@@ -8,7 +8,7 @@ layers that mostly read weights. Both limits can only grow with a size of a laye
 
 An operator *moves nothing* if its layers together take less than half the time of their bytes at the fastest rate of
 all others, beyond their errors: a device may write the parts of a Concat to their places in the result. Its layers show
-no rate and have no least latency.
+no rate, and if there are enough of them they have no least latency.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _FEWEST = 3
 _SURE_SIGMAS = 2.0
 _IDLE = 0.5
 VIEW = "move/view"
+_MOVERS = "move/"
 
 
 @dataclass(frozen=True)
@@ -119,28 +120,41 @@ def bounds_of(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> Bounds:
             members.setdefault(name, []).append(place)
     classes = {name: _limits(ideal, latency_s, sure, np.array(own)) for name, own in sorted(members.items())}
     for name, own in idle.items():
-        classes[name] = ClassLimits(float(np.median(latency_s[own])), float(latency_s[own].sum() / ideal[own].sum()))
+        if len(own) >= _FEWEST:
+            slowness = float(latency_s[own].sum() / ideal[own].sum())
+            classes[name] = ClassLimits(float(np.median(latency_s[own])), slowness)
     return replace(found, classes=classes)
 
 
 def _idle(arrays: LayerArrays, latency_s: Floats, noise: Floats) -> dict[str, Ints]:
-    """Return the places of the layers of each operator that moves nothing, from the fastest operator on."""
+    """Return the places of the layers of each operator that moves nothing: the fastest ones, up to a gap.
+
+    They are at most half of the operators without products. Those with few layers count only as fast.
+    """
     members: dict[str, list[int]] = {}
     for place, path in enumerate(arrays.paths):
-        if not path.startswith(VIEW):
+        if path.startswith(_MOVERS) and not path.startswith(VIEW):
             members.setdefault(path, []).append(place)
-    rates = {path: latency_s[own].sum() / arrays.moved_bytes[own].sum() for path, own in members.items()}
-    found: dict[str, Ints] = {}
-    for path in sorted(rates, key=lambda one: rates[one])[:-1]:
-        own = np.array(members.pop(path))
-        others = np.concatenate([np.array(one) for one in members.values()])
-        others = others[noise[others] <= _NOISY] if (noise[others] <= _NOISY).any() else others
-        usual_s = float(np.min(latency_s[others] / arrays.moved_bytes[others])) * float(arrays.moved_bytes[own].sum())
-        error_s = float(np.linalg.norm(noise[own] * latency_s[own]))
-        if len(own) < _FEWEST or latency_s[own].sum() + _SURE_SIGMAS * error_s > _IDLE * usual_s:
+    places = {path: np.array(own) for path, own in members.items()}
+    order = sorted(
+        places, key=lambda path: float(latency_s[places[path]].sum() / arrays.moved_bytes[places[path]].sum())
+    )
+    is_rest = np.array([not path.startswith(VIEW) for path in arrays.paths], dtype=bool)
+    found: list[str] = []
+    for count in range(1, len(order) // 2 + 1):
+        is_rest[places[order[count - 1]]] = False
+        rest = is_rest & (noise <= _NOISY) if (noise[is_rest] <= _NOISY).any() else is_rest
+        usual_s = arrays.moved_bytes * float(np.min(latency_s[rest] / arrays.moved_bytes[rest]))
+        judged = [places[path] for path in order[:count] if len(places[path]) >= _FEWEST]
+        longest_s = [
+            latency_s[own].sum() + _SURE_SIGMAS * float(np.linalg.norm(noise[own] * latency_s[own])) for own in judged
+        ]
+        is_apart = all(time_s <= _IDLE * usual_s[own].sum() for time_s, own in zip(longest_s, judged, strict=True))
+        if judged and is_apart:
+            found = order[:count]
+        elif found:
             break
-        found[path] = own
-    return found
+    return {path: places[path] for path in found}
 
 
 def _slow_weight_s(arrays: LayerArrays, latency_s: Floats, moving: Mask) -> float:

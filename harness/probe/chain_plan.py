@@ -112,9 +112,7 @@ class _ChainedNetwork:
 
     @classmethod
     def of(cls, network: Network, layers: Sequence[Layer], graph: RuntimeGraph, ask: Ask) -> _ChainedNetwork:
-        views = frozenset(
-            place for place, layer in enumerate(layers) if all(node.index in graph.views for node in layer.graph.nodes)
-        )
+        views = frozenset(place for place, layer in enumerate(layers) if graph.is_view(layer.graph.nodes))
         owner = {node.index: place for place, layer in enumerate(layers) for node in layer.graph.nodes}
         return cls(network, layers, owner, views, _in_places(graph.chains, owner, views), ask)
 

@@ -63,6 +63,8 @@ class CutNetwork:
 class LayerProbes:
     """The probes that measure one layer in one context, by their ids.
 
+    A layer that takes no time, as the device reports, has the probes without a layer in place of its own: a probe would
+    hold what it costs that its parts are read, which is part of their readers.
     `stacks` are stacks of STACK_COPIES copies of the layer, empty if it cannot follow itself. `networks` are the
     networks that have the layer, by the first digits of their files' hashes; a space is none.
     """
@@ -77,6 +79,11 @@ class LayerProbes:
     null: str
     stacks: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
+
+    @property
+    def is_view(self) -> bool:
+        """Return whether the device reports that the layer takes no time."""
+        return bool(self.null) and self.in_context == self.null
 
 
 @dataclass(frozen=True)
@@ -230,6 +237,8 @@ def _plan_network(cut: CutNetwork, auxiliary: AuxiliaryKind, warm: bool) -> _Net
     plan = _NetworkPlan(warm)
     for (key, context), (layer, *others) in occurrences.items():
         probes, stacks = _layer_probes(cut, layer, auxiliary)
+        if cut.runtime_graph is not None and cut.runtime_graph.is_view(layer.graph.nodes):
+            probes, stacks = probes | {"in_context": probes["null"], "layer": probes["auxiliary"]}, []
         if warm:
             probes.update((name, visited_warm(probes[name])) for name in ("in_context", "null"))
         ids = {name: probe.id for name, probe in probes.items()}

@@ -42,7 +42,7 @@ _NEVER = Choices((False,))
 _MAPS = Choices((MAP,))
 _BETWEEN = ("residual", "batch_norm")
 """Axes that put an operator between a product and its activation."""
-_ON_MAPS = ("PRelu", "BatchNormalization")
+_ON_MAPS = ("PRelu", "BatchNormalization", "LRN")
 
 Activations = Annotated[Choices, choices_of(NO_ACTIVATION, "Relu", "Relu6", "Sigmoid", "Tanh", "Swish", "HardSwish")]
 Flags = Annotated[Choices, choices_of(True, False)]
@@ -206,6 +206,7 @@ class ElementwiseBlock(_PlaneBlock):
         "PRelu",
         "Gelu",
         "BatchNormalization",
+        "LRN",
     ]
     operand: Annotated[Choices, choices_of("map", BROADCAST)] = Choices(("map",))
     layout: Layouts = _MAPS
@@ -235,9 +236,9 @@ class ResizingBlock(_PlaneBlock):
 
 
 class JoiningBlock(_PlaneBlock):
-    """Several tensors of as many channels joined to one, or one divided into several."""
+    """Several tensors of as many channels joined to one, one divided into several, or the first of these."""
 
-    op: Literal["Concat", "Split"]
+    op: Literal["Concat", "Split", "Slice"]
     parts: Sizes = Choices((2,))
     layout: Layouts = _MAPS
 
@@ -268,7 +269,7 @@ class PermutationBlock(Block):
             return Permutation((1, rows, columns), order)
         shapes = {
             "matrix": (1, rows, columns),
-            "heads": (1, rows, parts, columns // parts),
+            "heads": (1, parts, rows, columns // parts),
             "reversed": (1, rows, parts, columns // parts),
             "channels_first": (1, edge, edge, rows),
             "shuffle": (1, parts, rows // parts, edge, edge),

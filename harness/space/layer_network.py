@@ -35,8 +35,8 @@ def network_of(layers: Sequence[Configuration], name: str) -> Network:
 
     Weights have types and no values. Devices do not fuse the neighbours with the layer: maps come from a 1x1
     convolution with an activation and go to another one, matrices come from `Abs` and go to a product. Neighbours of
-    layers on integers compute on integers, too. Two neighbours read what only moves elements, because some devices fuse
-    a Concat or a Transpose with its only reader.
+    layers on integers compute on integers, too. Two neighbours read what only moves elements, and the source of a
+    Transpose, Reshape or Slice: some devices fuse it with its only reader, or its writer if that has no other.
     """
     parts = LayerParts()
     for index, layer in enumerate(layers):
@@ -57,9 +57,12 @@ def _add(parts: LayerParts, index: int, layer: FloatLayer, added: _Form) -> None
     taken = [parts.taken(f"{own}.take{number}", source) for number, source in enumerate(sources)]
     for number, result in enumerate(added(parts, own, layer, taken)):
         stored = parts.stored(f"{own}.store{number}", result)
-        _read(parts, f"{index}.after{number or ''}", stored, layer)
-        if isinstance(layer, Joining | Permutation):
-            _read(parts, f"{index}.after{number or ''}again", stored, layer)
+        names = [f"{index}.after{number or ''}"]
+        names += [f"{names[0]}again"] if isinstance(layer, Joining | Permutation) else []
+        for name in names:
+            _read(parts, name, stored, _result_shape(layer), on_maps=not isinstance(layer, Permutation))
+    if isinstance(layer, Permutation) or (isinstance(layer, Joining) and layer.op == "Slice"):
+        _read(parts, f"{index}.beside", sources[0], _input_shapes(layer)[0], on_maps=_reads_map(layer))
 
 
 def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
@@ -122,8 +125,7 @@ def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLay
     context = layer.context if isinstance(layer, Convolution) else FEATURE_MAP
     if context == OUTSIDE:
         return parts.stored(f"{name}.store", parts.input(f"{name}.input", shape))
-    is_plain = isinstance(layer, Permutation) and layer.order not in ("", "channels_last")
-    if len(shape) != 4 or is_plain or context != FEATURE_MAP:
+    if len(shape) != 4 or not _reads_map(layer) or context != FEATURE_MAP:
         return parts.stored(f"{name}.store", parts.node("Abs", f"{name}.write", [parts.input(f"{name}.input", shape)]))
     batch, channels, *plane = shape
     source = _passed(parts, f"{name}.pass", parts.input(f"{name}.input", (batch, _NEIGHBOUR_CHANNELS, *plane)))
@@ -132,11 +134,15 @@ def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLay
     return parts.stored(f"{name}.store", result)
 
 
-def _read(parts: LayerParts, name: str, tensor: str, layer: FloatLayer) -> None:
-    """Add a neighbour that reads a result of the layer."""
+def _reads_map(layer: FloatLayer) -> bool:
+    """Return whether a source of four axes is a map of a convolution."""
+    return not isinstance(layer, Permutation) or layer.order in ("", "channels_last")
+
+
+def _read(parts: LayerParts, name: str, tensor: str, shape: Sequence[int], *, on_maps: bool) -> None:
+    """Add a neighbour that reads a tensor: a convolution, if it has four axes and is `on_maps`, or a product."""
     tensor = parts.taken(f"{name}.take", tensor)
-    shape = _result_shape(layer)
-    if len(shape) == 4 and not isinstance(layer, Permutation):
+    if len(shape) == 4 and on_maps:
         weight = parts.weight(f"{name}.weight", (_READER_CHANNELS, shape[1], 1, 1))
         result, shape = parts.node("Conv", f"{name}.read", [tensor, weight]), (shape[0], _READER_CHANNELS, *shape[2:])
     else:

@@ -12,6 +12,7 @@ from harness.network.zoo.network_parts import NetworkParts
 from harness.space.movers import ORDERS, Elementwise, Joining, Mover, Resizing, Rowwise
 
 _SCALE = 1 / 16
+_LRN_CHANNELS = 5
 
 
 class LayerParts(NetworkParts):
@@ -85,16 +86,27 @@ def mover_nodes(parts: NetworkParts, name: str, layer: Mover, sources: Sequence[
     if isinstance(layer, Joining):
         if layer.op == "Concat":
             return [parts.node("Concat", name, sources, axis=layer.axis)]
+        if layer.op == "Slice":
+            bounds = {"from": 0, "to": layer.channels, "axis": layer.axis}
+            return [
+                parts.node(
+                    "Slice", name, [*sources, *(parts.numbers(f"{name}.{key}", (at,)) for key, at in bounds.items())]
+                )
+            ]
         sizes = parts.numbers(f"{name}.sizes", (layer.channels,) * layer.parts)
         return parts.nodes_of("Split", name, [*sources, sizes], layer.parts, axis=layer.axis)
     if layer.order:
-        return [parts.node("Transpose", name, sources, perm=ORDERS[layer.order])]
-    return [parts.node("Reshape", name, [*sources, parts.numbers(f"{name}.shape", layer.result)])]
+        sources = [parts.node("Transpose", name, sources, perm=ORDERS[layer.order])]
+    if layer.result == layer.moved:
+        return list(sources)
+    return [parts.node("Reshape", f"{name}.joined", [*sources, parts.numbers(f"{name}.shape", layer.result)])]
 
 
 def _on_maps(parts: NetworkParts, name: str, layer: Elementwise, sources: Sequence[str]) -> str:
     if layer.op == "BatchNormalization":
         return parts.batch_normalisation(name, sources[0], layer.channels)
+    if layer.op == "LRN":
+        return parts.node(layer.op, name, sources, size=_LRN_CHANNELS)
     if layer.op == "PRelu":
         return parts.node(layer.op, name, [*sources, parts.weight(f"{name}.slope", (layer.channels, 1, 1))])
     return parts.activation(layer.op, name, sources)

@@ -48,9 +48,10 @@ class Elementwise:
     def features(self) -> LayerFeatures:
         """Return the predictor's features."""
         found = _on_plane(class_of_mover([self.op]), self.layout, self.batch, self.channels, self.size)
+        whole, *others = map(math.prod, self.shapes)
+        is_broadcast = self.op == "PRelu" or any(elements < whole for elements in others)  # not on a single pixel
         run = self.channels if self.layout == ROWS else math.prod(self.size)
-        run = run if self.broadcast or self.op == "PRelu" else 0
-        return replace(found, extra_operands=0 if self.broadcast else self.operands - 1, run=run)
+        return replace(found, extra_operands=others.count(whole), run=run if is_broadcast else 0)
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,10 @@ class Resizing:
 
 @dataclass(frozen=True)
 class Joining:
-    """`parts` tensors of as many channels joined to one (Concat), or one divided into them (Split)."""
+    """`parts` tensors of as many channels joined to one (Concat), or one divided into them (Split), or the first one.
+
+    The first one alone is a Slice.
+    """
 
     op: str
     parts: int
@@ -141,12 +145,16 @@ class Joining:
     def results(self) -> list[tuple[int, ...]]:
         """Return the shapes of the results."""
         channels, count = (self.channels * self.parts, 1) if self.op == "Concat" else (self.channels, self.parts)
+        count = 1 if self.op == "Slice" else count
         return [_shape(self.layout, self.batch, channels, self.size)] * count
 
     @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features."""
         name = class_of_mover([self.op])
+        if self.op == "Slice":
+            found = _on_plane(name, self.layout, self.batch, self.channels, self.size)
+            return replace(found, run=self.shapes[0][-1])
         found = _on_plane(name, self.layout, self.batch, self.channels * self.parts, self.size)
         return replace(found, run=self.channels * (1 if self.layout == ROWS else math.prod(self.size)))
 
@@ -155,18 +163,29 @@ class Joining:
 class Permutation:
     """A tensor with its axes in another order, one of `ORDERS`; or, with none, flattened.
 
-    A map is flattened behind its channels, a matrix (1, rows, columns) loses its first axis.
+    Heads become the columns of one matrix, and shuffled groups one map, as in networks. A map is flattened behind its
+    channels, a matrix (1, rows, columns) loses its first axis.
     """
 
     shape: tuple[int, ...]
     order: str
 
     @property
+    def moved(self) -> tuple[int, ...]:
+        """Return the shape with the axes in their order."""
+        return tuple(self.shape[axis] for axis in ORDERS[self.order]) if self.order else self.shape
+
+    @property
     def result(self) -> tuple[int, ...]:
         """Return the shape of the result."""
+        batch, *rest = self.moved
+        if self.order == "heads":
+            return (batch, rest[0], math.prod(rest[1:]))
+        if self.order == "shuffle":
+            return (batch, math.prod(rest[:2]), *rest[2:])
         if not self.order:
-            return (*self.shape[:2], math.prod(self.shape[2:])) if len(self.shape) > 3 else self.shape[1:]
-        return tuple(self.shape[axis] for axis in ORDERS[self.order])
+            return (batch, rest[0], math.prod(rest[1:])) if len(rest) > 2 else tuple(rest)
+        return self.moved
 
     @property
     def features(self) -> LayerFeatures:

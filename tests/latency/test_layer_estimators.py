@@ -82,6 +82,20 @@ def measured(latency_s: float, stderr_s: float) -> Measurement:
     return Measurement(latency_s, stderr_s, 2 * stderr_s, 10, 0, "device")
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_what_the_device_reports_as_a_view_takes_no_time(method: LatencyMethod) -> None:
+    """A layer that has the probes without a layer in place of its own takes no time by any estimator."""
+    view = dataclasses.replace(LAYER, layer="alone", in_context="without", stacks=())
+    calibration = nulls()
+    taken = {"alone": measured(3e-4, 1e-6), "without": measured(2e-4, 1e-6)}
+    summaries = {**{name: one for name, (_, one) in calibration.items()}, **taken}
+    terms = {**{name: one for name, (one, _) in calibration.items()}, **TERMS}
+    roles = {**dict.fromkeys(calibration, "calibration"), **ROLES}
+    found = estimate_layers(CampaignData([view], [], roles, terms, {}, summaries), method, overhead())
+    assert found.latencies[PLACE].remainder_s == found.latencies[PLACE].stderr_s == 0.0
+    assert found.covariance.shape == (len(found.latencies),) * 2
+
+
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Bench]:
     """Profile each device once for all tests and methods, by runs and changes to the default device."""

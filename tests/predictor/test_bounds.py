@@ -80,22 +80,23 @@ def test_a_concat_that_moves_nothing_shows_no_rate() -> None:
 
 @pytest.mark.parametrize("is_in_place", [True, False])
 def test_joining_takes_no_time_on_a_device_that_writes_parts_in_place(is_in_place: bool) -> None:
-    """A Concat larger than any learnt one takes hardly any time if these took none, else that of its bytes."""
+    """A larger Concat or Transpose than any learnt one takes hardly any time if these took none, else its bytes'."""
 
     def layer(operator: str, edge: int) -> LayerFeatures:
-        path = f"move/copy/rows/{operator}"
+        path = f"move/copy/{'order' if operator == 'Transpose' else 'rows'}/{operator}"
         return channelwise(path, batch=1, channels=64, in_size=(edge, edge), out_size=(edge, edge))
 
     def latency_s(layer: LayerFeatures) -> float:
-        return 1e-8 if is_in_place and layer.operator.endswith("Concat") else 1e-11 * layer.moved_bytes
+        is_idle = is_in_place and layer.operator.endswith(("Concat", "Transpose"))
+        return 1e-8 if is_idle else 1e-11 * layer.moved_bytes
 
-    layers = [layer(operator, edge) for operator in ("Concat", "Split") for edge in (7, 14, 28, 56)]
+    layers = [layer(name, edge) for name in ("Concat", "Transpose", "Split", "Tile") for edge in (7, 14, 28, 56)]
     times = np.array([latency_s(layer) for layer in layers])
     noise = np.array([0.05 if time > 1e-8 else 10.0 for time in times])
-    asked = [layer("Concat", 112), layer("Split", 112)]
+    asked = [layer("Concat", 112), layer("Transpose", 112), layer("Split", 112)]
     found = bounds_of(layer_arrays(layers), times, noise)
     low, high = found.of(layer_arrays(asked))
-    assert found.moves_nothing(layer_arrays(asked)).tolist() == [is_in_place, False]
+    assert found.moves_nothing(layer_arrays(asked)).tolist() == [is_in_place, is_in_place, False]
     for least_s, most_s, one in zip(low, high, asked, strict=True):
         assert least_s <= latency_s(one) <= most_s <= 3 * latency_s(one) or most_s < 1e-13 * one.moved_bytes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from harness.network.key import canonical, layer_key
 from harness.network.layers import Layer, context_of, cut
 from harness.network.reading.prepare import prepare
 from harness.network.reading.read import check_model
+from harness.network.runtime_graph.reported import RuntimeGraph
 from harness.probe.auxiliary import OUTPUT_CHANNELS, AuxiliaryKind
 from harness.probe.probe import Probe, network_probe, reference_probe, single_probe
 from harness.probe.probe_plan import CutNetwork, LayerProbes, plan_probes
@@ -35,6 +37,19 @@ def planned(name: str, kind: AuxiliaryKind) -> Iterator[tuple[Layer, LayerProbes
     for probes in plan.layers:
         for probe in (probes.layer, probes.in_context):
             yield layers[probes.key, probes.context], probes, plan.probes[probe]
+
+
+def test_a_view_has_the_probes_without_a_layer() -> None:
+    """Layers that take no time, as the device reports, are not in any probe; all others are."""
+    place = cut_network("dscnn")
+    views = {node.index for node in place.network.nodes if node.op in ("Reshape", "Flatten")}
+    assert views
+    graph = RuntimeGraph((), frozenset(), views=frozenset(views))
+    plan = plan_probes([replace(place, runtime_graph=graph)], DEFAULT_RULES, AuxiliaryKind.ROWPOOL)
+    for layer in plan.layers:
+        assert layer.is_view == (layer.op in ("Reshape", "Flatten"))
+        within = {len(nodes_of_layer(plan.probes[name])) for name in (layer.layer, layer.in_context, *layer.stacks)}
+        assert (within == {0}) == layer.is_view
 
 
 def nodes_of_layer(probe: Probe) -> set[str]:

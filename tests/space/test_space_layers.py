@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from load_requests import request_of
 
+from device_agents.backends import Backend
+from device_agents.backends.emulated_npu.emulated_npu_backend import EmulatedNpuBackend
+from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
 from harness.network.fusion.fusion_rules import DEFAULT_RULES, learn_rules
 from harness.network.layers import Layer, context_of, cut
 from harness.network.model_references import load_network
@@ -55,13 +58,15 @@ EVERY_KIND: tuple[FloatLayer, ...] = (
     Elementwise("PRelu", 1, 1, 16, (7, 7)),
     Elementwise("BatchNormalization", 1, 1, 16, (7, 7)),
     Elementwise("Gelu", 1, 1, 16, (7, 7)),
+    Elementwise("LRN", 1, 1, 16, (7, 7)),
     Resizing(1, 16, (7, 7), 2, "nearest"),
     Resizing(1, 16, (7, 7), 4, "linear"),
     Joining("Concat", 3, 1, 16, (7, 7)),
     Joining("Split", 2, 1, 16, (7, 7)),
+    Joining("Slice", 2, 1, 16, (7, 7)),
     Permutation((1, 9, 32), "matrix"),
     Permutation((1, 9, 7, 7), "channels_last"),
-    Permutation((1, 9, 4, 8), "heads"),
+    Permutation((1, 4, 9, 8), "heads"),
     Permutation((1, 2, 8, 7, 7), "shuffle"),
     Permutation((1, 16, 7, 7), ""),
     Convolution(1, 16, 32, (64, 64), 3, 1, 1, "Relu", False, False, 4, dimensions=1),
@@ -161,7 +166,7 @@ def test_onnxruntime_runs_layers_on_integers_as_one_operator(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     layers = [*(Quantised(layer, INT8) for layer in ON_INTEGERS), Quantised(ON_INTEGERS[4], DYNAMIC)]
     network = network_of(layers, "integers")
-    own = own_layers(_cut_by_onnxruntime(network))
+    own = own_layers(_cut_as_reported(OnnxRuntimeBackend({}), network))
     assert sorted(own) == list(range(len(layers)))
     for index, (part,) in own.items():
         found = describe(part.key.text)
@@ -171,14 +176,24 @@ def test_onnxruntime_runs_layers_on_integers_as_one_operator(tmp_path: Path, mon
         assert found.element_bytes == 1
 
 
-def _cut_by_onnxruntime(network: Network) -> tuple[Layer, ...]:
-    from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
+def test_a_device_measures_what_it_executes_as_views() -> None:
+    """What only moves elements is a layer of its own on a device that makes a view of it, wherever it can be one."""
+    layers: list[Configuration] = [layer for layer in EVERY_KIND if isinstance(layer, Joining | Permutation)]
+    layers += [Permutation((1, 4, 4, 9), "channels_first"), Permutation((1, 9, 4, 8), "reversed")]
+    layers += [Permutation((1, 9, 32), "")]
+    network = network_of(layers, "moved")
+    own = own_layers(_cut_as_reported(EmulatedNpuBackend({}), network))
+    assert sorted(own) == list(range(len(layers)))
+    joined = [index for index, layer in enumerate(layers) if getattr(layer, "order", "") in ("heads", "shuffle")]
+    assert [[part.op for part in own[index]] for index in joined] == [["Transpose+Reshape"]] * len(joined)
 
+
+def _cut_as_reported(backend: Backend, network: Network) -> tuple[Layer, ...]:
     model = network_probe(network).model
-    revealed = OnnxRuntimeBackend({}).load(request_of(model, "probe", reveal=True))
+    revealed = backend.load(request_of(model, "probe", reveal=True))
     assert revealed is not None
-    graph = read_runtime_graph(network, model.names, "onnxruntime", revealed.content)
-    return cut(network, learn_rules([(network, graph.groups)], "onnxruntime"))
+    graph = read_runtime_graph(network, model.names, revealed.format, revealed.content)
+    return cut(network, learn_rules([(network, graph.groups)], "some"))
 
 
 def test_a_layer_fused_with_a_neighbour_is_not_measured() -> None:

@@ -118,14 +118,15 @@ def test_devices_file_with_bom_and_crlf_is_read(harness: Harness) -> None:
     assert {"cpu01", "null01", "n"} <= {device["name"] for device in found["devices"]}
 
 
-def test_key_that_others_can_read_is_refused(harness: Harness) -> None:
-    """A private key with permissions for others is refused, with the command that mends it."""
+def test_key_that_others_can_read_is_refused(harness: Harness, small_network: Path) -> None:
+    """Its own device alone refuses a private key with permissions for others, with the command that mends it."""
     (harness.workspace / "devices.toml").write_text(SSH)
     key = harness.workspace / "key"
     key.write_text("secret material")
     key.chmod(0o644)
-    outcome = harness("devices", "list").assert_refused(3, mentions=("key", "chmod 600"))
+    outcome = harness("profile", "--device", "board", small_network).assert_refused(3, mentions=("key", "chmod 600"))
     assert "secret material" not in outcome.stderr
+    harness("devices", "check", "null01").assert_ok()
 
 
 def test_ssh_device_without_key_or_known_host_is_unreachable(harness: Harness, small_network: Path) -> None:

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from harness.errors import ProtocolError
 from harness.network.assemble import EmittedNames
+from harness.network.network import Node
 from harness.strict_model import StrictModel
 
 NodeName = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -30,6 +31,10 @@ class RuntimeGraph:
     chains: tuple[frozenset[int], ...] = ()
     views: frozenset[int] = frozenset()
     unsigned_pairs: bool = False
+
+    def is_view(self, nodes: Iterable[Node]) -> bool:
+        """Return whether nodes take no time."""
+        return all(node.index in self.views for node in nodes)
 
 
 class ReportedLayer(StrictModel):

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
-from harness.array_types import Floats
+from harness.array_types import Floats, Mask
 from harness.predictor.features.layer_arrays import LayerArrays, index_of
 from harness.predictor.features.layer_features import moves_bytes
 from harness.predictor.features.offset_names import DEVICE
@@ -28,6 +28,8 @@ _PULL_OVERLAP = 0.02
 _USUAL_OVERLAP = 0.5
 _FASTEST, _SLOWEST = 0.95, 0.05
 ITERATIONS = 150
+_UNSURE = 1.0
+"""The noise above which a layer shows no rate."""
 _MEMORY = 1
 
 
@@ -44,7 +46,8 @@ def fit_roofline(
     members = _members(arrays, names)
     layers_of = csr_array(members.T)
     inputs = Inputs.of(tiling, arrays)
-    first_tiles, first_table = _start(inputs, arrays, names, latency_s)
+    sure = np.ones(len(arrays), dtype=bool) if noise is None or noise.min() > _UNSURE else noise <= _UNSURE
+    first_tiles, first_table = _start(inputs, arrays, names, latency_s, sure)
     split = first_tiles.size
     pulls = [_PULL_DEVICE, *(_PULL_OFFSET * _FINER ** name.count("/") for name in names[1:])]
     pull, pull_tiles, pull_overlap = (
@@ -113,15 +116,18 @@ def _members(arrays: LayerArrays, names: Sequence[str]) -> csr_array:
     return csr_array((np.ones(len(columns)), columns, ends), shape=(len(arrays), len(names)))
 
 
-def _start(inputs: Inputs, arrays: LayerArrays, names: Sequence[str], latency_s: Floats) -> tuple[Floats, Floats]:
-    """Return the constants of tiles and names to start from: the best rates and the shortest times in the data.
+def _start(
+    inputs: Inputs, arrays: LayerArrays, names: Sequence[str], latency_s: Floats, sure: Mask
+) -> tuple[Floats, Floats]:
+    """Return the constants of tiles and names to start from: the best rates and the shortest times of `sure` layers.
 
+    Those whose time is not beyond its error, as of what moves nothing on the device, show no rate.
     Convolutions on bytes move their map far more slowly than the fastest layers, the more so if they unfold it. A fit
     that began with the fastest rate would explain their time by products alone.
     """
-    shortest_s = float(np.quantile(latency_s, _SLOWEST))
-    mac_s = 1.0 / float(np.quantile(arrays.macs / latency_s, _FASTEST))
-    byte_s = 1.0 / float(np.quantile(arrays.moved_bytes / latency_s, _FASTEST))
+    shortest_s = float(np.quantile(latency_s[sure], _SLOWEST))
+    mac_s = 1.0 / float(np.quantile((arrays.macs / latency_s)[sure], _FASTEST))
+    byte_s = 1.0 / float(np.quantile((arrays.moved_bytes / latency_s)[sure], _FASTEST))
     start = np.full(inputs.turn_macs.size, np.log(shortest_s / 4.0))
     table = np.zeros((len(names), SIDES))
     table[0] = [0.0, np.log(byte_s), np.log(byte_s), np.log(shortest_s / 2.0)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import layer_arrays
-from harness.predictor.features.layer_features import LayerFeatures, matrix_product
+from harness.predictor.features.layer_features import LayerFeatures, channelwise, matrix_product
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline import SIDES, Inputs, Roofline, forward
 from harness.predictor.roofline.roofline_fit import fit_roofline
@@ -171,3 +171,20 @@ def test_noisy_measurements_count_less() -> None:
     fitted = fit_roofline(arrays, np.where(wild, 10.0 * latency_s, latency_s), EXACT, noise=np.where(wild, 10.0, 0.01))
     error = np.abs(fitted.terms(arrays).latency - np.log(latency_s))
     assert np.median(error) < 0.05
+
+
+def test_what_takes_no_time_shows_no_rate(roofline: Roofline) -> None:
+    """Views in a table, one in nine layers, leave the roofline of all others as it is without them."""
+    samples = tiled_machine.measured(200, seed=1)
+    views = [
+        channelwise("move/copy/rows/Split", batch=1, channels=64, in_size=(edge, edge), out_size=(edge, edge))
+        for edge in range(7, 32)
+    ]
+    arrays = layer_arrays([*(sample.layer for sample in samples), *views])
+    latency_s = np.array([*(sample.latency_s for sample in samples), *(1e-8 for _ in views)])
+    noise = np.array([*(0.0 for _ in samples), *(10.0 for _ in views)])
+    asked = layer_arrays([sample.layer for sample in tiled_machine.measured(50, seed=2)])
+    difference = (
+        fit_roofline(arrays, latency_s, EXACT, noise=noise).terms(asked).latency - roofline.terms(asked).latency
+    )
+    assert np.max(np.abs(difference)) < 0.05

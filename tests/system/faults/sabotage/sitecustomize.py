@@ -75,7 +75,7 @@ def _distort(kind: str) -> None:
         sample = run(self, probe)
         factor = {
             "throttling": 1 + min(0.3, runs[0] / 1000),
-            "frequency step": 1.0 if runs[0] < 300 else 1.25,
+            "frequency step": 1.0 if runs[0] < 230 else 1.25,  # half of the campaign
             "bimodal": chance.choice((1.0, 1.4)),
         }[kind]
         return Sample(wall_ns=sample.wall_ns, device_ns=round(sample.device_ns * factor))
