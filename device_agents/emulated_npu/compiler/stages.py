@@ -62,13 +62,27 @@ def compile_graph(graph: Graph, machine: Machine, options: Options = DEFAULT) ->
     chosen = choose_convolutions(graph, machine, options, predictor)
     # A DFT that is faster for a layer can be slower for the network, because it ends chains.
     tried = [graph, chosen] if chosen.setup is not None and options.conv_algorithm == "auto" else [chosen]
-    schedules = (
-        _schedule(divide(each, machine), machine, options, {0: decisions})
-        for each in tried
-        for decisions in predictor.candidates(each)
-    )
-    schedule = min(schedules, key=lambda way: way.ordered[0].predicted_ps)
-    return _compiled(schedule, machine, options)
+    return _compiled(_fastest(tried, predictor, machine, options), machine, options)
+
+
+def _fastest(graphs: Sequence[Graph], predictor: GraphPredictor, machine: Machine, options: Options) -> _Schedule:
+    """Return the fastest schedule of one core for some graphs that compute the same, by the formula.
+
+    Predictions of chains do not know what overlaps with their neighbours. So the formula also compares the chains of a
+    short graph with others, one change after the other.
+    """
+
+    def schedule(graph: Graph, decisions: tuple[Decision, ...]) -> _Schedule:
+        return _schedule(divide(graph, machine), machine, options, {0: decisions})
+
+    ways = (schedule(graph, decisions) for graph in graphs for decisions in predictor.candidates(graph))
+    best = min(ways, key=lambda way: way.predicted_ps)
+    graph, place = best.division.graph, 0
+    while place < len(best.decisions):
+        others = (schedule(graph, decisions) for decisions in predictor.others(graph, best.decisions, place))
+        faster = next((way for way in others if way.predicted_ps < best.predicted_ps), None)
+        best, place = (best, place + 1) if faster is None else (faster, place)
+    return best
 
 
 def _compiled(schedule: _Schedule, machine: Machine, options: Options) -> Compiled:
@@ -144,8 +158,7 @@ def _of_one_core(division: Division, options: Options) -> Mapping[int, tuple[Dec
         return NO_DECISIONS
     ((core, group),) = cores
     predictor = GraphPredictor(group.machine, options)
-    times_ps = [(predictor.time_ps(group.graph, way), way) for way in predictor.candidates(group.graph)]
-    return {core: min(times_ps, key=lambda timed: timed[0])[1]}
+    return {core: _fastest([group.graph], predictor, group.machine, options).decisions}
 
 
 def _check_chips(groups: Sequence[CompiledGroup], machine: Machine) -> None:
@@ -167,6 +180,16 @@ class _Schedule:
     ordered: Mapping[int, Ordered]
     resident: Mapping[int, ResidentWeights]
 
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The chains of the first core."""
+        return self.plans[0].cores[0].decisions
+
+    @property
+    def predicted_ps(self) -> int:
+        """The time of the first core by the formula."""
+        return self.ordered[self.plans[0].cores[0].core].predicted_ps
+
 
 def _schedule(
     division: Division,
@@ -179,12 +202,15 @@ def _schedule(
     plans = plan(division, options, decisions=decisions, occupied=occupied)
     resident = _resident(plans) if weights == "resident" else {}
     alone = len(plans) == len(plans[0].cores) == 1 and division.graph.setup is None and occupied is FREE
+    in_step = machine.cores.multicast and sum(len(group.cores) for group in plans) > 1
+    shared_layers = range(len(division.graph.layers)) if in_step else division.graph.alone
     ordered = {
         core.core: order(
             resident[core.core].commands if core.core in resident else core.commands,
             machine.of_core(core.core),
             options,
             core.cached if alone else None,
+            shared_layers,
         )
         for group in plans
         for core in group.cores

@@ -30,30 +30,62 @@ class Filled(NamedTuple):
 
 
 def fill_gaps(
-    commands: Sequence[Command], conflicts: Sequence[Conflicts], durations_ps: Sequence[int], delay: float
+    commands: Sequence[Command],
+    conflicts: Sequence[Conflicts],
+    durations_ps: Sequence[int],
+    delay: float,
+    *,
+    urgent_first: bool = False,
 ) -> Filled:
     """Return the positions of all commands in the order in which they start, and when the last ends.
 
     `conflicts` are those of the commands in program order. A transfer that runs before an earlier one of the program
-    may delay it by at most the share `delay` of its own duration.
+    may delay it by at most the share `delay` of its own duration. Of transfers that can start at the same time, the
+    first of the program runs first, or with `urgent_first` the one that the longest work waits for.
     """
-    return _Schedule(commands, conflicts, durations_ps).run(delay)
+    streams = [stream_of(command) for command in commands]
+    behind_ps = _times_behind(streams, conflicts, durations_ps) if urgent_first else [0] * len(streams)
+    return _Schedule(streams, conflicts, durations_ps, behind_ps).run(delay)
+
+
+def _times_behind(streams: Sequence[int], conflicts: Sequence[Conflicts], durations_ps: Sequence[int]) -> list[int]:
+    """Return for each command the time of the longest sequence of commands that wait for its end.
+
+    The order of computes counts; that of transfers does not, because the schedule decides it.
+    """
+    behind_ps = [0] * len(streams)
+    next_ps = dict.fromkeys(UNITS, 0)
+    for position in reversed(range(len(streams))):
+        stream = streams[position]
+        if stream in next_ps:
+            behind_ps[position] = max(behind_ps[position], next_ps[stream])
+        from_start_ps = behind_ps[position] + durations_ps[position]
+        if stream in next_ps:
+            next_ps[stream] = from_start_ps
+        for before in conflicts[position]:
+            if before >= 0 and behind_ps[before] < from_start_ps:
+                behind_ps[before] = from_start_ps
+    return behind_ps
 
 
 class _Schedule:
     """The state of a schedule: the next command of every stream, and when commands that are placed start and end."""
 
     def __init__(
-        self, commands: Sequence[Command], conflicts: Sequence[Conflicts], durations_ps: Sequence[int]
+        self,
+        streams: Sequence[int],
+        conflicts: Sequence[Conflicts],
+        durations_ps: Sequence[int],
+        behind_ps: Sequence[int],
     ) -> None:
-        self._conflicts, self._durations = conflicts, durations_ps
+        self._conflicts, self._durations, self._behind = conflicts, durations_ps, behind_ps
         self._streams: list[list[int]] = [[] for _ in (*LOADS, *STORES, *UNITS)]
-        for position, command in enumerate(commands):
-            self._streams[stream_of(command)].append(position)
-        for stream in self._streams:
-            stream.reverse()  # the next command is the last
+        for position, stream in enumerate(streams):
+            self._streams[stream].append(position)
+        for waiting in self._streams:
+            waiting.reverse()  # the next command is the last
         self._transfers = [stream for stream in (*LOADS, *STORES) if self._streams[stream]]
-        self._ends = [-1] * len(commands)
+        self._ends = [-1] * len(streams)
         self._transfers_free = [0, 0]  # of the IO queue, and of the LLC queue
         self._unit_free = dict.fromkeys(UNITS, 0)
         self._starts: list[tuple[int, int]] = []
@@ -65,7 +97,7 @@ class _Schedule:
             ready = [found for found in map(self._next_transfer, self._transfers) if found is not None]
             if not ready:
                 break
-            start, position, stream = min(ready)
+            start, position, stream = min(ready, key=lambda found: (found[0], -self._behind[found[1]], found[1]))
             cached = stream >= CACHED_LOAD
             rivals = [found for found in ready if (found[2] >= CACHED_LOAD) is cached]
             first_start, first, first_stream = min(rivals, key=lambda found: found[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.cache_ahead import bring_weights_ahead, has_faster_cache
 from device_agents.emulated_npu.compiler.ordering.gaps import fill_gaps
-from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, dependencies
+from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, Conflicts, dependencies
 from device_agents.emulated_npu.compiler.ordering.overlap import in_own_queues, overlap_units
 from device_agents.emulated_npu.compiler.ordering.reorder import hoist_loads, hoisted
 from device_agents.emulated_npu.compiler.ordering.synchronise import (
@@ -33,8 +33,11 @@ _WORTH_BY_TIME = 0.995
 """An order by time has fewer loops than one by place, and so more instructions: it must be faster by this factor."""
 _WORTH_OWN_QUEUES = 0.99
 """What a queue for the VFU or the cache must bring: the formula knows nothing of the time of more instructions."""
-_DELAYS = (0.25, 0.75, 1.0)
-"""The delays of `fill_gaps` that are tried."""
+_MESSAGES = (Function.SEND, Function.RECEIVE)
+_GAPS = ((0.25, False), (0.75, False), (1.0, False), (1.0, True))
+"""The ways of `fill_gaps` that are tried: its delay, and whether urgent transfers come first."""
+_GAPS_OF_SHARED = _GAPS[:-1]
+"""Those for layers that cores share: what is urgent depends on times of shared memories, which are not known."""
 
 
 class Ordered(NamedTuple):
@@ -45,16 +48,21 @@ class Ordered(NamedTuple):
 
 
 def order(
-    commands: Sequence[Command], machine: Machine, options: Options, cached: Sequence[CachedValue] | None = None
+    commands: Sequence[Command],
+    machine: Machine,
+    options: Options,
+    cached: Sequence[CachedValue] | None = None,
+    shared_layers: Container[int] = (),
 ) -> Ordered:
     """Order the commands of a core and add the synchronisation between its queues.
 
     Requires: commands whose results are correct if each ends before the next begins.
     Ensures: the same commands with waits, posts and fences, such that the queues running in parallel compute the same
-    results; addresses in SB may differ. If the options allow it, transfers are ordered by time, or loads are hoisted,
+    results; addresses in SB may differ. If the options allow it, loads are hoisted, or transfers are ordered by time,
     where the formula predicts less time. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
     the commands of both units are in the CP queue. `cached` are all values in the last-level cache, if this core alone
-    uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache.
+    uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache. Of
+    `shared_layers`, other cores compute parts at the same time, or load the same bytes.
     """
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands
@@ -67,18 +75,22 @@ def order(
         return clock.ordered(fence_between_layers(synchronise(flat, memory_of)))
     if not options.reorder:
         return clock.ordered(synchronise(own, memory_of))
+
+    def by_time(each: Sequence[Command]) -> list[Ordered]:
+        return _by_time(each, clock, shared_layers)
+
     chosen = commands
-    best = _faster(_by_place(commands, clock), _by_time(commands, clock))
+    best = _faster(_by_place(commands, clock), by_time(commands))
     if machine.vfu_queue_depth:
         both = overlap_units(own, clock.durations_ps(own), window=_OVERLAP_WINDOW, memory_of=memory_of)
         early = hoist_loads(own, window=_HOIST_WINDOW, memory_of=memory_of)
         by_place = [clock.ordered(synchronise(each, memory_of)) for each in (both, early)]
-        overlapped = _faster(by_place, _by_time(both, clock))
+        overlapped = _faster(by_place, by_time(both))
         if overlapped.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             chosen, best = both, overlapped
     if cached is not None and machine.llc_queue_depth:
         apart = [replace(each, own_queue=True) if _is_of_cache(each) else each for each in chosen]
-        beside = _faster(_by_place(apart, clock), _by_time(apart, clock))
+        beside = _faster(_by_place(apart, clock), by_time(apart))
         if beside.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             best = beside
     if cached is not None and options.cached_weights and has_faster_cache(machine):
@@ -125,19 +137,47 @@ def _by_place(commands: Sequence[Command], clock: _Clock) -> list[Ordered]:
     return [clock.ordered(synchronised(commands, conflicts, order)) for order in (early, range(len(commands)))]
 
 
-def _by_time(commands: Sequence[Command], clock: _Clock) -> list[Ordered]:
-    """Return the best order by time, with weights that arrive early; none for a core of several.
+def _by_time(commands: Sequence[Command], clock: _Clock, shared_layers: Container[int]) -> list[Ordered]:
+    """Return the best order by time, with weights that arrive early.
 
-    Other cores rely on the order of its loads and stores.
+    Other cores rely on what is loaded and stored before a message. So commands pass messages as in the order by place,
+    and time orders those between two messages.
     """
-    if any(command.function in (Function.SEND, Function.RECEIVE) for command in commands):
-        return []
     shared = clock.machine.shared_buffer
     spread = commands if shared else spread_weights(commands, clock.machine.sb_bytes)
     conflicts = dependencies(spread, ONE_BUFFER if shared else SEPARATE)
     durations = clock.durations_ps(spread)
-    filled = min((fill_gaps(spread, conflicts, durations, delay) for delay in _DELAYS), key=itemgetter(0))
-    return [clock.ordered(synchronised(spread, conflicts, filled.order))]
+    order: list[int] = []
+    for part in _between_messages(spread, conflicts):
+        own = [spread[position] for position in part]
+        found = conflicts if len(part) == len(spread) else _within(part, conflicts)
+        times = [durations[position] for position in part]
+        gaps = _GAPS_OF_SHARED if all(command.layer in shared_layers for command in own) else _GAPS
+        ways = (fill_gaps(own, found, times, delay, urgent_first=urgent) for delay, urgent in gaps)
+        order += [part[place] for place in min(ways, key=itemgetter(0)).order]
+    return [clock.ordered(synchronised(spread, conflicts, order))]
+
+
+def _between_messages(commands: Sequence[Command], conflicts: Sequence[Conflicts]) -> Iterator[Sequence[int]]:
+    """Yield the positions of commands between messages, which have loads hoisted, and each message alone."""
+    if not any(command.function in _MESSAGES for command in commands):
+        yield range(len(commands))
+        return
+    part: list[int] = []
+    for position in hoisted(commands, conflicts, window=_HOIST_WINDOW):
+        if commands[position].function in _MESSAGES:
+            yield part
+            yield [position]
+            part = []
+        else:
+            part.append(position)
+    yield part
+
+
+def _within(part: Sequence[int], conflicts: Sequence[Conflicts]) -> list[Conflicts]:
+    """Return the conflicts of some commands with each other, by their places in the part."""
+    places = {position: place for place, position in enumerate(part)}
+    return [[places.get(before, -1) for before in conflicts[position]] for position in part]
 
 
 def predicted_time_ps(

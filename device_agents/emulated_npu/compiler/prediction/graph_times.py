@@ -9,9 +9,9 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.order import order
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
-from device_agents.emulated_npu.compiler.planning.plan import NO_DECISIONS, plan
+from device_agents.emulated_npu.compiler.planning.plan import plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.search.decisions import decide_by_each_assumption
+from device_agents.emulated_npu.compiler.planning.search.decisions import decide_by_each_assumption, other_chains
 from device_agents.emulated_npu.compiler.splitting.division import divide
 from device_agents.emulated_npu.machine import Machine
 
@@ -23,13 +23,12 @@ class GraphPredictor:
         self._machine, self._options = machine, options
         self._decided: tuple[Graph, tuple[Decision, ...], Iterator[tuple[Decision, ...]]] | None = None
 
-    def time_ps(self, graph: Graph, chains: tuple[Decision, ...] | None = None) -> int:
+    def time_ps(self, graph: Graph) -> int:
         """Return the time of a graph by the formula of S2.6, without its setup; raises DoesNotFit.
 
-        Without `chains`, they are those of the first assumption.
+        The chains are those of the first assumption.
         """
-        decided = NO_DECISIONS if chains is None else {0: chains}
-        (group,) = plan(divide(graph, self._machine), self._options, decisions=decided)
+        (group,) = plan(divide(graph, self._machine), self._options)
         (core,) = group.cores
         cached = core.cached if graph.setup is None else None
         return order(core.commands, self._machine, self._options, cached).predicted_ps
@@ -50,6 +49,11 @@ class GraphPredictor:
         self._decided = None
         yield first
         yield from others
+
+    def others(self, graph: Graph, chains: tuple[Decision, ...], place: int) -> Iterator[tuple[Decision, ...]]:
+        """Yield other chains of a short graph, which differ at one place, as `other_chains` does."""
+        externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
+        return other_chains(graph, self._machine, self._options, externals, chains, place)
 
     def _candidates(self, graph: Graph) -> Iterator[tuple[Decision, ...]]:
         """Yield chains; for a VFU with a queue of its own, also those that are best if it shares that of the MFU."""

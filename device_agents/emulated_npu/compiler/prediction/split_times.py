@@ -15,17 +15,17 @@ from device_agents.emulated_npu.compiler.planning.chains.layout import Scratchpa
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import placeholders
 from device_agents.emulated_npu.compiler.planning.plan import lowered
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import constant_key
-from device_agents.emulated_npu.compiler.planning.search.decisions import decide
+from device_agents.emulated_npu.compiler.planning.search.decisions import decide, decide_by_each_assumption
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
-from device_agents.emulated_npu.unit_commands import Descriptor, Function, Item, Space
+from device_agents.emulated_npu.unit_commands import Command, Descriptor, Function, Item, Space
 
 _APART_BYTES = 1 << 40
 _CONSTANTS, _STORED = -1, -2
 
-_SliceKey = tuple[int, object]
-"""A kind of core, and what distinguishes slices (`slice_key`)."""
+_SliceKey = tuple[int, bool, object]
+"""A kind of core, whether cores share the layer, and what distinguishes slices (`slice_key`)."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,17 @@ class SplitPredictor:
         values = {**graph.values, **split.values}
         latency_ps = round(self._kinds[0].cores.link.latency_ns * PS_PER_NS)
         whole = replace(graph, values=values, layers=())
-        phases_ps = [max(map(sum, self._phase_ps(cores, whole, spaces))) for cores in split.phases]
+        in_step = self._kinds[0].cores.multicast and len(self._kind_of) > 1
+        is_shared = split.kind is not None or in_step
+        phases_ps = [max(map(sum, self._phase_ps(cores, whole, spaces, is_shared))) for cores in split.phases]
         return sum(phases_ps) + latency_ps * (len(phases_ps) - 1)
 
     def _phase_ps(
-        self, cores: Sequence[Sequence[HardwareLayer]], graph: Graph, spaces: Mapping[str, Space]
+        self, cores: Sequence[Sequence[HardwareLayer]], graph: Graph, spaces: Mapping[str, Space], is_shared: bool
     ) -> list[list[int]]:
         """Return the time of every layer of every core."""
         keys = [
-            [self._known(kind, layer, graph, spaces) for layer in layers]
+            [self._known((kind, is_shared), layer, graph, spaces) for layer in layers]
             for kind, layers in zip(self._kind_of, cores, strict=False)
         ]
         shares = [self._share(memory, cores, keys) for memory in (Space.DDR, Space.LLC)]
@@ -103,13 +105,17 @@ class SplitPredictor:
         name = layer.reads[what].value
         return loads, tuple(view for view in layer.reads if view.value == name)
 
-    def _known(self, kind: int, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> _SliceKey:
-        key = kind, slice_key(layer, graph.values, spaces)
+    def _known(
+        self, kind: tuple[int, bool], layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]
+    ) -> _SliceKey:
+        key = *kind, slice_key(layer, graph.values, spaces)
         if key not in self._slices:
-            self._slices[key] = self._planned(kind, layer, graph, spaces)
+            self._slices[key] = self._planned(*kind, layer, graph, spaces)
         return key
 
-    def _planned(self, kind: int, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]) -> _Slice:
+    def _planned(
+        self, kind: int, is_shared: bool, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]
+    ) -> _Slice:
         name, machine = layer.output.value, self._kinds[kind]
         touched = {view.value for view in (*layer.reads, layer.output)}
         part = replace(
@@ -120,9 +126,7 @@ class SplitPredictor:
             shared=frozenset({name}),
         )
         externals = _apart(placeholders(part, machine, spaces))
-        decisions = decide(part, machine, self._options, externals)
-        plans = [plan for decision in decisions for plan in decision.chains]
-        commands = list(lowered(part, machine, plans, externals, ScratchpadLayout.of(machine, plans)))
+        commands, items = self._ordered(part, machine, externals, is_shared)
         names = list(externals.values)
         places = {view.value: place for place, view in reversed(list(enumerate(layer.reads)))}
         work: dict[tuple[int, int], int] = defaultdict(int)
@@ -136,7 +140,24 @@ class SplitPredictor:
             for demand in self._costs[kind].demands(command):
                 work[demand.resource, what] += demand.work_ps
         loaded = {what: tuple(found) for what, found in loads.items()}
-        return _Slice(tuple(order(commands, machine, self._options).items), work, loaded)
+        return _Slice(tuple(items), work, loaded)
+
+    def _ordered(
+        self, part: Graph, machine: Machine, externals: Externals, is_shared: bool
+    ) -> tuple[list[Command], list[Item]]:
+        """Return the commands of a slice, and the items of its queues, as they are compiled: a core that is alone tries
+        several ways.
+        """
+        alone = len(self._kind_of) == 1
+        ways = decide_by_each_assumption(part, machine, self._options, externals) if alone else None
+        shared_layers = {layer.index for layer in part.layers} if is_shared else ()
+        found = []
+        for decisions in ways or [decide(part, machine, self._options, externals)]:
+            plans = [plan for decision in decisions for plan in decision.chains]
+            commands = list(lowered(part, machine, plans, externals, ScratchpadLayout.of(machine, plans)))
+            found.append((order(commands, machine, self._options, None, shared_layers), commands))
+        ordered, commands = min(found, key=lambda way: way[0].predicted_ps)
+        return commands, ordered.items
 
     def _slice_ps(self, key: _SliceKey, ddr_share: float, llc_share: float) -> int:
         times, place, machine = self._times, (key, ddr_share, llc_share), self._kinds[key[0]]

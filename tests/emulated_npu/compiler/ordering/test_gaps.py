@@ -19,11 +19,13 @@ def _weights(target: int, source: int, size: int = 16) -> Command:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(commands(), st.integers(0, 9)), max_size=14), st.sampled_from((0.0, 0.5, 1.0)))
-def test_dependences_and_streams_keep_their_order(program: list[tuple[Command, int]], delay: float) -> None:
+@given(st.lists(st.tuples(commands(), st.integers(0, 9)), max_size=14), st.sampled_from((0.0, 0.5, 1.0)), st.booleans())
+def test_dependences_and_streams_keep_their_order(
+    program: list[tuple[Command, int]], delay: float, urgent_first: bool
+) -> None:
     """The order is a permutation in which conflicting commands, and those of each stream, stay in order."""
     drawn, durations = [command for command, _ in program], [duration for _, duration in program]
-    order = fill_gaps(drawn, dependencies(drawn), durations, delay).order
+    order = fill_gaps(drawn, dependencies(drawn), durations, delay, urgent_first=urgent_first).order
     assert sorted(order) == list(range(len(drawn)))
     place = {position: index for index, position in enumerate(order)}
     assert all(place[earlier] < place[later] for earlier, later in conflicting_pairs(drawn))
@@ -53,3 +55,12 @@ def test_a_transfer_that_would_delay_earlier_ones_waits() -> None:
     durations = [5, 10, 5, 100]
     assert fill_gaps(program, dependencies(program), durations, 0.5).order == [0, 1, 2, 3]
     assert fill_gaps(program, dependencies(program), durations, 1.0).order == [0, 1, 3, 2]
+
+
+def test_of_transfers_that_can_start_the_most_urgent_runs_first() -> None:
+    """A short load for a long compute runs before a long store that nothing waits for, and the program ends sooner."""
+    program = [load(0, 0), compute(100, 0), load(50, 500), store(900, 100), load(200, 2000), compute(300, 200)]
+    durations = [10, 2, 5, 100, 5, 80]
+    filled = fill_gaps(program, dependencies(program), durations, 1.0, urgent_first=True)
+    assert filled.order.index(4) < filled.order.index(3)
+    assert filled.end_ps < fill_gaps(program, dependencies(program), durations, 1.0).end_ps

@@ -48,7 +48,7 @@ def _check_cover(compiled: Compiled) -> None:
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_every_layer_is_in_one_chain_and_the_best_choice_is_taken(data: st.DataObject) -> None:
-    """Chains divide the layers, and the way of each costs least; one that overlaps units, within 1 %."""
+    """Chains divide the layers; the way of each costs least, or 2 % more in fewer passes, 1 % where units overlap."""
     network = data.draw(random_networks())
     try:
         compiled = compile_model(network.model, data.draw(machines_for(network)))
@@ -56,8 +56,9 @@ def test_every_layer_is_in_one_chain_and_the_best_choice_is_taken(data: st.DataO
         return
     _check_cover(compiled)
     for decision in compiled.decisions:
-        least_ps = min((other.cost_ps for other in decision.others), default=decision.chosen.cost_ps)
-        assert decision.chosen.cost_ps <= least_ps * (1.01 if compiled.machine.vfu_queue_depth else 1)
+        best = min((decision.chosen, *decision.others), key=lambda choice: choice.cost_ps)
+        more = (1.01 if best.overlaps else 1.02) if decision.chosen.passes < best.passes else 1
+        assert decision.chosen.cost_ps <= more * best.cost_ps
     for plan in compiled.plans:
         assert plan.nb_bytes + plan.halo_bytes <= compiled.machine.nb_bytes
         assert plan.sb_bytes <= compiled.machine.sb_bytes

@@ -25,6 +25,9 @@ from device_agents.emulated_npu.unit_commands import Command, DataType, Operand,
 _MOST_PIXELS = 32
 _SB_SHARE = 2
 """The weights of several pixels take at most this fraction of SB."""
+_LOAD_COST = 2
+"""How much a cycle of loading weights counts in whether several pixels are worth it: where units wait for transfers,
+fewer cycles save nothing."""
 _WORTH = 0.9
 """Several pixels at once are used only if they take at most this fraction of the time: their weights and commands cost
 more than predictions know."""
@@ -91,7 +94,7 @@ def _fastest(
 ) -> int:
     """Return the number of pixels for which a map and its weights take the fewest cycles."""
 
-    def cycles(pixels: int) -> float:
+    def cycles(pixels: int, load_cost: int = 1) -> float:
         reach = shape.kernel + (pixels - 1) * shape.stride
         columns = pixels * shape.outputs
         weight_bytes = (shape.rows * reach * shape.channels * item_bytes + scale_bytes) * columns
@@ -100,10 +103,10 @@ def _fastest(
         line = shape.line_cycles(mfu, pixels)
         if pixels == 1:
             line = min(line, shape.width * shape.cycles(mfu, 0))
-        return shape.height * line + weight_bytes / bytes_in_a_cycle
+        return shape.height * line + load_cost * weight_bytes / bytes_in_a_cycle
 
     best = min(range(1, min(_MOST_PIXELS, shape.width) + 1), key=cycles)
-    return best if cycles(best) < _WORTH * cycles(1) else 1
+    return best if cycles(best, _LOAD_COST) < _WORTH * cycles(1, _LOAD_COST) else 1
 
 
 def _holds_windows(mfu: Mfu) -> bool:

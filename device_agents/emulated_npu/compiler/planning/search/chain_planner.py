@@ -132,7 +132,7 @@ class Planner:
 
     def estimated_ps(self, start: int, end: int) -> int | None:
         """Return the predicted time of layers [start, end) as one chain; None if they cannot be one, or do not fit."""
-        estimate = self._estimated(start, end) if self._chainable(start, end) else None
+        estimate = self._estimated(start, end) if self.is_chain(start, end) else None
         return None if estimate is None else estimate.predicted_ps
 
     def decide(self, start: int, end: int) -> Decision:
@@ -176,7 +176,7 @@ class Planner:
         """Return the best way to run all layers as one chain; raises DoesNotFit if there is none."""
         count = len(self._graph.layers)
         try:
-            if self._chainable(0, count):
+            if self.is_chain(0, count):
                 return self.decide(0, count)
             why = "a layer needs a tensor whole or in memory, but the chain computes it part by part"
         except DoesNotFit as error:
@@ -188,7 +188,7 @@ class Planner:
         found: ChainOutline | None = None
         idle = 0
         for start in self.starts(end):
-            if not self._chainable(start, end):
+            if not self.is_chain(start, end):
                 continue
             estimate = self._estimated(start, end)
             if estimate is None:
@@ -251,7 +251,7 @@ class Planner:
             return (end - 1,)
         return range(end - 1, max(-1, end - 1 - MAX_CHAIN), -1)
 
-    def _chainable(self, start: int, end: int) -> bool:
+    def is_chain(self, start: int, end: int) -> bool:
         """Return whether layers can be one chain: each reads every value either from the chain or from outside it.
 
         Layers in `graph.alone` are in no chain of several.

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
 from device_agents.emulated_npu.compiler.graph.regions import is_windowed
@@ -52,46 +52,28 @@ from device_agents.emulated_npu.compiler.planning.search.cuts import (
     Cuts,
     first_guess,
     first_that_fits,
-    tiles_per_item,
+)
+from device_agents.emulated_npu.compiler.planning.search.effort import (
+    THOROUGH,
+    Effort,
+    effort_of,
+    is_searched,
 )
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
 _ONE_TURN = Turns(across=1, between=1)
-_TWO_TURNS = Turns(across=2, between=1)
 _MANY_PASSES = 32
 """With fewer passes, their shape matters little."""
 _HARDLY_MORE = 1.03
 _DOUBT = 1.15
 """How much faster a chain in several passes is beyond doubt, where one pass would do."""
+_FEW_CUTS = 3
+"""Fewer cuts along an axis, such as three heads, do not show whether parts are faster: the next axis is cut, too."""
 _FEW_PASSES = 2
 """Where these do not fit, more passes than one must be faster beyond doubt."""
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
 _RECOMPUTE: tuple[HaloMode, ...] = ("recompute",)
-
-
-@dataclass(frozen=True)
-class _Effort:
-    """The limits of a search: stages of cuts, tiles of a chain, plans per cut, patience with finer cuts.
-
-    The search for finer cuts ends after `finer` in a row that are not faster. `turns` is the number of buffers that
-    passes use in turn.
-    """
-
-    stages: int
-    tiles: int
-    plans: int
-    finer: int
-    turns: Turns = _TWO_TURNS
-    modes: tuple[HaloMode, ...] = ()
-
-
-_QUICK = _Effort(stages=3, tiles=32, plans=1, finer=0)
-_PRODUCTS = _Effort(stages=3, tiles=4096, plans=1, finer=0)
-_LARGE = _Effort(stages=3, tiles=4096, plans=2, finer=2)
-_LARGE_MAP = 1 << 15
-"""Pixels of a map for which more than a quick search pays: it is cut into many tiles, and they have much halo."""
-_THOROUGH = _Effort(stages=99, tiles=MAX_PASSES, plans=99, finer=3)
 
 
 class ChainSearch:
@@ -116,7 +98,7 @@ class ChainSearch:
                 problem = error
         if not sweeps or self._residency(chain.layers[0]) != "weights":
             try:
-                plans = self._coarsest(chain, room, _effort(chain))
+                plans = self._coarsest(chain, room, effort_of(chain))
                 found.append(tuple(estimate_of([one.fastest(plans)], room, one) for one in assumptions))
             except (DoesNotFit, NotTileable) as error:
                 problem = error
@@ -145,7 +127,7 @@ class ChainSearch:
         if swept and self._residency(chain.layers[0]) == "weights":
             return
         try:
-            whole = self._coarsest(chain, room, _THOROUGH)
+            whole = self._coarsest(chain, room, THOROUGH)
         except (DoesNotFit, NotTileable):
             if not swept:
                 raise
@@ -176,13 +158,13 @@ class ChainSearch:
 
     def _plans_of(self, part: HardwareLayer, chain: Chain, room: Room) -> list[TimedPlan]:
         """Return plans of one of several parts; in half of NB, the next part arrives meanwhile."""
-        alone, effort = replace(chain, layers=(part,)), _effort(chain)
+        alone, effort = replace(chain, layers=(part,)), effort_of(chain)
         plans = self._coarsest(alone, room, effort)
         with contextlib.suppress(DoesNotFit, NotTileable):
             plans = self._coarsest(alone, replace(room, nb_bytes=room.nb_bytes // 2), effort) + plans
         return plans
 
-    def _coarsest(self, chain: Chain, room: Room, effort: _Effort) -> list[TimedPlan]:
+    def _coarsest(self, chain: Chain, room: Room, effort: Effort) -> list[TimedPlan]:
         """Return plans for the coarsest cuts that fit, and finer ones; raises DoesNotFit, or NotTileable."""
         problems: list[DoesNotFit] = []
         refused: DoesNotFit | None = None
@@ -192,7 +174,7 @@ class ChainSearch:
         for stage in itertools.islice(self._candidates.stages(chain.layers), effort.stages):
             found: list[ChainPlan] = []
             for group in stage:
-                candidates = [cuts for cuts in group if _is_searched(last, cuts, most)]
+                candidates = [cuts for cuts in group if is_searched(last, cuts, most)]
                 if not candidates:
                     fewest = min((count_tiles(last, cuts) for cuts in group), default=0)
                     refused = countless(last, fewest) if fewest > MAX_PASSES else refused
@@ -217,7 +199,7 @@ class ChainSearch:
             raise NotTileable(f"{chain.layers[-1].name} cannot be cut along any axis")
         raise min(problems, key=lambda problem: problem.demand_bytes)
 
-    def _in_parts(self, whole: TimedPlan, chain: Chain, room: Room, effort: _Effort) -> list[TimedPlan]:
+    def _in_parts(self, whole: TimedPlan, chain: Chain, room: Room, effort: Effort) -> list[TimedPlan]:
         """Return plans in a few passes for a chain that fits in one.
 
         Later passes load, and earlier ones store, while others compute. A chain in one pass may do so beside the chains
@@ -226,17 +208,17 @@ class ChainSearch:
         times = whole.times
         if whole.plan.passes > 1 or self._options.chains != "auto":
             return []
-        if max(times.io_ps, times.unit_ps) >= times.together_ps:
+        if max(times.io_ps, times.unit_ps) >= times.together_ps and not _could_keep_weights(whole.plan, room):
             return []
         tried, wanted = replace(effort, finer=max(1, effort.finer)), 2 * whole.plan.nb_bytes / max(1, room.nb_bytes)
         found: list[ChainPlan] = []
         stages = itertools.islice(self._candidates.stages(chain.layers), 1, effort.stages)
         for group in itertools.chain.from_iterable(stages):
-            candidates = [cuts for cuts in group if _is_searched(chain.layers[-1], cuts, effort.tiles)]
+            candidates = [cuts for cuts in group if is_searched(chain.layers[-1], cuts, effort.tiles)]
             # Two passes at a time may need more room than one pass, and the first axis may not be one that chains cut.
             with contextlib.suppress(DoesNotFit, NotTileable):
                 found += self._coarsest_whole(candidates, wanted, chain, room, tried) if candidates else []
-            if found:
+            if found and len(candidates) >= _FEW_CUTS:
                 break
         timed = [self._times.timed(each) for each in found]
         if timed and timed[0].plan.passes > _FEW_PASSES:
@@ -244,7 +226,7 @@ class ChainSearch:
         return [replace(each, doubtful=not _is_faster(each.times, times)) for each in timed]
 
     def _finer(
-        self, candidates: Iterable[Cuts], fastest_ps: float, chain: Chain, room: Room, effort: _Effort
+        self, candidates: Iterable[Cuts], fastest_ps: float, chain: Chain, room: Room, effort: Effort
     ) -> list[TimedPlan]:
         """Return plans of cuts from coarse to fine, until `effort.finer` in a row are not faster than those before."""
         found: list[TimedPlan] = []
@@ -262,7 +244,7 @@ class ChainSearch:
         return found
 
     def _coarsest_whole(
-        self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: _Effort
+        self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: Effort
     ) -> list[ChainPlan]:
         """Return `_coarsest_of`, without candidates that divide what a layer of the chain writes as one part."""
         try:
@@ -274,7 +256,7 @@ class ChainSearch:
             return self._coarsest_of(whole, wanted, chain, room, effort)
 
     def _coarsest_of(
-        self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: _Effort
+        self, candidates: list[Cuts], wanted: float, chain: Chain, room: Room, effort: Effort
     ) -> list[ChainPlan]:
         guess = first_guess(chain.layers[-1], candidates, wanted)
         first, found = self._fitting(candidates, guess, chain, room, effort)
@@ -287,7 +269,7 @@ class ChainSearch:
                 found += self._fitting(finer, 0, chain, room, replace(effort, modes=_RETAIN))[1]
         if found[0].passes > 1 and not found[0].overlaps and self._uses_both_units(found[0]):
             with contextlib.suppress(DoesNotFit):  # smaller tiles, so that MFU and VFU work on different ones
-                found += self._fitting(candidates[first:], 0, chain, room, _overlapping(effort))[1]
+                found += self._fitting(candidates[first:], 0, chain, room, effort.overlapping())[1]
         return found
 
     def _uses_both_units(self, plan: ChainPlan) -> bool:
@@ -298,7 +280,7 @@ class ChainSearch:
         return times.unit_ps < times.cp_ps
 
     def _fitting(
-        self, candidates: list[Cuts], guess: int, chain: Chain, room: Room, effort: _Effort
+        self, candidates: list[Cuts], guess: int, chain: Chain, room: Room, effort: Effort
     ) -> tuple[int, list[ChainPlan]]:
         """Return the place of the first candidate that fits, and the plans of it and of some behind it."""
         tried: dict[int, list[ChainPlan]] = {}
@@ -316,7 +298,7 @@ class ChainSearch:
         finer = self._finer(candidates[first + 1 :], fastest_ps, chain, room, effort)
         return first, found + [each.plan for each in finer]
 
-    def _variants(self, chain: Chain, cuts: Cuts, room: Room, effort: _Effort) -> list[ChainPlan]:
+    def _variants(self, chain: Chain, cuts: Cuts, room: Room, effort: Effort) -> list[ChainPlan]:
         """Return plans of a chain cut in one way, one for each halo mode that fits; raises DoesNotFit."""
         found: list[ChainPlan] = []
         problem: DoesNotFit | None = None
@@ -366,22 +348,10 @@ def _is_faster(parts: QueueTimes, whole: QueueTimes) -> bool:
     return busy and _DOUBT * parts.together_ps < whole.together_ps
 
 
-def _overlapping(effort: _Effort) -> _Effort:
-    """Return the same effort for plans in which MFU and VFU work on different passes."""
-    return replace(effort, turns=replace(effort.turns, between=2))
-
-
-def _effort(chain: Chain) -> _Effort:
-    if any(map(is_product, chain.layers)):
-        return _PRODUCTS
-    maps = (layer.output.shape[2:] for layer in chain.layers if is_windowed(layer))
-    return _LARGE if any(math.prod(pixels) >= _LARGE_MAP for pixels in maps) else _QUICK
-
-
-def _is_searched(layer: HardwareLayer, cuts: Cuts, most: int) -> bool:
-    """Return whether cuts are within a limit of tiles: those of one item, because all items are alike."""
-    tiles = count_tiles(layer, cuts)
-    return tiles <= most or (tiles <= MAX_PASSES and tiles_per_item(layer, cuts) <= most)
+def _could_keep_weights(plan: ChainPlan, room: Room) -> bool:
+    """Return whether a plan streams weights that SB can hold: in several passes they stay there, in larger loads."""
+    loads = [load for weights in plan.weights.values() for load in weights.loads]
+    return not plan.keeps_weights and sum(load.bytes for load in loads) <= room.sb_bytes
 
 
 def _keeps_parts(chain: Chain, cuts: Cuts) -> bool:

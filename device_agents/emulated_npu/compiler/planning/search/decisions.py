@@ -20,6 +20,10 @@ _DOUBTING, _ALONE = 0, 1
 """Places in ASSUMPTIONS: of the choice for cores of several, and of the first choice for a core of its own."""
 _SHORT = 24
 """Layers of a graph that is tried as one chain."""
+_FEW_LAYERS = 16
+"""Layers of a graph whose chains are compared with others."""
+_CLOSE = 1.1
+"""How much longer other chains may be estimated to take."""
 
 
 def decide(graph: Graph, machine: Machine, options: Options, externals: Externals) -> tuple[Decision, ...]:
@@ -54,6 +58,32 @@ def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[
     if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
             yield (planner.whole(),)
+
+
+def other_chains(
+    graph: Graph, machine: Machine, options: Options, externals: Externals, decisions: Sequence[Decision], place: int
+) -> Iterator[tuple[Decision, ...]]:
+    """Yield the chains of a short graph with the one at a place joined to the next, and with its first layer apart.
+
+    They have the halo buffer of these chains. Chains that are estimated to take far longer are left out, and so are all
+    where the options fix where chains end.
+    """
+    count = len(graph.layers)
+    planner = Planner(graph, machine, options, externals, rooms_of(machine)).assuming(_ALONE)
+    if count > _FEW_LAYERS or options.chains != "auto" or len(planner.starts(count)) == 1:
+        return
+    within = planner.within(max(plan.halo_bytes for decision in decisions for plan in decision.chains))
+    start = decisions[place].start
+    for old, ends in ((decisions[place : place + 2], set[int]()), (decisions[place : place + 1], {start + 1})):
+        chains = list(itertools.pairwise(sorted({start, *ends, old[-1].end})))
+        if len(chains) == len(old):
+            continue
+        estimates_ps = [planner.estimated_ps(*chain) for chain in chains]
+        most_ps = _CLOSE * sum(each.chosen.predicted_ps for each in old)
+        if all(each is not None for each in estimates_ps) and sum(filter(None, estimates_ps)) <= most_ps:
+            with contextlib.suppress(DoesNotFit):
+                new = (within.decide(*chain) for chain in chains)
+                yield (*decisions[:place], *new, *decisions[place + len(old) :])
 
 
 def decide_chains(

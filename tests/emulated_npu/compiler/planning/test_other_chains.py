@@ -1,0 +1,67 @@
+"""Chains of short networks are compared with others by the formula, which knows what overlaps with neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from networks_on_npu import network_of, small_machine
+from small_models import node, values
+
+from device_agents.emulated_npu.compiler.compiled import Compiled
+from device_agents.emulated_npu.compiler.options import DEFAULT
+from device_agents.emulated_npu.compiler.ordering.order import order
+from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
+from device_agents.emulated_npu.compiler.planning.plan import plan
+from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
+from device_agents.emulated_npu.compiler.planning.search.decisions import other_chains
+from device_agents.emulated_npu.compiler.splitting.division import divide
+from device_agents.emulated_npu.compiler.stages import compile_model
+from device_agents.emulated_npu.machine import Machine, find_machine
+
+
+def _branches() -> tuple[bytes, Machine]:
+    """Return a convolution with a slice of its output, and a softmax beside them; and a machine whose units overlap."""
+    nodes = [
+        node("Conv", "x w b", "a", pads=[0, 1, 1, 0], group=2),
+        node("Slice", "a starts ends axes steps", "y0"),
+        node("Softmax", "x", "y1", axis=1),
+    ]
+    window = {"starts": 0, "ends": 2, "axes": 1, "steps": 1}
+    constants = {"w": values((4, 4, 2, 2), 1), "b": values((4,), 2)} | {
+        name: np.array([value]) for name, value in window.items()
+    }
+    network = network_of(nodes, {"x": values((1, 8, 32, 47))}, constants, ["y0", "y1", "a"])
+    edge = find_machine("edge")
+    machine = small_machine(
+        960 << 10,
+        832,
+        480 << 10,
+        llc=replace(edge.llc, bytes=16 << 10),
+        vfu=replace(edge.vfu, lanes=128),
+        issue_cycles=2,
+        vfu_queue_depth=16,
+    )
+    return network.model, machine
+
+
+def _formula_ps(compiled: Compiled, decisions: Sequence[Decision]) -> int:
+    """Return the time of a network in some chains by the formula."""
+    (group,) = plan(divide(compiled.graph, compiled.machine), DEFAULT, decisions={0: tuple(decisions)})
+    (core,) = group.cores
+    return order(core.commands, compiled.machine, DEFAULT, core.cached).predicted_ps
+
+
+def test_chains_are_no_slower_than_joined_or_with_first_layers_apart() -> None:
+    """By the formula, no two neighbours are faster as one chain, and no chain is faster without its first layer."""
+    model, machine = _branches()
+    compiled = compile_model(model, machine)
+    graph, chosen = compiled.graph, compiled.decisions
+    externals = placeholders(graph, machine, choose_spaces(graph, machine))
+    places = range(len(chosen))
+    others = [way for place in places for way in other_chains(graph, machine, DEFAULT, externals, chosen, place)]
+    ends = {tuple(decision.end for decision in way) for way in (chosen, *others)}
+    assert {(3,), (1, 3)} <= ends
+    chosen_ps = _formula_ps(compiled, chosen)
+    assert all(chosen_ps <= _formula_ps(compiled, way) for way in others)
