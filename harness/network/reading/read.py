@@ -110,7 +110,7 @@ def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") 
     what = f"The functions of {name} cannot be inlined"
     for entry in (*model.opset_import, *(entry for each in model.functions for entry in each.opset_import)):
         if not 0 <= entry.version <= _MOST_VERSION:
-            why = f"It states version {entry.version} of the operator set {entry.domain[:80] or 'ai.onnx'!r}"
+            why = f"It states opset {entry.version} of {entry.domain[:80] or 'ai.onnx'!r}"
             raise InvalidNetwork(f"{name} is not valid ONNX", why=why, next_step=_EXPORT_AGAIN)
     try:
         if model.functions:

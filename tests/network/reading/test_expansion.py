@@ -148,7 +148,7 @@ def test_versions_beyond_the_range_of_onnx_are_refused(network: int, function: i
     one = helper.make_function("f", "F", ["i"], ["o"], _chain("Relu", "", 2), [helper.make_opsetid("", function)])
     model = _model(_chain("F", "f", 2, ("x", "y")), [one])
     model.opset_import[0].version = network
-    with pytest.raises(InvalidNetwork, match="states version"):
+    with pytest.raises(InvalidNetwork, match="states opset"):
         prepared(model)
 
 
