@@ -73,7 +73,7 @@ def estimate_layers(data: CampaignData, method: LatencyMethod, overhead: Overhea
         together[len(found) :, len(found) :] = covariance
         flags = _flags(data, fit, overhead)
         return LayerLatencies({**found, **shared}, together, flags, fit.scale, fit.sum_error, fit.network_errors)
-    views = dict.fromkeys(_views(data), Latency(LEAST_LATENCY_S, 0.0, False, 1, 0.0, 0.0))
+    views = dict.fromkeys(_views(data), _no_time(1))
     combined = ((one, _combination(one, method, data, overhead)) for one in data.layers if not one.is_view)
     parts = {(layer.key.digest, layer.context): one for layer, one in combined if one is not None}
     latencies = {place: one.latency(data.summaries, overhead) for place, one in parts.items()}
@@ -84,6 +84,11 @@ def estimate_layers(data: CampaignData, method: LatencyMethod, overhead: Overhea
 def _views(data: CampaignData) -> list[Place]:
     """Return the places of layers that take no time in their context, as the device reports."""
     return sorted({(layer.key.digest, layer.context) for layer in data.layers if layer.is_view})
+
+
+def _no_time(samples: int) -> Latency:
+    """Return the latency of a layer that takes no time."""
+    return Latency(LEAST_LATENCY_S, 0.0, False, samples, 0.0, 0.0)
 
 
 def _combination(
@@ -118,7 +123,7 @@ def _shares(fit: JointFit, data: CampaignData) -> tuple[dict[Place, Latency], Fl
         shared[place] = Latency(float(value), stderr_s, resolved, fewest, float(value), stderr_s)
     views = {*_views(data), *(place for chain in data.chains for place in chain.views)} - rows.keys()
     padded = np.pad(covariance, (0, len(views)))
-    return {**shared, **dict.fromkeys(sorted(views), Latency(LEAST_LATENCY_S, 0.0, False, fewest, 0.0, 0.0))}, padded
+    return {**shared, **dict.fromkeys(sorted(views), _no_time(fewest))}, padded
 
 
 def _flags(data: CampaignData, fit: JointFit, overhead: Overhead) -> dict[Place, str]:
