@@ -83,12 +83,14 @@ class _Interpreter:
         return activated(result, settings)
 
     def _product(self, layer: HardwareLayer, inputs: list[Array], output: Array) -> Array:
-        if layer.matrix:
-            second = inputs[1] if layer.weights is None else self._values(layer.weights)
-            result = inputs[0] @ second
-        else:
-            assert layer.weights is not None
-            result = _convolved(inputs[0], self._values(layer.weights), output.shape, layer)
+        # OpenBLAS may raise the invalid flag for lanes that it does not keep; callers compare the values.
+        with np.errstate(invalid="ignore"):
+            if layer.matrix:
+                second = inputs[1] if layer.weights is None else self._values(layer.weights)
+                result = inputs[0] @ second
+            else:
+                assert layer.weights is not None
+                result = _convolved(inputs[0], self._values(layer.weights), output.shape, layer)
         if layer.scale_shift is not None:
             axis = -1 if layer.matrix else 1
             shape = [1] * result.ndim
