@@ -19,7 +19,7 @@ from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.graph.multiplied_types import machine_for
 from device_agents.emulated_npu.compiler.odd_dft.choice import choose_convolutions
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
-from device_agents.emulated_npu.compiler.ordering.order import Ordered, order
+from device_agents.emulated_npu.compiler.ordering.order import Ordered, order, shared_layers
 from device_agents.emulated_npu.compiler.ordering.residency import ResidentWeights, keep_weights
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import (
     FREE,
@@ -202,15 +202,14 @@ def _schedule(
     plans = plan(division, options, decisions=decisions, occupied=occupied)
     resident = _resident(plans) if weights == "resident" else {}
     alone = len(plans) == len(plans[0].cores) == 1 and division.graph.setup is None and occupied is FREE
-    in_step = machine.cores.multicast and sum(len(group.cores) for group in plans) > 1
-    shared_layers = range(len(division.graph.layers)) if in_step else division.graph.alone
+    shared = shared_layers(division.graph, machine, sum(len(group.cores) for group in plans))
     ordered = {
         core.core: order(
             resident[core.core].commands if core.core in resident else core.commands,
             machine.of_core(core.core),
             options,
             core.cached if alone else None,
-            shared_layers,
+            shared,
         )
         for group in plans
         for core in group.cores
