@@ -150,7 +150,7 @@ def _attempt(
             outcome = measure(reached, run)
             begin(observe, "measuring the golden probe again")
             try:
-                check_golden_again(run, golden)
+                check_golden_again(run, store, golden)
             except DeviceQuarantined as error:  # the device changed during the campaign
                 _exclude(run, outcome, error.what)
                 raise
