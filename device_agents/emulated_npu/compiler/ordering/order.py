@@ -9,7 +9,6 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from device_agents.emulated_npu.cached_value import CachedValue
-from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.cache_ahead import bring_weights_ahead, has_faster_cache
 from device_agents.emulated_npu.compiler.ordering.gaps import fill_gaps
@@ -41,15 +40,6 @@ _GAPS_OF_SHARED = _GAPS[:-1]
 """Those for layers that cores share: what is urgent depends on times of shared memories, which are not known."""
 
 
-def shared_layers(graph: Graph, machine: Machine, cores: int) -> Container[int]:
-    """Return by index the layers whose transfers the memories delay for other cores.
-
-    They are those that cores share and, where several cores load in step because of multicast, all.
-    """
-    in_step = machine.cores.multicast and cores > 1
-    return {layer.index for layer in graph.layers} if in_step else graph.alone
-
-
 class Ordered(NamedTuple):
     """The items of a core, and their time by the formula of S2.6, in picoseconds."""
 
@@ -72,7 +62,7 @@ def order(
     where the formula predicts less time. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
     the commands of both units are in the CP queue. `cached` are all values in the last-level cache, if this core alone
     uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache. `shared` are
-    the layers of `shared_layers`.
+    the layers whose transfers the memories delay for other cores.
     """
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands

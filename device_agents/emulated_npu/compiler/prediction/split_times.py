@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.arithmetic import PS_PER_NS
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, Value
 from device_agents.emulated_npu.compiler.options import Options
-from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps, shared_layers
+from device_agents.emulated_npu.compiler.ordering.order import order, predicted_time_ps
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
 from device_agents.emulated_npu.compiler.planning.chains.layout import ScratchpadLayout
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import placeholders
 from device_agents.emulated_npu.compiler.planning.plan import lowered
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import constant_key
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide, decide_by_each_assumption
+from device_agents.emulated_npu.compiler.splitting.division import shared_layers
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
