@@ -84,7 +84,7 @@ class TimeLeft:
         if progress.effort is not None:
             self._effort = progress.effort
         if progress.share is not None:
-            self._share, self._share_s = progress.share, now_s
+            self._share, self._share_s, self._next = progress.share, now_s, None
         self._next = self._next if progress.next_share is None else progress.next_share
 
     @property
@@ -188,4 +188,4 @@ def keep_run(command: str, run: Run) -> None:
 
 
 def _key(command: str) -> str:
-    return cache.key_of("times of phases 4", command)
+    return cache.key_of("times of phases 5", command)

@@ -26,7 +26,7 @@ from harness.measure.noise.campaign_noise import ProcessNoise
 from harness.measure.noise.machine_noise import between_processes
 from harness.measure.noise.quiet_phases import by_probe, phases_of
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Observer, Progress, effort_of, steps_of
+from harness.measure.progress import Observer, Progress, steps_of
 from harness.measure.reference import measure_reference
 from harness.measure.summary import STUDENT_95, summarise
 from harness.probe.probe_plan import ProbePlan
@@ -99,14 +99,12 @@ class ProcessPlan:
     variant: Variant = NO_VARIANT
 
 
-def _in_process(observe: Observer, number: int, count: int, plan: ProbePlan) -> Observer:
-    """Return the observer of a process, one of about `count`; the nodes of its networks count for the effort."""
-    nodes = sum(len(plan.probes[whole].model.names.nodes) for whole in _wholes(plan))
+def _in_process(observe: Observer, number: int, count: int) -> Observer:
+    """Return the observer of a process, one of about `count`."""
 
     def show(progress: Progress) -> None:
         phase = f"{progress.phase or progress.stage} {number + 1}"
-        effort = effort_of(nodes) if progress.phase else None
-        observe(replace(progress, unit="network", process=number, processes=count, phase=phase, effort=effort))
+        observe(replace(progress, unit="network", process=number, processes=count, phase=phase))
 
     return show
 
@@ -131,7 +129,7 @@ def measure_processes(
             plan = _only(wanted.plan, chosen - {*refused, *stops})
             if not _wholes(plan):
                 break
-            watched = _in_process(observe, number, max(fewest, number + 1), plan)
+            watched = _in_process(observe, number, max(fewest, number + 1))
             watched(Progress("starting", 0, 0))
             with (
                 lease_when_free(device, patience, "validation") as session,
