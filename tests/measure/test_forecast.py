@@ -46,6 +46,21 @@ def test_a_batch_that_is_being_loaded_counts_with_the_rest() -> None:
     assert forecast.step_s == pytest.approx(2.0)
 
 
+def test_a_batch_takes_as_long_to_load_as_others_by_its_effort() -> None:
+    """When loading begins, the step is what others predict, and nothing for a batch with nothing to compile."""
+    forecast = CampaignForecast([2.0, 6.0, 0.0], [1.0] * 3, [[2]] * 3, [0, 0, 0], compiles=True)
+    assert forecast.effort == pytest.approx(8.0)
+    forecast.loading(0, 0.0, 1.0, 0.0)
+    forecast.loaded(0, 1.0)
+    forecast.visited(0, 2, 2.0)
+    forecast.ended(0, 2, 1.0, kept=True)
+    for batch, expected_s in ((1, 3.0), (2, 0.0)):
+        forecast.loading(batch, 0.0, 1.0, 0.0)
+        assert forecast.step_s == pytest.approx(expected_s)
+        assert forecast.remaining_s == pytest.approx(expected_s + 2.0 + 2.0)
+        forecast.loaded(batch, expected_s)
+
+
 def test_steps_are_counted_from_one() -> None:
     """The first step has no forecast, and the last one is not beyond the end."""
     seen: list[Progress] = []

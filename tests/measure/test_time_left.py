@@ -118,6 +118,18 @@ def test_the_steps_after_an_overdue_one_take_longer_too(command: Command) -> Non
     assert command.left.remaining_s == pytest.approx(40.0 + 400.0)
 
 
+def test_a_report_without_the_next_share_ends_the_step(command: Command) -> None:
+    """What is left of a phase is one step again after a share that names no next one."""
+    command.start([])
+    command.go("measuring", 100.0)
+    command.start([command.left.run])
+    command.left.see(Progress("measuring", 0, 0, effort=100.0, next_share=0.25))
+    command.now_s += 50.0
+    command.left.see(Progress("measuring", 0, 0, effort=100.0, share=0.25))
+    command.now_s += 100.0
+    assert command.left.remaining_s == pytest.approx(50.0)
+
+
 def test_without_an_earlier_run_only_steps_predict(command: Command) -> None:
     """A command of which nothing is known has a time left in phases that report shares, and in no others."""
     command.start([])
