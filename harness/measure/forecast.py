@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from harness.device.session import PREPARE, AgentSession
-from harness.measure.progress import effort_of
 from harness.network.assemble import AssembledModel
 from harness.network.effort import compile_effort, run_effort, side_by_side
 from harness.probe.batches import probe_of
@@ -86,10 +85,10 @@ class CampaignForecast:
 
     @property
     def effort(self) -> float | None:
-        """The effort of compiling all batches, None if they are compiled, or of the rounds that the passes still need."""
+        """The effort of compiling all batches, or of the rounds that the passes still need; None if there is none."""
         needs = zip(self.sizes, self.passes, self.rounds, strict=True)
         rounds = sum(size * max(0, max(passes, default=0) - done) for size, passes, done in needs)
-        return (sum(self.loads) or None) if self.compiles else effort_of(rounds)
+        return (sum(self.loads) if self.compiles else rounds) or None
 
     def _batch_s(self, batch: int) -> float:
         done, own = self.rounds[batch], [rounds for rounds in self.passes[batch] if rounds > self.rounds[batch]]

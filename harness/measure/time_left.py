@@ -91,7 +91,7 @@ class TimeLeft:
     def remaining_s(self) -> float | None:
         """The seconds that are left, None while nothing is known of them."""
         now_s = self.clock()
-        known = [left_s for run in self.earlier if (left_s := self._after(run, now_s)) is not None]
+        known = [left_s for run in self._like() if (left_s := self._after(run, now_s)) is not None]
         if known:
             return statistics.median(known)
         return self._left_of_phase(self._by_own_steps(), now_s) if self._share else None
@@ -100,6 +100,11 @@ class TimeLeft:
     def run(self) -> Run:
         """The times of the phases until now."""
         return (*self.done, PhaseTime(self._name, self.clock() - self._began_s, self._effort))
+
+    def _like(self) -> Sequence[Run]:
+        """Return the earlier runs that did something in each phase that this one will, or all if none did."""
+        ahead = {name for name, effort in self._ahead.items() if effort}
+        return [run for run in self.earlier if ahead <= {one.name for one in run if one.effort}] or self.earlier
 
     def _by_own_steps(self) -> float:
         """Return how long the phase takes as its steps show it."""

@@ -36,6 +36,11 @@ def compile_effort(products: Iterable[int]) -> float:
     return sum(math.sqrt(_EACH_NODE + one) for one in products)
 
 
+def networks_effort(networks: Iterable[Network]) -> float:
+    """Return about how long networks take to compile, one after the other."""
+    return sum(compile_effort(products_of_network(network)) for network in networks)
+
+
 def side_by_side(efforts: Iterable[float]) -> float:
     """Return about how long models take that are compiled on two cores or more: no less than the longest one."""
     known = list(efforts)

@@ -67,6 +67,22 @@ def test_a_phase_to_come_counts_by_its_effort(command: Command) -> None:
         assert command.left.remaining_s == pytest.approx(1.0 + expected_s + 5.0)
 
 
+def test_a_run_that_did_nothing_in_a_phase_does_not_predict_it(command: Command) -> None:
+    """Of two earlier runs, the one with the phase to come counts; if none has it, both do."""
+    runs = []
+    for phases in (("cutting", "measuring", "closing"), ("cutting", "closing")):
+        command.start([])
+        for phase in phases:
+            command.go(phase, 10.0)
+        runs.append(command.left.run)
+    left_s = []
+    for earlier in (runs, runs[:1], runs[1:]):
+        command.start(earlier)
+        command.left.see(Progress("cutting", 0, 0, effort=10.0, ahead={"measuring": 10.0}))
+        left_s.append(command.left.remaining_s)
+    assert left_s == pytest.approx([71.0, 71.0, 51.0])
+
+
 def test_the_effort_of_steps_is_known_before_the_first_one_is_done() -> None:
     """A stage reports the root of its number of steps, or the effort that it is given, when it begins."""
     seen: list[Progress] = []

@@ -19,7 +19,7 @@ from harness.measure.device_run import DeviceRun
 from harness.measure.fusion.probed_fusion import FusionSearch
 from harness.measure.loaded_probes import prepare
 from harness.measure.progress import Observer, Progress, begin, in_phase
-from harness.network.effort import compile_effort, products_of_network, side_by_side
+from harness.network.effort import compile_effort, networks_effort, side_by_side
 from harness.network.fusion.fusion_rules import (
     DEFAULT_RULES,
     REWRITES,
@@ -40,7 +40,7 @@ from harness.version import VERSION
 _EMITTED_NODE = re.compile(r"\bn[0-9]+\b")
 _RULES = TypeAdapter(tuple[FusionRule, ...])
 
-_CUTTING, _CHAINS = "cutting networks", "cutting chains"
+_CUTTING, _CHAINS, PLANNING = "cutting networks", "cutting chains", "planning probes"
 """Phases of a command."""
 Refuse = Callable[[Network, UnsupportedNetwork], None]
 """Called with a network that the device refuses; it raises if the others cannot go on."""
@@ -68,8 +68,8 @@ def cut_as_reported(
     probes = [network_probe(network) for network in networks]
     unknown = [] if _kept_rules(_cache_key(session)) is not None else [network_probe(_examples_for(session))]
     efforts = [compile_effort(probe.model.products) for probe in (*probes, *unknown)]
-    effort = side_by_side(efforts)
-    begin(observe, _CUTTING, effort, ahead={_CHAINS: sum(efforts[: len(probes)])})
+    effort, following = side_by_side(efforts), sum(efforts[: len(probes)])
+    begin(observe, _CUTTING, effort, ahead={_CHAINS: following, PLANNING: following})
     observe = in_phase(observe, _CUTTING, effort)
     prepare(session, [*probes, *unknown], observe, stop)
     for number, (network, probe) in enumerate(zip(networks, probes, strict=True)):
@@ -172,7 +172,7 @@ def _effort_of_chains(cuts: Sequence[CutNetwork]) -> float | None:
     The only window of a single chain is the network.
     """
     chained = [one.network for one in cuts if one.runtime_graph is not None and len(one.runtime_graph.chains) > 1]
-    return sum(compile_effort(products_of_network(network)) for network in chained) or None
+    return networks_effort(chained) or None
 
 
 def _chains_of(session: AgentSession, stop: threading.Event, loaded: list[str], probe: Probe) -> RuntimeGraph | None:
