@@ -165,6 +165,7 @@ class CampaignRun:
         present = self._loaded.load((*batch.loads, self.plan.reference), self._load)
         batch = replace(batch, loads=tuple(load for load in batch.loads if load in present))
         self._forecast.loaded(number, time.monotonic() - started_s)
+        self._report("measuring", number)
         pool_rounds = self._requests.pool_rounds(batch, ran=stayed) if batch.visits == "pool" else 0
         untimed = batch.loads if pool_rounds > 1 else ()
         while self._rounds[number] < rounds and not (self._is_spent() and self._rounds[number]):

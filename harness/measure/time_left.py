@@ -127,14 +127,14 @@ class TimeLeft:
     def _left_of_phase(self, expected_s: float, now_s: float) -> float:
         """Return what is left of a phase that takes so long; its own steps count the more, the more are done.
 
-        The steps that follow one that is overdue take longer, too.
+        The steps that follow one that is overdue take longer, too: the more, the larger it is.
         """
         share, gone_s = self._share or 0.0, now_s - self._share_s
         weight = math.sqrt(min(1.0, share))
         whole_s = weight * self._by_own_steps() + (1 - weight) * expected_s
         step = (self._next or 1.0) - share
         if self._next and step > 0:
-            whole_s = max(whole_s, gone_s / step)
+            whole_s += math.sqrt(step) * max(0.0, gone_s / step - whole_s)
         least_s = 0.0 if share and not self._next else _OVERDUE * gone_s
         return max(whole_s * step - gone_s, least_s) + whole_s * (1 - share - step)
 

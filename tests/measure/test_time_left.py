@@ -124,14 +124,19 @@ def test_own_steps_count_the_more_the_more_are_done(command: Command) -> None:
 
 
 def test_the_steps_after_an_overdue_one_take_longer_too(command: Command) -> None:
-    """The first of two equal steps that has taken four times as long as expected says as much of the second one."""
+    """A step that has taken four times as long as expected says as much of those that follow, a small one less."""
     command.start([])
     command.go("measuring", 100.0)
-    command.start([command.left.run])
-    command.left.see(Progress("measuring", 0, 2, effort=100.0, next_share=0.5))
-    assert command.left.remaining_s == pytest.approx(200.0)
-    command.now_s += 400.0
-    assert command.left.remaining_s == pytest.approx(40.0 + 400.0)
+    earlier = command.left.run
+    left_s = []
+    for step in (0.5, 0.01):
+        command.start([earlier])
+        command.left.see(Progress("measuring", 0, 2, effort=100.0, next_share=step))
+        assert command.left.remaining_s == pytest.approx(200.0)
+        command.now_s += 4 * 200.0 * step
+        left_s.append((command.left.remaining_s or 0.0) / (4 * 200.0 * (1 - step) + 0.1 * 4 * 200.0 * step))
+    assert left_s[0] == pytest.approx(1.0, rel=0.01)
+    assert 0.5 < left_s[1] < 0.75
 
 
 def test_a_report_without_the_next_share_ends_the_step(command: Command) -> None:
@@ -211,11 +216,11 @@ def test_the_time_left_of_recorded_commands(is_first: bool) -> None:
     for path in sorted(RECORDED.glob("*.json")):
         runs = read_runs(path)
         for number in range(1, len(runs)):
-            earlier = [one.run for one in (runs[:1] if is_first else runs[:number])]
+            earlier = [one.run for one in (runs[:1] if is_first else runs[max(0, number - 5) : number])]
             found[path.stem, number] = runs[number].within_a_factor_of_two(earlier)
     assert len(found) > 20
     unlike = {name for name, share in found.items() if share < 0.7}  # limits in docs/measuring.md
-    assert unlike <= {("lut_build_cpu01", 1), ("npu_split", 1)}, found
+    assert unlike <= {("npu_split", 1)}, found
     assert min(found.values()) >= 0.55, found
     assert statistics.median(found.values()) >= 0.9, found
     assert statistics.mean(found.values()) >= 0.8, found
