@@ -86,7 +86,8 @@ def validate(
     begin(observe, "reading networks", effort_of(len(references)))
     read = read_networks(references, dims, batch=batch, strict=strict, note=note)
     work = compile_effort if table.clock == "device" else run_effort
-    begin(observe, "estimating", sum(work(products_of_network(network)) for network in read.networks))
+    efforts = (work(products_of_network(network)) for network in read.networks)
+    begin(observe, "estimating", effort_of(sum(efforts)))
     cases, uncovered = _cases(read.networks, table, naive)
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)

@@ -26,7 +26,7 @@ from harness.measure.noise.campaign_noise import ProcessNoise
 from harness.measure.noise.machine_noise import between_processes
 from harness.measure.noise.quiet_phases import by_probe, phases_of
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Observer, Progress, steps_of
+from harness.measure.progress import Observer, Progress, effort_of, steps_of
 from harness.measure.reference import measure_reference
 from harness.measure.summary import STUDENT_95, summarise
 from harness.probe.probe_plan import ProbePlan
@@ -100,11 +100,12 @@ class ProcessPlan:
 
 
 def _in_process(observe: Observer, number: int, count: int) -> Observer:
-    """Return the observer of a process, one of about `count`."""
+    """Return the observer of a process, one of about `count`; a part of its time does not depend on the networks."""
 
     def show(progress: Progress) -> None:
         phase = f"{progress.phase or progress.stage} {number + 1}"
-        observe(replace(progress, unit="network", process=number, processes=count, phase=phase))
+        effort = None if progress.effort is None else effort_of(progress.effort)
+        observe(replace(progress, unit="network", process=number, processes=count, phase=phase, effort=effort))
 
     return show
 
