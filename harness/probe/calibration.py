@@ -2,8 +2,8 @@
 
 If a probe's input is as large as its output, a and b cannot be separated. If the auxiliary layer reads the whole input,
 a cannot be separated from the auxiliary layer's own cost. So pooling has several strides (the output varies at a fixed
-input), a slice in front makes it read a small part, and stacks of it separate its fixed cost from that of a run. Several inputs side by
-side, and stacks that return each result, show what a further tensor costs.
+input), a slice in front makes it read a small part, and stacks of it separate its fixed cost from that of a run.
+Several of it side by side have further inputs, and stacks that return each result have further outputs.
 
 A device with a memory of its own first stores its results there, and that time would be counted as b. Stacks of
 convolutions compute so much that the device stores while it computes; windows at their end return more or less of it.
