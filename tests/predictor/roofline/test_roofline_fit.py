@@ -16,7 +16,7 @@ from harness.predictor.features.layer_features import LayerFeatures, channelwise
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline import SIDES, Inputs, Roofline, forward
 from harness.predictor.roofline.roofline_fit import fit_roofline
-from harness.predictor.roofline.tiling_search import with_product_share
+from harness.predictor.roofline.tiling_search import with_moved_bytes
 
 EXACT = tiled_machine.TILING
 
@@ -63,7 +63,7 @@ def test_whether_products_move_is_found(share: float) -> None:
     arrays = layer_arrays(layers)
     moved = arrays.with_products(share).moved_bytes
     latency_s = np.array([tiled_machine.latency_s(layer, bytes_) for layer, bytes_ in zip(layers, moved, strict=True)])
-    found = with_product_share(EXACT, arrays, latency_s, np.arange(len(layers)))
+    found = with_moved_bytes(EXACT, arrays, latency_s, np.arange(len(layers)))
     assert found == replace(EXACT, product_share=share)
 
 
