@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from dataclasses import replace
 
@@ -29,8 +28,10 @@ _SEARCHED_TILES = tuple(tile for tile in ALL_TILES if tile[2] == 1)
 _MOST_FOLDS, _FINAL_FOLDS = 2, 4
 _HALF_LOSS = 0.1
 _CLEARLY = 1.02
-_PRODUCT_SHARES = (0.5, 0.25, 0.125, 0.0)
-_BUFFERS = tuple(1 << power for power in range(22, 15, -1))
+_NOTICEABLY = 0.02
+"""Losses of few layers differ by this much where their tilings predict the same."""
+_PRODUCT_SHARES = (0.0, 0.125, 0.25, 0.5)
+_BUFFERS = tuple(1 << power for power in range(16, 23))
 _AGAIN = 1.5
 _FEWEST_JUDGED = 5
 
@@ -70,14 +71,14 @@ def with_moved_bytes(
 ) -> DeviceTiling:
     """Return the tiling with the share of products that moves and the buffer of maps, found from layers in `order`.
 
-    Transposed convolutions show the share, wide windows on large maps the buffer. All of a product moves and all maps are loaded once, as in ONNX Runtime,
-    unless another value is clearly nearer to held-out ones of these layers; of other values, each smaller one must be clearly nearer, too.
+    Transposed convolutions show the share, wide windows on large maps the buffer. All of a product moves and all maps
+    are loaded once, as in ONNX Runtime, unless another value is clearly nearer to held-out ones of these layers.
     """
-    wide = times_loaded(arrays, _BUFFERS[-1]) >= _AGAIN
+    wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
     for judged, candidates in ((arrays.adds_up, _with_shares), (wide, _with_buffers)):
         if np.count_nonzero(judged[order]) >= _FEWEST_JUDGED:
             judge = _Judge(arrays, latency_s, order, _STRICT_ITERATIONS, noise, _FINAL_FOLDS, judged)
-            tiling = functools.reduce(judge.usual, candidates(tiling), tiling)
+            tiling = judge.usual(tiling, judge.best(candidates(tiling)), _NOTICEABLY)
     return tiling
 
 
@@ -124,9 +125,9 @@ class _Judge:
         """Return the candidate with the least mean loss."""
         return min(candidates, key=self._loss)
 
-    def usual(self, tiling: DeviceTiling, other: DeviceTiling) -> DeviceTiling:
-        """Return a tiling unless the other's mean loss is clearly less: few layers may distinguish them."""
-        return tiling if self._loss(tiling) <= _CLEARLY * self._loss(other) else other
+    def usual(self, tiling: DeviceTiling, other: DeviceTiling, least: float = 0.0) -> DeviceTiling:
+        """Return a tiling unless the other's mean loss is clearly less, by at least so much: few layers decide."""
+        return tiling if self._loss(tiling) <= _CLEARLY * self._loss(other) + least else other
 
     def pruned(self, tiling: DeviceTiling) -> DeviceTiling:
         """Return the tiling without the tiles that are rarely the fastest."""

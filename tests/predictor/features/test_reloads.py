@@ -78,4 +78,4 @@ def test_maps_are_loaded_once_where_nothing_overlaps_or_all_fits() -> None:
     assert times_loaded(arrays, 1 << 22).tolist() == [1.0, 1.0, 1.0]
     halves = 64 * 4 * (64 * 64 + 32 * 64)  # room for half of the rows; each half also reads 16 rows of the other
     assert times_loaded(arrays, halves).tolist() == [1.0, 1.5, 1.0]
-    assert times_loaded(arrays, 1).tolist() == [1.0, 9.0, 1.0]
+    assert times_loaded(arrays, 1 << 15).tolist() == [1.0, 9.0, 1.0]
