@@ -63,13 +63,13 @@ def _error(network: _Network, size: int) -> float:
 
 
 def _network(entries: Entries, rows: Sequence[ChainRow], predictor: Predictor) -> _Network | None:
-    """Return a network of the table; None if one of its layers was not measured as a single layer or has no features."""
+    """Return a network of the table; None if one of its layers was not measured by itself or has no features."""
     alone = list(_alone(entries, rows))
     features = [describe(one.signature, context) for one, context in alone]
     known = [one for one in features if one is not None]
     chains_s = sum(entries[row.place].remainder_s for row in rows)
     singles_s = np.array([one.remainder_s for one, _ in alone])
-    if not len(known) == len(rows) or chains_s <= 0.0 or singles_s.sum() <= 0.0:
+    if len(known) != len(rows) or chains_s <= 0.0 or singles_s.sum() <= 0.0:
         return None
     return predictor.weight_loads(known), np.maximum(singles_s, 0.0), chains_s
 

@@ -6,21 +6,25 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from test_table_learning import entries, learnt
+from test_table_learning import entries
 
 from harness.lut.chain_rows import VIEW, ChainRow
+from harness.lut.learning import learn_predictor
 from harness.lut.table import Entry
 from harness.lut.weights_ahead import weights_ahead
 from harness.predictor.features.key_features import describe
 from harness.predictor.predictor import Predictor
+from harness.predictor.roofline.device_tiling import DeviceTiling
 
 NETWORK = "0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
-    """Return a predictor of the layers of a network."""
-    return Predictor(learnt())
+    """Return a predictor of the layers of a network, whose tiling is not searched for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.predictor.fit.find_tiling", lambda *_: DeviceTiling(1, 1, 1, ((1, 16, 1),)))
+        return Predictor(learn_predictor(entries()))
 
 
 def table(predictor: Predictor, ahead_bytes: int) -> tuple[dict[tuple[str, str], Entry], list[ChainRow]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -33,7 +35,7 @@ def test_a_larger_buffer_never_makes_a_layer_longer(
     """No layer gets longer with a larger buffer, nor shorter than its other work; the first one stays as it is."""
     loads = loads_of(layers, power)
     found = [seconds(loads, size) for size in sorted(sizes)]
-    for small, large in zip(found, found[1:], strict=False):
+    for small, large in itertools.pairwise(found):
         assert np.all(large <= small * (1 + 1e-9))
     assert np.all(found[-1] >= (loads.launch_s + loads.others_s) * (1 - 1e-9))
     assert found[-1][0] == pytest.approx(seconds(loads, 0)[0])
@@ -49,7 +51,7 @@ def test_the_way_to_the_memory_carries_all_weights(
 
 
 def test_two_layers_by_hand() -> None:
-    """100 µs of work load 800,000 bytes: 80 of the 120 µs of the next layer's weights, or as many as the buffer holds."""
+    """100 µs of work load 800,000 bytes, 80 of the 120 µs of the next layer's weights, or what the buffer holds."""
     loads = loads_of([(0, 1e-4, 0.0, 0.0), (1_200_000, 1e-6, 0.0, 0.0), (0, 1e-6, 0.0, 0.0)], 50.0)
     loads = WeightLoads(loads.weight_bytes, loads.loads_s, loads.others_s, np.array([2e-5, 0, 0]), loads.launch_s, 50.0)
     assert seconds(loads, 1 << 24) == pytest.approx([1e-4, 4e-5, 1e-6], rel=1e-3)
