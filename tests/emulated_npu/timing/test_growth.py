@@ -101,19 +101,3 @@ def test_second_factors_that_fit_one_by_one_fit_a_larger_buffer() -> None:
     network = model(nodes, {"x": values((1, 6, 1, 25), 99)}, bounds).SerializeToString()
     times = [_time_ps(network, small_machine(2688, sb_bytes, 1344, (8, 2), llc=NO_MEMORY)) for sb_bytes in (320, 640)]
     assert times[1] <= times[0]
-
-
-def test_chains_of_a_smaller_machine_are_tried() -> None:
-    """Three convolutions in passes are no slower with twice the rows and SB, though all of them then fit one pass."""
-    nodes = [
-        node("Conv", "x w0", "a", dilations=[2, 1], pads=[1, 0, 0, 0], strides=[1, 2]),
-        node("Conv", "a w1", "b", strides=[3, 1]),
-        node("Conv", "b w2", "y", strides=[3, 2]),
-    ]
-    weights = {"w0": values((1, 8, 2, 1), 1), "w1": values((3, 1, 2, 1), 2), "w2": values((1, 3, 1, 1), 3)}
-    network = model(nodes, {"x": values((1, 8, 24, 24))}, weights).SerializeToString()
-    cache = replace(find_machine("edge").llc, bytes=16 << 10)
-    queues = {"io_queue_depth": 1, "cp_queue_depth": 1, "vfu_queue_depth": 16}
-    machine = small_machine(37184, 576, 4648, (32, 32), llc=cache, **queues)
-    larger = replace(machine, sb_bytes=2 * machine.sb_bytes, mfu=replace(machine.mfu, rows=2 * machine.mfu.rows))
-    assert _time_ps(network, larger) <= 1.01 * _time_ps(network, machine)

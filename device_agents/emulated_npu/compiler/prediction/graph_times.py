@@ -8,18 +8,10 @@ from dataclasses import replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.ordering.order import order
-from device_agents.emulated_npu.compiler.planning.chains.chain_weights import uses_weight_buffer
-from device_agents.emulated_npu.compiler.planning.chains.side_by_side import pixels_together
 from device_agents.emulated_npu.compiler.planning.off_chip.external_memory import choose_spaces, placeholders
 from device_agents.emulated_npu.compiler.planning.plan import plan
 from device_agents.emulated_npu.compiler.planning.search.chain_planner import Decision
-from device_agents.emulated_npu.compiler.planning.search.decisions import (
-    Chains,
-    decide_by_each_assumption,
-    has_few_layers,
-    is_new,
-    other_chains,
-)
+from device_agents.emulated_npu.compiler.planning.search.decisions import decide_by_each_assumption, other_chains
 from device_agents.emulated_npu.compiler.splitting.division import divide
 from device_agents.emulated_npu.machine import Machine
 
@@ -64,25 +56,7 @@ class GraphPredictor:
         return other_chains(graph, self._machine, self._options, externals, chains, place)
 
     def _candidates(self, graph: Graph) -> Iterator[tuple[Decision, ...]]:
-        """Yield chains, each once, that are best on the machine and on machines with less, which it can run, too.
-
-        These are one whose VFU has no queue of its own and, for a graph of few layers, those of `_smaller_machines`.
-        """
-        smaller = _smaller_machines(graph, self._machine) if has_few_layers(graph, self._options) else ()
-        seen: list[Chains] = []
-        for machine in dict.fromkeys((self._machine, replace(self._machine, vfu_queue_depth=0), *smaller)):
-            externals = placeholders(graph, machine, choose_spaces(graph, machine))
-            for decisions in decide_by_each_assumption(graph, machine, self._options, externals):
-                if is_new(decisions, seen):
-                    yield decisions
-
-
-def _smaller_machines(graph: Graph, machine: Machine) -> Iterator[Machine]:
-    """Yield the machine with half of the last-level cache, and with half of SB, if a graph then uses them otherwise."""
-    less = replace(machine, llc=replace(machine.llc, bytes=machine.llc.bytes // 2))
-    if choose_spaces(graph, less) != choose_spaces(graph, machine):
-        yield less
-    less = replace(machine, sb_bytes=machine.sb_bytes // 2)
-    products = [layer for layer in graph.layers if uses_weight_buffer(layer)]
-    if any(pixels_together(layer, less) != pixels_together(layer, machine) for layer in products):
-        yield less
+        """Yield chains; for a VFU with a queue of its own, also those that are best if it shares that of the MFU."""
+        externals = placeholders(graph, self._machine, choose_spaces(graph, self._machine))
+        for machine in dict.fromkeys((self._machine, replace(self._machine, vfu_queue_depth=0))):
+            yield from decide_by_each_assumption(graph, machine, self._options, externals)

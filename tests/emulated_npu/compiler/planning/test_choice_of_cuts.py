@@ -125,10 +125,10 @@ def _dense_block(channels: int, growth: int, layers: int, size: int) -> bytes:
     ],
 )
 def test_a_larger_buffer_is_hardly_slower(model: bytes) -> None:
-    """Where a chain fits in one pass, it is still cut if that is faster: doubling NB costs at most 2 %."""
+    """Where a chain fits in one pass, it is still cut if that is faster: doubling NB costs at most 1 %."""
     before = cycles(model, machine=EDGE)
     for doublings in (1, 2, 3):
         larger = replace(EDGE, nb_bytes=EDGE.nb_bytes << doublings, halo_bytes=EDGE.halo_bytes << doublings)
         after = cycles(model, machine=larger)
-        assert after <= 1.02 * before
+        assert after <= 1.01 * before
         before = min(before, after)

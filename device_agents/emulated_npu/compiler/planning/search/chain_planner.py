@@ -107,12 +107,6 @@ class Planner:
             other._within, other._ways = {}, {}
         return self._within[halo_bytes].assuming(self._assumed)
 
-    def using(self, rooms: tuple[Room, ...]) -> Planner:
-        """Return a planner with other rooms; it shares the search."""
-        other = copy.copy(self)
-        other._rooms, other._wider, other._known, other._within, other._ways = rooms, {}, {}, {}, {}
-        return other
-
     def assuming(self, place: int) -> Planner:
         """Return a planner by another of ASSUMPTIONS; it shares all estimates."""
         other = copy.copy(self)

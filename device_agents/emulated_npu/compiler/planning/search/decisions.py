@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
-from device_agents.emulated_npu.compiler.options import FIXES_LAYERS, Options
+from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.allocation import aligned, aligned_down
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, Room
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
@@ -17,8 +16,6 @@ from device_agents.emulated_npu.compiler.planning.search.choices import ASSUMPTI
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
-Chains = tuple[tuple[ChainPlan, ...], ...]
-"""The plans of the chains of a graph, decision by decision."""
 _DOUBTING, _ALONE = 0, 1
 """Places in ASSUMPTIONS: of the choice for cores of several, and of the first choice for a core of its own."""
 _SHORT = 24
@@ -44,34 +41,15 @@ def decide_by_each_assumption(
 ) -> Iterator[tuple[Decision, ...]]:
     """Yield the chains of a graph that are best under each of ASSUMPTIONS, each once; raises DoesNotFit.
 
-    A short graph is tried as one chain, too: the search ends before it gets there. For a graph of few layers, they are
-    followed by the chains that are best if one buffer is half as large: a larger buffer must not make it slower.
+    A short graph is tried as one chain, too: the search ends before it gets there.
     """
     planner = Planner(graph, machine, options, externals, rooms_of(machine))
-    seen: list[Chains] = []
+    seen: list[tuple[tuple[ChainPlan, ...], ...]] = []
     for decisions in _alternatives(planner, graph, options):
-        if is_new(decisions, seen):
+        chains = tuple(decision.chains for decision in decisions)
+        if chains not in seen:
+            seen.append(chains)
             yield decisions
-    if has_few_layers(graph, options):
-        plans = [plan for chains in seen for each in chains for plan in each]
-        for rooms in _smaller_rooms(machine, plans):
-            with contextlib.suppress(DoesNotFit):
-                found = _decided(planner.using(rooms), range(len(ASSUMPTIONS)), options)
-                yield from (decisions for decisions in found if is_new(decisions, seen))
-
-
-def is_new(decisions: Sequence[Decision], seen: list[Chains]) -> bool:
-    """Return whether chains were not seen before, and add them."""
-    chains = tuple(decision.chains for decision in decisions)
-    if chains in seen:
-        return False
-    seen.append(chains)
-    return True
-
-
-def has_few_layers(graph: Graph, options: Options) -> bool:
-    """Return whether chains of a graph are also compared with those of smaller machines."""
-    return 1 < len(graph.layers) <= _FEW_LAYERS and not options.given(FIXES_LAYERS)
 
 
 def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[tuple[Decision, ...]]:
@@ -80,16 +58,6 @@ def _alternatives(planner: Planner, graph: Graph, options: Options) -> Iterator[
     if 1 < count <= _SHORT and len(planner.starts(count)) > 1:
         with contextlib.suppress(DoesNotFit):
             yield (planner.whole(),)
-
-
-def _smaller_rooms(machine: Machine, plans: Sequence[ChainPlan]) -> Iterator[tuple[Room, ...]]:
-    """Yield the rooms of a machine with half of SB, and with half of NB, if these chains need more."""
-    rooms, sb_bytes, nb_bytes = rooms_of(machine), machine.sb_bytes // 2, machine.nb_bytes // 2
-    if not machine.shared_buffer and any(plan.sb_bytes > sb_bytes or not plan.keeps_weights for plan in plans):
-        yield tuple(replace(room, sb_bytes=sb_bytes) for room in rooms)
-    if any(plan.nb_bytes + plan.halo_bytes > nb_bytes for plan in plans):
-        halves = [(room, room.nb_bytes // 2) for room in rooms]
-        yield tuple(replace(room, nb_bytes=half, halo_bytes=min(room.halo_bytes, half)) for room, half in halves)
 
 
 def other_chains(
