@@ -102,13 +102,12 @@ def _replaced(
     behind_tensor = found.compute("Add", [last, found.integers(size - 1)])
     picked = found.compute("Where", [found.compute("Greater", [last, found.integers(0)]), behind_tensor, own])
     table = found.joined([tensor, updates], axis)
-    if tuple(indices) == (count, 1):
+    if axis == 0 and tuple(indices) == (count, 1):
         return found.compute("Gather", [table, found.reshaped(picked, (size,))], {"axis": 0})
     return found.compute("GatherElements", [table, picked], {"axis": axis})
 
 
 BODIES: Mapping[str, tuple[int, Stand]] = {
-    "Scatter": (1, _elements),
     "ScatterElements": (1, _elements),
     "ScatterND": (1, _rows),
 }
