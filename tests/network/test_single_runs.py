@@ -87,7 +87,7 @@ def test_constant_without_its_data_is_refused() -> None:
 def test_a_resize_to_given_sizes_has_its_values() -> None:
     """Constants that a file resizes, as position embeddings are, have the runtime's values."""
     table = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
-    resize = node("Resize", "table - - sizes", "resized", mode="linear")
+    resize = node("Resize", "table _ _ sizes", "resized", mode="linear")
     network = _folded([resize], {"table": table, "sizes": np.array([1, 1, 8, 8])}, ["resized"])
     found = network.constants["resized"].value
     assert found is not None
