@@ -60,6 +60,8 @@ def _attended(
 ) -> None:
     """Bind the result (batch, rows, heads * size); `sink` has another product for the softmax of each head."""
     given, repeats = found.attributes(), queries.count // keys.count
+    if repeats * keys.count != queries.count or keys.shape[:3] != values.shape[:3]:
+        raise found.invalid(f"Its {queries.count} heads of queries read keys {keys.shape} and values {values.shape}")
     first, others = queries.tensor, [found.transposed(keys.tensor, (0, 1, 3, 2)), values.tensor]
     scores_shape = (*queries.shape[:3], keys.rows)
     grouped = (queries.batch, keys.count, repeats, queries.rows)
@@ -149,7 +151,7 @@ def _of_one_input(found: Body, product: str, places: tuple[int, int]) -> None:
     batch, rows, _ = found.shape(0, 3)
     given, width = found.attributes(), found.shape(1, 2)[1]
     count, sizes = given.get("num_heads", 0), list(given.get("qkv_hidden_sizes") or [width // 3] * 3)
-    if len(sizes) != 3 or sum(sizes) != width or sizes[0] != sizes[1]:
+    if len(sizes) != 3 or sum(sizes) != width or sizes[0] != sizes[1] or min(sizes) < 1:
         raise found.invalid(f"Its weights have {width} columns for {sizes}")
     if given.get("do_rotary", 0) or found.input(6 if places[0] == 3 else 9):
         raise found.unsupported("The compiler does not support its rotation or its shared past")
@@ -222,7 +224,7 @@ def _grouped(found: Body) -> None:
     queries, keys, values = _parts(found, (batch, rows, width), count, pairs)
     buffer = found.shape(3, 4)[2] if found.input(3) else 0
     total = found.value(found.required(6))
-    if total is None:
+    if total is None or total.size != 1:
         raise found.unsupported("Its total_sequence_length is not constant")
     past = int(total.reshape(-1)[0]) - rows
     if not 0 <= past <= buffer:

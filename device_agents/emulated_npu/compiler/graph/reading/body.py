@@ -61,10 +61,15 @@ class Body:
         return name
 
     def shape(self, place: int, *ranks: int) -> tuple[int, ...]:
-        """Return the shape of an input; raises InvalidModel if it has another number of axes than one of `ranks`."""
+        """Return the shape of an input, whose first two axes have elements.
+
+        Raises InvalidModel if it has another number of axes than one of `ranks`, or no elements.
+        """
         shape = self.types[self.required(place)].shape
         if ranks and len(shape) not in ranks:
             raise self.invalid(f"Its input {place} has {len(shape)} axes")
+        if 0 in shape[:2]:
+            raise self.invalid(f"Its input {place} has no elements")
         return shape
 
     def output(self, place: int) -> str:

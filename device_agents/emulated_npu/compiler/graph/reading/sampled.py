@@ -105,8 +105,8 @@ class _Axis:
 
 
 def grid_sample(found: Body) -> None:
-    """Stand for GridSample of any number of axes."""
-    shape = found.shape(0)
+    """Stand for GridSample along one to three axes."""
+    shape = found.shape(0, 3, 4, 5)
     grid, (batch, channels, *sizes) = found.shape(1, len(shape)), shape
     if grid[0] != batch or grid[-1] != len(sizes):
         raise found.invalid(f"A grid of shape {list(grid)} does not fit a map of shape {list(shape)}")

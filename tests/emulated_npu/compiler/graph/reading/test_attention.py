@@ -17,7 +17,7 @@ from device_agents.emulated_npu.numpy_types import Array
 
 BATCH, ROWS, HEADS, SIZE, PAST = 2, 3, 4, 8, 5
 WIDTH = HEADS * SIZE
-FED = ("x", "k", "v", "pk", "pv", "past", "ids", "segments")
+FED = ("x", "none", "k", "v", "pk", "pv", "past", "ids", "segments")
 
 
 def check(op: str, inputs: str, tensors: Mapping[str, Array], outputs: str = "y", **attributes: Any) -> None:
@@ -212,6 +212,8 @@ def test_embeddings(inputs: str) -> None:
         ("Attention", "x w b", "y", {"num_heads": HEADS, "qkv_hidden_sizes": [8]}, InvalidModel, "96 columns for [8]"),
         ("MultiHeadAttention", "x k v", "y - - q", {"num_heads": HEADS}, EmulatorError, "output of products"),
         ("MultiHeadAttention", "x", "y", {"num_heads": HEADS}, EmulatorError, "packed heads"),
+        ("Attention", "none w b", "y", {"num_heads": HEADS}, InvalidModel, "input 0 has no elements"),
+        ("RotaryEmbedding", "x ids none none", "y", {}, InvalidModel, "input 2 has"),
         ("RotaryEmbedding", "x ids b b", "y", {}, InvalidModel, "input 2 has 1 axes"),
         (
             "GroupQueryAttention",
@@ -236,6 +238,7 @@ def test_reasons_of_refusals(
 ) -> None:
     """What does not fit or is not supported is refused with its reason."""
     tensors = {**ONE_INPUT, **{name: SEVERAL[name] for name in "kv"}, "ids": np.array(3, np.int32)}
+    tensors["none"] = np.zeros((0, ROWS, WIDTH), np.float32)
     used = {name: array for name, array in tensors.items() if name in inputs.split()}
     fed = {name: array for name, array in used.items() if name in FED}
     made = node(op, inputs, "y", domain="com.microsoft", **attributes)
