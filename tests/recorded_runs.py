@@ -28,7 +28,7 @@ Event = tuple[float, str, float | None, float | None, float | None, dict[str, fl
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """The reports of a run, each with its time, phase, work, share, next share and the work of phases to come.
+    """The reports of a run, each with its time, phase, effort, share, next share and the effort of phases to come.
 
     Times count from the start of the process.
     """
@@ -53,8 +53,8 @@ class RecordedRun:
         for step in range(_MOMENTS):
             at_s = self.end_s * (0.1 + 0.9 * step / _MOMENTS)
             while waiting and waiting[0][0] <= at_s:
-                now[0], phase, work, share, following, ahead = waiting.pop(0)
-                time_left.see(Progress(phase, 0, 0, work=work, share=share, next_share=following, ahead=ahead))
+                now[0], phase, effort, share, following, ahead = waiting.pop(0)
+                time_left.see(Progress(phase, 0, 0, effort=effort, share=share, next_share=following, ahead=ahead))
             now[0] = at_s
             yield at_s, time_left
 
@@ -83,7 +83,7 @@ def read_runs(path: Path) -> list[RecordedRun]:
 def write_usual() -> None:
     """Write the runs of the package: file `lut_build_cpu01.json` has those of `lut build cpu01`."""
     usual = {path.stem.replace("_", " "): read_runs(path)[0].run for path in sorted(RECORDED.glob("*.json"))}
-    phases = {name: [(one.name, round(one.seconds, 2), one.work) for one in run] for name, run in usual.items()}
+    phases = {name: [(one.name, round(one.seconds, 2), one.effort) for one in run] for name, run in usual.items()}
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(run)}" for name, run in phases.items())
     USUAL.write_text(f"{{\n{lines}\n}}\n")
 
@@ -102,14 +102,14 @@ def record() -> None:
             began_s = round(self.run[0].seconds and at_s - sum(one.seconds for one in self.run), 3)
         share = None if progress.share is None else round(progress.share, 4)
         following = None if progress.next_share is None else round(progress.next_share, 4)
-        known = phase, progress.work is None, share is None
+        known = phase, progress.effort is None, share is None
         if (
             not events
             or progress.ahead
             or known != (events[-1][1], *(one is None for one in events[-1][2:4]))
             or (at_s - events[-1][0] >= _APART_S)
         ):
-            events.append([at_s, phase, progress.work, share, dict(progress.ahead), following])
+            events.append([at_s, phase, progress.effort, share, dict(progress.ahead), following])
 
     TimeLeft.see = see  # type: ignore[method-assign]
     from harness.cli.app import main as run

@@ -15,7 +15,9 @@ from device_agents.backends import Refused
 from device_agents.messages import LoadReport, LoadRequest, Sample
 
 # A profile differs more from process to process than within one: several short profiles say more than a long one.
-_FEWEST_RUNS, _MOST_RUNS = 12, 40
+_FEWEST_TURNS, _MOST_TURNS = 12, 40
+_MOST_RUNS, _TURN_NS = 8, 1_000_000
+"""Runs in a turn, at most, and about how long it takes."""
 _PROFILING_S = 1.5
 _CLOCK_TRIES = 5
 """Runs in place of one sample: the CPU clock of a thread on a virtual machine stands still in one run of a million."""
@@ -90,12 +92,17 @@ class CpuRuntime:
         return Sample(wall, cpu if self.clock == "cpu" else None, None, switches)
 
     def _alternate(self, plain: Callable[[], Any], profiled: Callable[[], Any]) -> List[Sample]:
-        """Return timed runs of `plain`, each of them followed by a call of `profiled`, for _PROFILING_S."""
+        """Return timed runs of `plain`, which take turns with as many calls of `profiled`, for _PROFILING_S.
+
+        Short ones run several times in a turn: behind the other, the first runs find their data in no cache.
+        """
         samples: List[Sample] = []
-        end_s = time.monotonic() + _PROFILING_S
-        while len(samples) < _FEWEST_RUNS or (len(samples) < _MOST_RUNS and time.monotonic() <= end_s):
-            samples.append(self._timed(plain))
-            profiled()
+        turns, runs, end_s = 0, 1, time.monotonic() + _PROFILING_S
+        while turns < _FEWEST_TURNS or (turns < _MOST_TURNS and time.monotonic() <= end_s):
+            samples += [self._timed(plain) for _ in range(runs)]
+            for _ in range(runs):
+                profiled()
+            turns, runs = turns + 1, max(1, min(_MOST_RUNS, _TURN_NS // samples[-1].wall_ns))
         return samples
 
     def _input(self, spec: Dict[str, Any], index: int) -> "np.ndarray[Any, Any]":

@@ -29,7 +29,7 @@ from harness.lut.table import Lut
 from harness.lut.table_choice import TableReference, open_lut
 from harness.measure.summary import Z_95
 from harness.network.keyed_network import keyed
-from harness.probe.overhead_terms import OverheadTerms
+from harness.probe.overhead_terms import transfers
 from harness.workspace import AnyWorkspace
 
 CHUNK = 1 << 13
@@ -89,7 +89,7 @@ class SpaceEstimator:
 
         Raises UnsupportedNetwork if layers depend on the choices of too many positions.
         """
-        terms = OverheadTerms(input_bytes=space.network.input_bytes, output_bytes=space.network.output_bytes)
+        terms = transfers(space.network.input_sizes, space.network.output_sizes)
         overhead_s, variance_s2 = table.overhead.of(row_of(terms))
         weights = WeightTables.of(space, table)
         states = (not table.cold_share(0),) if weights is None else (True, False)

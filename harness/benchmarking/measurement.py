@@ -31,7 +31,7 @@ from harness.measure.noise.campaign_noise import ProcessNoise, judge_processes
 from harness.measure.noise.machine_noise import between_processes
 from harness.measure.noise.quiet_phases import phases_of
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import DONE, Observer, begin, ignore, notes_of, part_of
+from harness.measure.progress import DONE, Observer, begin, effort_of, ignore, notes_of, part_of
 from harness.network.model_references import Models, model_references
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused, read_networks
@@ -162,7 +162,7 @@ def benchmark(
     found: list[BenchmarkedNetwork] = []
     refused: list[RefusedNetwork] = []
     for batch in batches:
-        begin(observe, "reading networks", len(references))
+        begin(observe, "reading networks", effort_of(len(references)))
         read = read_networks(references, dims, batch=batch, strict=strict, note=note)
         refused += read.refused
         due = itertools.product(read.networks, [one for one in variants if one.batch == batch])

@@ -19,7 +19,7 @@ from harness.network.model_references import Models
 from harness.network.network import FreeNode, Network, UnmeasuredNode
 from harness.network.network_list import NetworksRead, RefusedNetwork
 from harness.notebook import BarPlot, LatencyBar, frame, html_table
-from harness.probe.overhead_terms import OverheadTerms
+from harness.probe.overhead_terms import transfers
 from harness.text import milliseconds
 from harness.workspace import AnyWorkspace
 
@@ -139,7 +139,7 @@ def estimate_network(network: Network | KeyedNetwork, table: Lut) -> NetworkEsti
     """Add up the latencies of the layers of a network, cut by the table's fusion rules; see `sum_of_layers`."""
     network = keyed(network, table.rules) if isinstance(network, Network) else network
     layers = sum_of_layers(network, table)
-    terms = OverheadTerms(input_bytes=network.input_bytes, output_bytes=network.output_bytes)
+    terms = transfers(network.input_sizes, network.output_sizes)
     overhead_s, overhead_variance_s2 = table.overhead.of(row_of(terms))
     covered_s = max(0.0, layers.latency_s) + overhead_s
     complete = all(layer.latency_s is not None for layer in layers.estimates)

@@ -41,7 +41,7 @@ from harness.measure.journal.records import PENDING
 from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign
 from harness.measure.noise.steadiness import check_steady
 from harness.measure.profiling import PURPOSE, ProfileResult, profile_networks
-from harness.measure.progress import DONE, Observer, begin, each_note_once, ignore, named, notes_of
+from harness.measure.progress import DONE, Observer, begin, each_note_once, effort_of, ignore, named, notes_of
 from harness.measure.request import ProfileRequest
 from harness.network.network_list import NetworkList
 from harness.slowdowns.watch_plan import DEFAULT_BUDGET_S
@@ -150,7 +150,7 @@ def _attempt(
             outcome = measure(reached, run)
             begin(observe, "measuring the golden probe again")
             try:
-                check_golden_again(run, golden)
+                check_golden_again(run, store, golden)
             except DeviceQuarantined as error:  # the device changed during the campaign
                 _exclude(run, outcome, error.what)
                 raise
@@ -167,7 +167,7 @@ def _attempt(
 
 def _measurement(request: ProfileRequest, reading: SharedReading, observe: Observer) -> _Measurement:
     """Read the networks or the space of a request, and return what measures them."""
-    begin(observe, "reading networks", len(request.models))
+    begin(observe, "reading networks", effort_of(len(request.models)))
     if request.space is None:
         found = reading.networks(request, notes_of(observe))
         return lambda bare, run: _measure(bare, run, found)

@@ -23,7 +23,7 @@ from harness.errors import IllConditionedDesign
 from harness.latency.dense_fits import robust_fits
 from harness.latency.drift import SLOW_DRIFT, level_error, level_factors, levelled
 from harness.measure.summary import MAD_TO_SIGMA, Z_95, Measurement, summarise
-from harness.probe.overhead_terms import TERM_NAMES, OverheadTerms
+from harness.probe.overhead_terms import LATER_TERMS, TERM_NAMES, OverheadTerms
 from harness.samples import Sample
 
 COLUMNS = ("runs", *TERM_NAMES)
@@ -32,11 +32,9 @@ PLAIN_COLUMNS = ("runs", "input_bytes", "output_bytes")
 """The coefficients of S1.4; the others are further terms."""
 OverheadModel = Literal["plain", "extended"]
 """The three coefficients of S1.4 alone, or with further terms."""
-MEMORY_COLUMNS = ("stored_bytes", "loaded_bytes", "last_bytes", "accesses")
-"""Times of the device's own memory, which null probes may not separate from a and b."""
-_MERGED = (*MEMORY_COLUMNS, "auxiliary_input_bytes")
-"""Columns whose time becomes part of a and b where the null probes do not separate them. Only probes that slice their
-input separate what an auxiliary layer reads from a, and a device may refuse all of these."""
+_MERGED = ("stored_bytes", "loaded_bytes", "last_bytes", "accesses", *LATER_TERMS, "auxiliary_input_bytes")
+"""Columns whose time becomes part of a, b and c where the null probes do not separate them. Only probes that slice
+their input separate what an auxiliary layer reads, the last column, from a, and a device may refuse all of these."""
 MAX_CONDITION = 100.0
 MODEL_NOISE = 0.01
 """Relative error added to every total's standard error, so that none dominates."""
@@ -84,7 +82,7 @@ class Overhead:
 
     @property
     def confounded(self) -> tuple[str, ...]:
-        """Columns that a and b contain because the null probes do not separate them."""
+        """Columns that a, b and c contain because the null probes do not separate them."""
         return tuple(name for name in _MERGED if name not in self.least_squares)
 
     @property
@@ -151,9 +149,8 @@ def fit_overhead(
 
     Intervals are percentiles over refits to redrawn totals, which stay valid where a coefficient is at its bound of
     zero and where long totals scatter more. `drift` is the relative standard error that all totals share. A column of
-    the device's own memory, or of what auxiliary layers read, is left out if the null probes cannot separate it from a
-    and b, and its time becomes part of them. Raises IllConditionedDesign where the sizes do not separate the others, or
-    would if the totals scattered less.
+    `_MERGED` is left out if the null probes cannot separate it from a, b and c, and its time becomes part of them.
+    Raises IllConditionedDesign where the sizes do not separate the others, or would if the totals scattered less.
     """
     design = np.array([row_of(terms) for terms, _ in nulls]).reshape(-1, len(COLUMNS))
     total = np.array([measurement.latency_s for _, measurement in nulls])
@@ -206,7 +203,7 @@ def _separable(
     condition, shares = _condition(design[:, used], weight)
     if condition > MAX_CONDITION:
         together = [name for name, share in zip(names, shares, strict=True) if share > 0.3]
-        mergeable = _MERGED if "slices" not in names else MEMORY_COLUMNS
+        mergeable = _MERGED if "slices" not in names else _MERGED[:-1]
         merged = next((name for name in mergeable if name in together), None)
         if merged is not None:
             return _separable(design, total, weight, used[used != COLUMNS.index(merged)])

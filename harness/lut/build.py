@@ -19,7 +19,7 @@ from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign, reference_s, repeatability_of
 from harness.measure.noise.quiet_phases import at_typical_speed
-from harness.measure.progress import DONE, Observer, begin, ignore, steps_of
+from harness.measure.progress import DONE, Observer, begin, effort_of, ignore, steps_of
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.predictor.features.layer_features import LEAST_SAMPLES
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
@@ -95,7 +95,8 @@ def _read(
     journal.require_unaltered([*(one.id for one in campaigns), *journal.lost()])
     probes = [len(journal.probes(one.id)) for one in campaigns]
     layers = len({layer.key.digest for one in campaigns for layer in journal.layers(one.id)})
-    begin(observe, "reading samples", ahead={LEARNING: 0.0 if layers < LEAST_SAMPLES else layers})
+    ahead = {LEARNING: 0.0 if layers < LEAST_SAMPLES else effort_of(layers)}
+    begin(observe, "reading samples", effort_of(sum(probes)), ahead=ahead)
     # Both load for long, whatever there is to fit, and therefore after the work is known and before the fits begin.
     import sklearn.linear_model  # noqa: F401
 

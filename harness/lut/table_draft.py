@@ -17,7 +17,7 @@ from harness.lut.chain_rows import rows_of
 from harness.lut.error_correlations import pack
 from harness.lut.learning import LEARNING, learn_predictor
 from harness.lut.table import Entry, Lut
-from harness.measure.progress import Observer, steps_of
+from harness.measure.progress import Observer, effort_of, steps_of
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.probe.probe_plan import LayerProbes
 
@@ -28,6 +28,7 @@ def draft_table(
     """Return the table of these campaigns, the newest one last, without what is known of their machine."""
     newest = sources[-1]
     entries, covariance = _entries(sources, method)
+    effort = effort_of(len({entry.key for entry in entries}))
     return Lut(
         path=Path(),
         device=newest.campaign.device,
@@ -42,7 +43,7 @@ def draft_table(
         sum_error=max(source.latencies.sum_error for source in sources),
         network_errors={name: error for source in sources for name, error in source.latencies.network_errors.items()},
         correlations=pack(covariance),
-        predictor=learn_predictor(entries, steps_of(observe, LEARNING, work=len({one.key for one in entries}))),
+        predictor=learn_predictor(entries, steps_of(observe, LEARNING, effort=effort)),
         chains=rows_of([source.measured.chains for source in sources], [entry.place for entry in entries]),
         other_overhead=newest.other_overhead,
     )

@@ -16,7 +16,7 @@ from harness.measure.journal.records import Campaign, Slot
 from harness.measure.loaded_probes import LoadedProbes, prepare
 from harness.measure.near_cores import near_cores
 from harness.measure.policy import FEWEST_ROUNDS, KEPT_PASSES, PASSES, RepeatPolicy, unsettled, visit_order
-from harness.measure.progress import Progress
+from harness.measure.progress import Progress, effort_of
 from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Batch, probe_of
 from harness.probe.probe import Probe
@@ -57,7 +57,7 @@ class CampaignRun:
     _rounds: list[int] = field(default_factory=list)
     _refused: set[str] = field(default_factory=set)
     _forecast: CampaignForecast = field(init=False)
-    _work: float = 0.0
+    _whole_effort: float = 0.0
     _began_s: float = 0.0
 
     def run(self) -> None:
@@ -85,7 +85,7 @@ class CampaignRun:
         targets = [[rounds for rounds in self._pass_rounds if self._is_due(one, rounds)] for one in batches]
         sizes = [round(sum(map(self._effort, one.loads))) for one in batches]
         self._forecast = CampaignForecast(sizes, targets, list(self._rounds))
-        self._work, self._began_s = self._forecast.work, time.monotonic()
+        self._whole_effort, self._began_s = effort_of(self._forecast.work), time.monotonic()
         time_is_up = False
         try:
             self._measure()
@@ -313,7 +313,7 @@ class CampaignRun:
             left_s = min(left_s, max(0.0, self.policy.budget_s - requests.spent_s) * slowness)
         gone_s = time.monotonic() - self._began_s
         share = None if left_s is None else gone_s / max(1e-9, gone_s + left_s)
-        spent_s, rounds = requests.spent_s, self._rounds[batch]
+        spent_s, rounds, effort = requests.spent_s, self._rounds[batch], self._whole_effort
         self.on.observe(
-            Progress(stage, batch, batches, rounds, samples, spent_s, phase="measuring", work=self._work, share=share)
+            Progress(stage, batch, batches, rounds, samples, spent_s, phase="measuring", effort=effort, share=share)
         )

@@ -23,7 +23,7 @@ from harness.measure.noise.machine_noise import MachineNoise
 from harness.measure.noise.steadiness import drift_of
 from harness.measure.pace import Pace, pace_of
 from harness.measure.policy import RepeatPolicy, unsettled
-from harness.measure.progress import Observer, begin, in_phase, notes_of
+from harness.measure.progress import Observer, begin, effort_of, in_phase, notes_of
 from harness.measure.request import ProfileRequest
 from harness.measure.summary import summarise
 from harness.network.fusion.fusion_rules import FusionRule
@@ -149,15 +149,15 @@ def profile_networks(
 def _plan(run: DeviceRun, accepted: _Accepted, request: ProfileRequest) -> ProbePlan:
     hello = run.session.hello
     kind = request.auxiliary or auxiliary_for(hello.clock)
-    nodes = sum(len(network.nodes) for network in accepted.networks)
-    observe = in_phase(run.observe, "cutting networks", nodes)
+    effort = effort_of(sum(len(network.nodes) for network in accepted.networks))
+    observe = in_phase(run.observe, "cutting networks", effort)
     if {"fusion", "unfused"} & set(hello.reveals):
         cuts, rules = cut_as_reported(run.session, accepted.networks, observe, run.stop, accepted.refuse)
-        cuts = with_chains(run.session, cuts, in_phase(run.observe, "cutting chains", nodes), run.stop)
+        cuts = with_chains(run.session, cuts, in_phase(run.observe, "cutting chains", effort), run.stop)
     else:
         refuse_unplaced(replace(run, observe=observe), accepted.networks, accepted.refuse)
         cuts, rules = cut_as_probed(FusionSearch(run, kind, request.seed, request.fresh), accepted.left)
-    begin(run.observe, "planning probes", nodes)
+    begin(run.observe, "planning probes", effort)
     return _plan_of(run.session, cuts, rules, kind)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,10 +15,10 @@ class Progress:
     probes. It runs in `processes` of the device's worker, and is in the one with number `process`. `note` is a line to
     show once beside the progress, such as the refusal of a network; it is mostly empty.
 
-    The stage belongs to a `phase` of the command, by default the stage itself. `work` is how much there is to do in the
-    phase, in a unit of its own, None if the phase takes equally long in all runs. `share` is the part of the phase's
-    time that has passed, as far as its own steps show it, and `next_share` that at the end of the present step.
-    `ahead` is the work of phases to come, 0 for one that does not take place.
+    The stage belongs to a `phase` of the command, by default the stage itself. A phase takes time in proportion to its
+    `effort`, in a unit of its own; None is one that takes equally long in all runs. `share` is the part of the phase's
+    time that has passed, as far as its own steps show it, and `next_share` that at the end of the present step. `ahead`
+    is the effort of phases to come, 0 for one that does not take place.
     """
 
     stage: str
@@ -31,7 +32,7 @@ class Progress:
     process: int = 0
     processes: int = 1
     phase: str = ""
-    work: float | None = None
+    effort: float | None = None
     share: float | None = None
     next_share: float | None = None
     ahead: Mapping[str, float] = field(default_factory=dict)
@@ -40,6 +41,11 @@ class Progress:
 DONE = Progress("done", 0, 0)
 """The last report of a command that succeeds."""
 Observer = Callable[[Progress], None]
+
+
+def effort_of(count: float) -> float:
+    """Return the effort of a phase with so much to do; it grows with the root, since a part of the time is constant."""
+    return math.sqrt(count)
 
 
 def notes_of(observe: Observer) -> Callable[[str], None]:
@@ -60,15 +66,15 @@ def each_note_once(observe: Observer) -> Observer:
 
 
 def begin(
-    observe: Observer, stage: str, work: float | None = None, *, ahead: Mapping[str, float] | None = None
+    observe: Observer, stage: str, effort: float | None = None, *, ahead: Mapping[str, float] | None = None
 ) -> None:
     """Report that a stage without steps begins."""
-    observe(Progress(stage, 0, 0, work=work, ahead=ahead or {}))
+    observe(Progress(stage, 0, 0, effort=effort, ahead=ahead or {}))
 
 
-def in_phase(observe: Observer, phase: str, work: float | None = None) -> Observer:
+def in_phase(observe: Observer, phase: str, effort: float | None = None) -> Observer:
     """Return an observer for the stages of a phase, which report no shares of it."""
-    return lambda progress: observe(replace(progress, phase=phase, work=work, share=None, next_share=None))
+    return lambda progress: observe(replace(progress, phase=phase, effort=effort, share=None, next_share=None))
 
 
 def named(observe: Observer, phase: str) -> Observer:
@@ -81,7 +87,7 @@ def part_of(observe: Observer, phase: str, number: int, count: int) -> Observer:
 
     def show(progress: Progress) -> None:
         share = (number + (progress.share or 0.0)) / count
-        observe(replace(progress, phase=phase, work=count, share=share, next_share=None))
+        observe(replace(progress, phase=phase, effort=effort_of(count), share=share, next_share=None))
 
     return show
 
@@ -96,12 +102,13 @@ def steps_of(
     stage: str,
     sizes: Sequence[float] = (),
     *,
-    work: float | None = None,
+    effort: float | None = None,
     ahead: Mapping[str, float] | None = None,
 ) -> Callable[[int, int], None]:
     """Return a function that receives how many of a stage's steps are done; they take as long as `sizes` or equally.
 
-    The work of the stage is the sum of its steps, or what is given; `ahead` is that of phases to come.
+    The sum of the steps is the count whose effort the stage takes, unless another `effort` is given; `ahead` is that of
+    phases to come.
     """
 
     def show(done: int, count: int) -> None:
@@ -110,10 +117,11 @@ def steps_of(
         share = sum(own[:done]) / whole if done and whole > 0 else None
         following = sum(own[: done + 1]) / whole if whole > 0 else None
         at = min(done, count - 1)
-        observe(Progress(stage, at, count, unit="step", work=work or whole, share=share, next_share=following))
+        known = effort or effort_of(whole)
+        observe(Progress(stage, at, count, unit="step", effort=known, share=share, next_share=following))
 
     first = sizes[0] / sum(sizes) if sum(sizes) else None
-    observe(Progress(stage, 0, 0, work=work or sum(sizes) or None, next_share=first, ahead=ahead or {}))
+    observe(Progress(stage, 0, 0, effort=effort or effort_of(sum(sizes)) or None, next_share=first, ahead=ahead or {}))
     return show
 
 

@@ -1,7 +1,7 @@
 """The time that a command still takes, from its own progress and from earlier runs of the same command.
 
-A command reports phases. An earlier run predicts how long each takes, in proportion to the root of its work, and the
-whole command by its pace: how much longer it took so far than the earlier run. The steps of the present phase count the
+A command reports phases. An earlier run predicts how long each takes, in proportion to its effort, and the whole
+command by its pace: how much longer it took so far than the earlier run. The steps of the present phase count the
 more, the more of them are done. The cache keeps the newest runs by the name of a command; before the first one, runs
 that are part of the package stand for them.
 """
@@ -35,11 +35,11 @@ USUAL = Path(__file__).with_name("usual_runs.json")
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """How long a phase of a run took, for how much work; see `Progress`. `name` ends with a number if it came again."""
+    """How long a phase of a run took, for which effort; see `Progress`. `name` ends with a number if it came again."""
 
     name: str
     seconds: float
-    work: float | None
+    effort: float | None
 
 
 Run = tuple[PhaseTime, ...]
@@ -59,7 +59,7 @@ class TimeLeft:
     _phase: str = field(init=False)
     _name: str = field(init=False)
     _began_s: float = field(init=False)
-    _work: float | None = None
+    _effort: float | None = None
     _share: float | None = None
     _next: float | None = None
     _share_s: float = 0.0
@@ -74,15 +74,15 @@ class TimeLeft:
         """Take over the newest progress."""
         phase, now_s = progress.phase or progress.stage, self.clock()
         if phase != self._phase:
-            self.done.append(PhaseTime(self._name, now_s - self._began_s, self._work))
+            self.done.append(PhaseTime(self._name, now_s - self._began_s, self._effort))
             self._met[phase] += 1
             number = self._met[phase]
             self._phase, self._name, self._began_s = phase, f"{phase} {number}" if number > 1 else phase, now_s
-            self._work = self._share = self._next = None
+            self._effort = self._share = self._next = None
             self._share_s = now_s
         self._ahead.update(progress.ahead)
-        if progress.work is not None:
-            self._work = progress.work
+        if progress.effort is not None:
+            self._effort = progress.effort
         if progress.share is not None:
             self._share, self._share_s = progress.share, now_s
         self._next = self._next if progress.next_share is None else progress.next_share
@@ -99,7 +99,7 @@ class TimeLeft:
     @property
     def run(self) -> Run:
         """The times of the phases until now."""
-        return (*self.done, PhaseTime(self._name, self.clock() - self._began_s, self._work))
+        return (*self.done, PhaseTime(self._name, self.clock() - self._began_s, self._effort))
 
     def _by_own_steps(self) -> float:
         """Return how long the phase takes as its steps show it."""
@@ -108,7 +108,7 @@ class TimeLeft:
     def _after(self, earlier: Run, now_s: float) -> float | None:
         """Return the seconds that are left after an earlier run; None if that lacks the present phase."""
         present = self.run
-        expected_s = _for_works(earlier, {**self._ahead, **{one.name: one.work for one in present}})
+        expected_s = _for_efforts(earlier, {**self._ahead, **{one.name: one.effort for one in present}})
         if self._name not in expected_s:
             return None
         here_s, behind = expected_s[self._name], list(expected_s).index(self._name) + 1
@@ -134,17 +134,17 @@ class TimeLeft:
         return max(whole_s * step - gone_s, least_s) + whole_s * (1 - share - step)
 
 
-def _for_works(earlier: Run, works: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the seconds of an earlier run's phases for the works of the present one, or its last work that is known.
+def _for_efforts(earlier: Run, efforts: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the seconds of an earlier run's phases for the efforts of the present one.
 
-    A part of each phase does not depend on its work, so the time grows with the root of it; no work takes no time.
+    A phase whose effort is not known yet changes as the one before it.
     """
     ratio, seconds = 1.0, {}
     for one in earlier:
-        work = works.get(one.name)
-        if work and one.work:
-            ratio = math.sqrt(work / one.work)
-        seconds[one.name] = 0.0 if work == 0 else one.seconds * (1.0 if one.work is None else ratio)
+        effort = efforts.get(one.name)
+        if effort and one.effort:
+            ratio = effort / one.effort
+        seconds[one.name] = 0.0 if effort == 0 else one.seconds * (1.0 if one.effort is None else ratio)
     return seconds
 
 
@@ -173,19 +173,19 @@ def _usual_runs() -> dict[str, Run]:
     return {command: tuple(_phase(*one) for one in run) for command, run in content.items()}
 
 
-def _phase(name: str, seconds: float, work: float | None) -> PhaseTime:
-    found = PhaseTime(str(name), float(seconds), None if work is None else float(work))
-    if not all(0 <= one < math.inf for one in (found.seconds, found.work or 0.0)):
+def _phase(name: str, seconds: float, effort: float | None) -> PhaseTime:
+    found = PhaseTime(str(name), float(seconds), None if effort is None else float(effort))
+    if not all(0 <= one < math.inf for one in (found.seconds, found.effort or 0.0)):
         raise ValueError("a phase takes no such time")
     return found
 
 
 def keep_run(command: str, run: Run) -> None:
-    """Add a run of a command to those in the cache, if it did any work that can be counted."""
-    if any(one.work for one in run):
+    """Add a run of a command to those in the cache, if any of its phases reported an effort."""
+    if any(one.effort for one in run):
         kept = [*_kept_runs(command), run][-_NEWEST:]
         cache.put(_key(command), json.dumps([[astuple(one) for one in each] for each in kept]).encode())
 
 
 def _key(command: str) -> str:
-    return cache.key_of("times of phases 3", command)
+    return cache.key_of("times of phases 4", command)

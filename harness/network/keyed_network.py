@@ -38,8 +38,8 @@ class KeyedNetwork:
 
     name: str
     layers: tuple[KeyedLayer, ...]
-    input_bytes: int
-    output_bytes: int
+    input_sizes: tuple[int, ...]
+    output_sizes: tuple[int, ...]
     weight_bytes: int
     free: tuple[FreeNode, ...]
     unmeasured: tuple[UnmeasuredNode, ...]
@@ -65,8 +65,8 @@ def keyed(network: Network, rules: Sequence[FusionRule]) -> KeyedNetwork:
             )
             for at, (layer, flow) in enumerate(zip(layers, flows, strict=True))
         ),
-        input_bytes=network.input_bytes,
-        output_bytes=network.output_bytes,
+        input_sizes=network.input_sizes,
+        output_sizes=network.output_sizes,
         weight_bytes=network.constant_bytes(network.nodes),
         free=network.free,
         unmeasured=network.unmeasured,
@@ -88,8 +88,8 @@ def encode_keyed(network: KeyedNetwork, note: str = "", *, external: bool = Fals
         "layers": [
             [one.name, one.op, one.key.text, one.context, one.place, *_flow_row(one.flow)] for one in network.layers
         ],
-        "input_bytes": network.input_bytes,
-        "output_bytes": network.output_bytes,
+        "input_sizes": list(network.input_sizes),
+        "output_sizes": list(network.output_sizes),
         "weight_bytes": network.weight_bytes,
         "free": [[node.name, node.op, node.reason] for node in network.free],
         "unmeasured": [[node.name, node.op] for node in network.unmeasured],
@@ -106,8 +106,8 @@ def keyed_of(document: Mapping[str, Any]) -> tuple[KeyedNetwork, str]:
         found = KeyedNetwork(
             name=text_of(document["name"]),
             layers=tuple(_layer(row, len(rows)) for row in rows),
-            input_bytes=count_of(document["input_bytes"]),
-            output_bytes=count_of(document["output_bytes"]),
+            input_sizes=tuple(count_of(size) for size in list_of(document["input_sizes"])),
+            output_sizes=tuple(count_of(size) for size in list_of(document["output_sizes"])),
             weight_bytes=count_of(document["weight_bytes"]),
             free=tuple(FreeNode(*texts_of(row, 3)) for row in document["free"]),
             unmeasured=tuple(UnmeasuredNode(*texts_of(row, 2)) for row in document["unmeasured"]),

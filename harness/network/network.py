@@ -225,9 +225,19 @@ class Network:
     @property
     def input_bytes(self) -> int:
         """Size of all inputs in bytes."""
-        return sum(self.types[name].bytes for name in self.inputs)
+        return sum(self.input_sizes)
 
     @property
     def output_bytes(self) -> int:
         """Size of all outputs in bytes."""
-        return sum(self.types[name].bytes for name in self.outputs)
+        return sum(self.output_sizes)
+
+    @property
+    def input_sizes(self) -> tuple[int, ...]:
+        """Size of each input in bytes."""
+        return tuple(self.types[name].bytes for name in self.inputs)
+
+    @property
+    def output_sizes(self) -> tuple[int, ...]:
+        """Size of each output in bytes."""
+        return tuple(self.types[name].bytes for name in self.outputs)

@@ -3,6 +3,7 @@
 If a probe's input is as large as its output, a and b cannot be separated. If the auxiliary layer reads the whole input,
 a cannot be separated from the auxiliary layer's own cost. So pooling has several strides (the output varies at a fixed
 input), a slice in front makes it read a small part, and stacks of it separate its fixed cost from that of a run.
+Several of it side by side have further inputs, and stacks that return each result have further outputs.
 
 A device with a memory of its own first stores its results there, and that time would be counted as b. Stacks of
 convolutions compute so much that the device stores while it computes; windows at their end return more or less of it.
@@ -54,10 +55,14 @@ def calibration_probes(auxiliary: AuxiliaryKind, largest_bytes: int) -> tuple[Pr
         *(_sliced(edge, part, auxiliary) for edge in edges if edge >= 64 for part in (EDGES[0], edge // 4)),
         *(_null(f"x{depth}", edge, CHANNELS, [1] * depth, auxiliary) for edge in (EDGES[0], 64) for depth in STACKS),
         *(_viewed(edge, auxiliary) for edge in edges),
+        *(_side_by_side(count, auxiliary) for count in STACKS),
     ]
     if auxiliary.layer.device_memory:
-        probes += [_side_by_side(count, auxiliary) for count in STACKS]
         probes += [_busy(rows, returned, auxiliary) for rows in BUSY_ROWS for returned in (False, True)]
+    else:
+        probes += [
+            _null(f"x{depth} returned", EDGES[0], CHANNELS, [1] * depth, auxiliary, returned=depth) for depth in STACKS
+        ]
     return tuple(probes)
 
 
@@ -71,26 +76,27 @@ def _gather(builder: ModelBuilder, tensor: str, auxiliary: AuxiliaryKind) -> tup
 
 
 def _finish(
-    label: str, builder: ModelBuilder, loaded: TensorType, result: str, terms: OverheadTerms, kind: AuxiliaryKind
+    label: str, builder: ModelBuilder, loaded: TensorType, results: list[str], terms: OverheadTerms, kind: AuxiliaryKind
 ) -> Probe:
-    """Return the null probe; `loaded` is the part of its input that it reads."""
-    if kind.layer.device_memory:
-        terms += _moved(loaded, builder.type_of(result))
-    return finish("calibration", label, builder.build([result]), terms, kind)
+    """Return the null probe; `loaded` is the part of an input that it reads for each result."""
+    for result in results if kind.layer.device_memory else ():
+        stored = builder.type_of(result)
+        terms += OverheadTerms(loaded_bytes=loaded.bytes, stored_bytes=stored.bytes, accesses=2)
+    return finish("calibration", label, builder.build(results), terms, kind)
 
 
-def _moved(loaded: TensorType, stored: TensorType) -> OverheadTerms:
-    return OverheadTerms(loaded_bytes=loaded.bytes, stored_bytes=stored.bytes, accesses=2)
-
-
-def _null(what: str, edge: int, channels: int, strides: Sequence[int], auxiliary: AuxiliaryKind) -> Probe:
-    """Return a probe of auxiliary layers behind each other, one for each stride."""
+def _null(
+    what: str, edge: int, channels: int, strides: Sequence[int], auxiliary: AuxiliaryKind, returned: int = 1
+) -> Probe:
+    """Return a probe of auxiliary layers behind each other, one for each stride, with the last results `returned`."""
     builder, picture = ModelBuilder(_OPSET), _picture(edge, channels)
-    tensor, terms = builder.input(picture), OverheadTerms()
+    results, terms = [builder.input(picture)], OverheadTerms()
     for stride in strides:
-        tensor, added = attach_strided(builder, tensor, auxiliary, (stride, stride))
+        result, added = attach_strided(builder, results[-1], auxiliary, (stride, stride))
+        results.append(result)
         terms += added
-    return _finish(f"null {channels}x{edge}x{edge} {what}", builder, picture, tensor, terms, auxiliary)
+    label = f"null {channels}x{edge}x{edge} {what}"
+    return _finish(label, builder, picture, results[-returned:], terms, auxiliary)
 
 
 def _sliced(edge: int, part: int, auxiliary: AuxiliaryKind) -> Probe:
@@ -99,7 +105,7 @@ def _sliced(edge: int, part: int, auxiliary: AuxiliaryKind) -> Probe:
     read = builder.type_of(piece)
     result, terms = _gather(builder, piece, auxiliary)
     terms += OverheadTerms(slices=1, slice_bytes=read.bytes)
-    return _finish(f"null {CHANNELS}x{edge}x{edge} sliced to {part}", builder, read, result, terms, auxiliary)
+    return _finish(f"null {CHANNELS}x{edge}x{edge} sliced to {part}", builder, read, [result], terms, auxiliary)
 
 
 def _side_by_side(count: int, auxiliary: AuxiliaryKind) -> Probe:
@@ -110,9 +116,9 @@ def _side_by_side(count: int, auxiliary: AuxiliaryKind) -> Probe:
     for _ in range(count):
         result, added = attach_strided(builder, builder.input(picture), auxiliary, (1, 1))
         results.append(result)
-        terms += added + _moved(picture, builder.type_of(result))
+        terms += added
     label = f"null {count} of {CHANNELS}x{EDGES[0]}x{EDGES[0]}"
-    return finish("calibration", label, builder.build(results), terms, auxiliary)
+    return _finish(label, builder, picture, results, terms, auxiliary)
 
 
 def _viewed(edge: int, auxiliary: AuxiliaryKind) -> Probe:
@@ -121,7 +127,7 @@ def _viewed(edge: int, auxiliary: AuxiliaryKind) -> Probe:
     picture = unsqueezed(builder, builder.input(TensorType("float32", (CHANNELS, edge, edge))), (0,))
     result, terms = _gather(builder, picture, auxiliary)
     label = f"null {CHANNELS}x{edge}x{edge} viewed"
-    return _finish(label, builder, _picture(edge), result, terms + OverheadTerms(views=1), auxiliary)
+    return _finish(label, builder, _picture(edge), [result], terms + OverheadTerms(views=1), auxiliary)
 
 
 def _busy(rows: int, returned: bool, auxiliary: AuxiliaryKind) -> Probe:

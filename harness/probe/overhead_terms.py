@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 
@@ -11,7 +12,8 @@ class OverheadTerms:
 
     `input_bytes` and `output_bytes` are those of S1.4. Auxiliary layers and slices are counted apart with the bytes
     that they read and write, so that their cost is added neither to a and b nor to a layer. `views` counts operators
-    of a fixed small cost: a cast of one element, a reshape, an inserted dimension.
+    of a fixed small cost: a cast of one element, a reshape, an inserted dimension. `further_inputs` and
+    `further_outputs` count the tensors that a run takes and returns beyond one of each, which c contains.
 
     A device with a memory of its own also moves data between that memory and its core, which belongs neither to a nor
     to b. `loaded_bytes` and `stored_bytes` are what a probe loads and stores while no computation hides it. `accesses`
@@ -34,11 +36,13 @@ class OverheadTerms:
     stacks: int = 0
     stacked_rows: int = 0
     last_bytes: int = 0
+    further_inputs: int = 0
+    further_outputs: int = 0
 
     @property
     def identity(self) -> str:
-        """The text that probe ids are hashed from; journals hold these ids, so it never changes."""
-        return f"Terms({', '.join(f'{name}={getattr(self, name)}' for name in TERM_NAMES)})"
+        """The text that probe ids are hashed from; journals hold these ids, so it never gets further terms."""
+        return f"Terms({', '.join(f'{name}={getattr(self, name)}' for name in TERM_NAMES if name not in LATER_TERMS)})"
 
     def __add__(self, other: OverheadTerms) -> OverheadTerms:
         return OverheadTerms(*(getattr(self, name) + getattr(other, name) for name in TERM_NAMES))
@@ -46,3 +50,15 @@ class OverheadTerms:
 
 NO_TERMS = OverheadTerms()
 TERM_NAMES = tuple(field.name for field in fields(OverheadTerms))
+LATER_TERMS = ("further_inputs", "further_outputs")
+"""The last terms: journals and tables of earlier versions do not have them, and probe ids do not depend on them."""
+
+
+def transfers(input_sizes: Sequence[int], output_sizes: Sequence[int]) -> OverheadTerms:
+    """Return the terms of a run that takes and returns tensors of these sizes in bytes, without its operators."""
+    return OverheadTerms(
+        input_bytes=sum(input_sizes),
+        output_bytes=sum(output_sizes),
+        further_inputs=max(0, len(input_sizes) - 1),
+        further_outputs=max(0, len(output_sizes) - 1),
+    )

@@ -12,7 +12,7 @@ from harness.network.assemble import AssembledModel, ModelBuilder, assemble_netw
 from harness.network.layers import Layer
 from harness.network.network import Network, TensorType
 from harness.probe.auxiliary import AuxiliaryKind, Layout, attach, attach_all
-from harness.probe.overhead_terms import NO_TERMS, OverheadTerms
+from harness.probe.overhead_terms import NO_TERMS, OverheadTerms, transfers
 from harness.probe.producer import ProducerKind, produce, produce_as
 
 _BARRIERS, _BARRIER_CHANNELS = 40, 16
@@ -54,8 +54,14 @@ def finish(
     terms: OverheadTerms = NO_TERMS,
     auxiliary: AuxiliaryKind | None = None,
 ) -> Probe:
-    """Return a probe with its id, and with the transfers of its model added to its terms."""
-    whole = terms + OverheadTerms(input_bytes=model.input_bytes, output_bytes=model.output_bytes)
+    """Return a probe with its id, and with the transfers of its model added to its terms.
+
+    A device with a memory of its own waits for each tensor, which is part of the layers: there tensors do not count.
+    """
+    moved = transfers([one.bytes for one in model.inputs], [one.bytes for one in model.outputs])
+    if auxiliary is None or auxiliary.layer.device_memory:
+        moved = replace(moved, further_inputs=0, further_outputs=0)
+    whole = terms + moved
     # The same model in two roles is two probes, because roles are visited differently.
     text = f"{role} {auxiliary} {model.digest} {whole.identity}"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]

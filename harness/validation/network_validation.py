@@ -15,7 +15,7 @@ from harness.lut.table_choice import TableReference, open_lut
 from harness.measure.fusion.cutting import refused_by_device
 from harness.measure.noise.campaign_noise import judge_processes
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import DONE, Observer, begin, ignore, notes_of, steps_of
+from harness.measure.progress import DONE, Observer, begin, effort_of, ignore, notes_of, steps_of
 from harness.network.layers import cut
 from harness.network.model_references import ModelReference, Models, model_references, shown
 from harness.network.network import Network
@@ -82,9 +82,9 @@ def validate(
     variant = Variant(batch, threads)
     table = open_lut(device, lut=lut, workspace=workspace, batch=batch, threads=threads)
     note = notes_of(observe)
-    begin(observe, "reading networks", len(references))
+    begin(observe, "reading networks", effort_of(len(references)))
     read = read_networks(references, dims, batch=batch, strict=strict, note=note)
-    begin(observe, "estimating", len(references))
+    begin(observe, "estimating", effort_of(len(references)))
     cases, uncovered = _cases(read.networks, table, naive)
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)

@@ -26,7 +26,7 @@ from harness.measure.noise.campaign_noise import ProcessNoise
 from harness.measure.noise.machine_noise import between_processes
 from harness.measure.noise.quiet_phases import by_probe, phases_of
 from harness.measure.policy import RepeatPolicy
-from harness.measure.progress import Observer, Progress, steps_of
+from harness.measure.progress import Observer, Progress, effort_of, steps_of
 from harness.measure.reference import measure_reference
 from harness.measure.summary import STUDENT_95, summarise
 from harness.probe.probe_plan import ProbePlan
@@ -100,13 +100,13 @@ class ProcessPlan:
 
 
 def _in_process(observe: Observer, number: int, count: int, plan: ProbePlan) -> Observer:
-    """Return the observer of a process, one of about `count`; the work of its campaign is the nodes of its networks."""
+    """Return the observer of a process, one of about `count`; the nodes of its networks count for the effort."""
     nodes = sum(len(plan.probes[whole].model.names.nodes) for whole in _wholes(plan))
 
     def show(progress: Progress) -> None:
         phase = f"{progress.phase or progress.stage} {number + 1}"
-        work = nodes if progress.phase else None
-        observe(replace(progress, unit="network", process=number, processes=count, phase=phase, work=work))
+        effort = effort_of(nodes) if progress.phase else None
+        observe(replace(progress, unit="network", process=number, processes=count, phase=phase, effort=effort))
 
     return show
 

@@ -82,7 +82,7 @@ def test_a_network_of_a_candidate_is_that_of_its_file(space: SearchSpace) -> Non
         checker.check_model(model)
         own, read = space.network_of(row), load_network(model)
         assert [node.op for node in own.nodes] == [node.op for node in read.nodes]
-        assert (own.input_bytes, own.output_bytes) == (read.input_bytes, read.output_bytes)
+        assert (own.input_sizes, own.output_sizes) == (read.input_sizes, read.output_sizes)
         assert own.constant_bytes(own.nodes) == read.constant_bytes(read.nodes)
 
 

@@ -56,7 +56,7 @@ def test_time_left_counts_down_between_reports(clock: _Clock) -> None:
 def test_the_first_run_predicts_the_second_from_its_start(clock: _Clock) -> None:
     """A run that ends is kept under its command, whatever the label of the line."""
     line = ProgressLine("tonight, board", "nightly board", clock)
-    line.see(Progress("reading networks", 0, 0, work=2))
+    line.see(Progress("reading networks", 0, 0, effort=2))
     clock.now_s = 30.0
     line.see(DONE)
     assert line.text == "tonight, board: reading networks"

@@ -236,7 +236,7 @@ def test_progress_counts_up_to_the_result(bench: Bench) -> None:
     assert [one.samples for one in own] == sorted(one.samples for one in own)
     assert own[-1].samples == result.samples
     assert own[-1].device_s == pytest.approx(result.device_seconds)
-    assert all(one.batch < one.batches and (one.work or 0) > 0 for one in own)
+    assert all(one.batch < one.batches and (one.effort or 0) > 0 for one in own)
     shares = [one.share for one in own if one.share is not None]
     assert shares and all(0 < share <= 1 for share in shares) and shares[-1] == 1.0
 

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
+from altered_journals import cover, editing
 
 from harness.errors import JournalError
 from harness.measure.journal.journal import Journal
@@ -24,6 +25,7 @@ from harness.measure.journal.records import Campaign, CampaignKey, Slot
 from harness.measure.journal.schema import SCHEMA_VERSION
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.batches import Batch
+from harness.probe.overhead_terms import LATER_TERMS
 from harness.probe.probe import reference_probe
 from harness.probe.probe_plan import ProbePlan
 from harness.samples import Sample
@@ -137,6 +139,20 @@ def test_a_campaign_comes_back_with_its_plan(path: Path) -> None:
         assert record.visits == "warm"
         assert [journal.rounds(campaign.id, batch) for batch in (2, 3)] == [0, 2]
         assert journal.spent_s(campaign.id) == 0.75
+
+
+def test_a_journal_without_later_terms_is_read(path: Path) -> None:
+    """Probes of a journal that an earlier version wrote have none of the terms that came later."""
+    plan = ProbePlan({"p": reference_probe()}, (), (Batch(("p",)),), "p", (), AuxiliaryKind.AVGPOOL)
+    with Journal(path) as journal:
+        campaign = begin(journal, plan).id
+        (record,) = journal.probes(campaign).values()
+    with editing(path) as db:
+        removed = ", ".join(f"'$.{name}'" for name in LATER_TERMS)
+        db.execute(f"UPDATE probes SET terms=json_remove(terms, {removed})")
+        cover(db)
+    with Journal(path) as journal:
+        assert tuple(journal.probes(campaign).values()) == (record,)
 
 
 def test_a_slot_cannot_be_taken_twice(path: Path) -> None:

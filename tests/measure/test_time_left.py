@@ -16,7 +16,7 @@ from harness.measure.time_left import PhaseTime, TimeLeft, earlier_runs, keep_ru
 
 @dataclass
 class Command:
-    """A command whose phases take so many seconds for each unit of work."""
+    """A command whose phases take so many seconds for each unit of effort."""
 
     speeds: dict[str, float]
     left: TimeLeft = field(init=False)
@@ -26,12 +26,12 @@ class Command:
         """Start a run after others."""
         self.left = TimeLeft(earlier, lambda: self.now_s, before_s=1.0)
 
-    def go(self, phase: str, work: float | None, share: float | None = None) -> None:
+    def go(self, phase: str, effort: float | None, share: float | None = None) -> None:
         """Do a phase, or a share of it."""
-        self.left.see(Progress(phase, 0, 0, work=work))
-        self.now_s += self.speeds[phase] * (work or 1.0) * (share or 1.0)
+        self.left.see(Progress(phase, 0, 0, effort=effort))
+        self.now_s += self.speeds[phase] * (effort or 1.0) * (share or 1.0)
         if share is not None:
-            self.left.see(Progress(phase, 0, 0, work=work, share=share))
+            self.left.see(Progress(phase, 0, 0, effort=effort, share=share))
 
 
 @pytest.fixture
@@ -40,39 +40,39 @@ def command() -> Command:
     return Command({"cutting": 0.1, "measuring": 2.0, "closing": 5.0})
 
 
-def test_an_earlier_run_predicts_one_with_more_work(command: Command) -> None:
-    """Phases take longer with the root of their work, those without work as long as before."""
+def test_an_earlier_run_predicts_one_of_more_effort(command: Command) -> None:
+    """Phases take time in proportion to their effort, those without one as long as before."""
     command.start([])
-    for phase, work in (("cutting", 10.0), ("measuring", 100.0), ("closing", None)):
-        command.go(phase, work)
+    for phase, effort in (("cutting", 10.0), ("measuring", 100.0), ("closing", None)):
+        command.go(phase, effort)
     command.start([command.left.run])
-    command.left.see(Progress("cutting", 0, 0, work=40.0))
+    command.left.see(Progress("cutting", 0, 0, effort=20.0))
     assert command.left.remaining_s == pytest.approx(2 * 1.0 + 2 * 200.0 + 5.0)
     command.now_s += 2.0
-    command.left.see(Progress("measuring", 0, 0, work=900.0))  # the work that it knows itself counts more
+    command.left.see(Progress("measuring", 0, 0, effort=300.0))  # its own report counts more
     assert command.left.remaining_s == pytest.approx(3 * 200.0 + 5.0)
     command.now_s += 600.0
     command.left.see(Progress("closing", 0, 0))
     assert command.left.remaining_s == pytest.approx(5.0)
 
 
-def test_a_phase_to_come_counts_by_its_work(command: Command) -> None:
-    """What a command says of a later phase counts from then on: one without work takes no time."""
+def test_a_phase_to_come_counts_by_its_effort(command: Command) -> None:
+    """What a command reports of a later phase counts from then on: one without effort takes no time."""
     command.start([])
-    for phase, work in (("cutting", 10.0), ("measuring", 100.0), ("closing", None)):
-        command.go(phase, work)
+    for phase, effort in (("cutting", 10.0), ("measuring", 100.0), ("closing", None)):
+        command.go(phase, effort)
     command.start([command.left.run])
-    for work, expected_s in ((400.0, 400.0), (0.0, 0.0)):
-        command.left.see(Progress("cutting", 0, 0, work=10.0, ahead={"measuring": work}))
+    for effort, expected_s in ((200.0, 400.0), (0.0, 0.0)):
+        command.left.see(Progress("cutting", 0, 0, effort=10.0, ahead={"measuring": effort}))
         assert command.left.remaining_s == pytest.approx(1.0 + expected_s + 5.0)
 
 
-def test_the_work_of_steps_is_known_before_the_first_one_is_done() -> None:
-    """A stage reports the sum of its steps, or the work that it is given, when it begins."""
+def test_the_effort_of_steps_is_known_before_the_first_one_is_done() -> None:
+    """A stage reports the root of its number of steps, or the effort that it is given, when it begins."""
     seen: list[Progress] = []
-    for work in (None, 9.0):
-        steps_of(seen.append, "trying", [2.0, 3.0], work=work)(1, 2)
-    assert [(one.work, one.share) for one in seen] == [(5.0, None), (5.0, 0.4), (9.0, None), (9.0, 0.4)]
+    for effort in (None, 9.0):
+        steps_of(seen.append, "trying", [2.0, 2.0], effort=effort)(1, 2)
+    assert [(one.effort, one.share) for one in seen] == [(2.0, None), (2.0, 0.5), (9.0, None), (9.0, 0.5)]
 
 
 @pytest.mark.parametrize("slowness", [0.2, 1.0, 4.0])
@@ -85,10 +85,10 @@ def test_the_pace_so_far_counts_for_what_follows(command: Command, slowness: flo
     command.speeds = {phase: seconds * slowness for phase, seconds in command.speeds.items()}
     command.start([earlier])
     command.go("cutting", 100.0)
-    command.left.see(Progress("measuring", 0, 0, work=100.0))
+    command.left.see(Progress("measuring", 0, 0, effort=100.0))
     assert command.left.remaining_s == pytest.approx(700.0 * slowness, rel=0.7)
     command.go("measuring", 100.0)
-    command.left.see(Progress("closing", 0, 0, work=100.0))
+    command.left.see(Progress("closing", 0, 0, effort=100.0))
     assert command.left.remaining_s == pytest.approx(500.0 * slowness, rel=0.15)
 
 
@@ -112,7 +112,7 @@ def test_the_steps_after_an_overdue_one_take_longer_too(command: Command) -> Non
     command.start([])
     command.go("measuring", 100.0)
     command.start([command.left.run])
-    command.left.see(Progress("measuring", 0, 2, work=100.0, next_share=0.5))
+    command.left.see(Progress("measuring", 0, 2, effort=100.0, next_share=0.5))
     assert command.left.remaining_s == pytest.approx(200.0)
     command.now_s += 400.0
     assert command.left.remaining_s == pytest.approx(40.0 + 400.0)
@@ -141,11 +141,11 @@ def test_an_overdue_phase_is_never_over(command: Command) -> None:
     command.go("cutting", 10.0)
     earlier = command.left.run
     command.start([earlier])
-    command.left.see(Progress("cutting", 0, 0, work=10.0))
+    command.left.see(Progress("cutting", 0, 0, effort=10.0))
     command.now_s += 50.0
     assert command.left.remaining_s == pytest.approx(5.0)
     command.start([(*earlier, PhaseTime("closing", 5.0, None))])
-    command.left.see(Progress("cutting", 0, 0, work=10.0))
+    command.left.see(Progress("cutting", 0, 0, effort=10.0))
     command.now_s += 50.0
     assert 5.0 + 5.0 < (command.left.remaining_s or 0.0) < 5.0 + 5.0 * 50.0
 

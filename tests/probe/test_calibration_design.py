@@ -11,7 +11,7 @@ from harness.latency.overhead import COLUMNS, fit_overhead, row_of
 from harness.measure.summary import Measurement
 from harness.probe.auxiliary import AuxiliaryKind, auxiliary_for
 from harness.probe.calibration import BUSY_EDGE, calibration_probes
-from harness.probe.overhead_terms import OverheadTerms
+from harness.probe.overhead_terms import LATER_TERMS, OverheadTerms
 from harness.probe.probe import Probe
 
 every_kind = pytest.mark.parametrize("kind", AuxiliaryKind)
@@ -32,6 +32,8 @@ TRUE = {
     "stacks": 1e-5,
     "stacked_rows": 8e-7,
     "last_bytes": 6e-10,
+    "further_inputs": 6e-7,
+    "further_outputs": 3e-7,
 }
 MAX_CORRELATION = 0.9
 
@@ -78,7 +80,8 @@ def test_the_design_gives_the_true_coefficients_back(kind: AuxiliaryKind, larges
     found = {name: overhead.coefficients[name].value for name in overhead.least_squares}
     assert found == pytest.approx({name: TRUE[name] for name in found}, rel=1e-3)
     beside_host = {"loaded_bytes", "stored_bytes", "accesses", "stacks", "stacked_rows", "last_bytes"}
-    assert set(COLUMNS) - set(found) == ({"auxiliary_output_bytes"} if kind.layer.device_memory else beside_host)
+    on_chip = {"auxiliary_output_bytes", *LATER_TERMS}
+    assert set(COLUMNS) - set(found) == (on_chip if kind.layer.device_memory else beside_host)
 
 
 @every_kind
@@ -140,6 +143,16 @@ def test_stacks_are_executed_as_stacks(kind: AuxiliaryKind, tmp_path_factory: py
             run_on_onnxruntime(probe.model, path)
             ops = [node.op_type for node in onnx.load_model(path).graph.node]
             assert len([op for op in ops if not op.startswith("Reorder")]) == probe.terms.auxiliaries
+
+
+@every_kind
+def test_probes_count_the_tensors_that_cross_to_the_host(kind: AuxiliaryKind) -> None:
+    """Terms count the inputs and outputs beyond one of each, except where a device's own memory waits for each."""
+    for probe in calibration_probes(kind, 0):
+        graph = graph_of(probe.model)
+        further = len(graph.input) - 1, len(graph.output) - 1
+        counted = (0, 0) if kind.layer.device_memory else further
+        assert (probe.terms.further_inputs, probe.terms.further_outputs) == counted
 
 
 def test_busy_stacks_differ_only_in_their_outputs() -> None:

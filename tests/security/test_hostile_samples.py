@@ -189,7 +189,7 @@ def test_a_campaign_that_used_its_time_up_counts_if_the_device_is_as_it_was(benc
     with open_run(device, bench.workspace) as run, FleetStore(bench.workspace.fleet) as store:
         before = check_golden(run, store)
         over.begin()
-        check_golden_again(replace(run, time_limit=over), before)
+        check_golden_again(replace(run, time_limit=over), store, before)
         with pytest.raises(DeviceTooSlow):
             check_golden(replace(run, time_limit=over), store)
 

@@ -21,6 +21,8 @@ OVERHEAD_UNITS = {
     "slices": "per slice",
     "slice_bytes": "per byte sliced",
     "views": "per reshape or cast",
+    "further_inputs": "per further input",
+    "further_outputs": "per further output",
     "loaded_bytes": "per byte loaded",
     "stored_bytes": "per byte stored",
     "accesses": "per access to a memory",

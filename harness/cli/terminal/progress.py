@@ -14,7 +14,7 @@ from types import FrameType
 from harness.cli.terminal.output import note, note_from_signal
 from harness.cli.terminal.progress_line import ProgressLine
 from harness.errors import Interrupted
-from harness.measure.progress import DONE, Observer, Progress
+from harness.measure.progress import DONE, Observer, Progress, effort_of
 from harness.parallel import pausable
 from harness.text import printable
 from harness.version import LOADED_S
@@ -104,7 +104,8 @@ def show_count(label: str, unit: str = "", command: str = "") -> Iterator[Callab
         def show(done: int, count: int) -> None:
             if count > 1:
                 share = done / count if done else None
-                observe(Progress("", min(done, count - 1), count, unit=unit, phase="steps", work=count, share=share))
+                effort = effort_of(count)
+                observe(Progress("", min(done, count - 1), count, unit=unit, phase="steps", effort=effort, share=share))
 
         observe(Progress("", 0, 0, phase="steps"))
         yield show

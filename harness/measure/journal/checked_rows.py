@@ -43,11 +43,16 @@ def _written(kind: Any) -> Any:
 
     def read(text: str) -> Any:
         value = adapter.validate_json(text)
-        if json.loads(text) != adapter.dump_python(value, mode="json"):
+        if not _is_part(json.loads(text), adapter.dump_python(value, mode="json")):
             raise ValueError("A value is not in the form of a journal")
         return value
 
     return Annotated[_Text, AfterValidator(read)]
+
+
+def _is_part(found: Any, whole: Any) -> bool:
+    """Return whether `found` is the whole, or lacks fields of it that earlier versions did not write."""
+    return found == whole or (isinstance(found, dict) and found.items() <= whole.items())
 
 
 def _moment(text: str) -> str:

@@ -26,7 +26,7 @@ from device_agents.emulated_npu.inference import time_program
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.many_cores.pipeline_timing import core_steps
 from device_agents.emulated_npu.timing.many_cores.stream_timing import simulate_cores
-from harness.measure.progress import Observer, begin, ignore, steps_of
+from harness.measure.progress import Observer, begin, effort_of, ignore, steps_of
 
 CHAINED = "one, chained"
 _NETWORKS, _CHAINS = "timing networks", "timing the network in chains"
@@ -130,7 +130,7 @@ def study_splits(
     """
     at_best, options = options, replace(options, chains="layers")
     machines = [machine.of_core(core) for core in fastest_first(machine, range(cores))]
-    begin(observe, "predicting splits", len(graph.layers if layers is None else layers))
+    begin(observe, "predicting splits", effort_of(len(graph.layers if layers is None else layers)))
     choices = choose_splits(graph, machines, options, layers=layers)
     spaces = choose_spaces(graph, machine)
     keys = [slice_key(choice.layer, graph.values, spaces) for choice in choices]
@@ -141,8 +141,8 @@ def study_splits(
     ways = _ways(choices) if layers is None else {}
     efforts = [_effort(choice.candidates) for choice in unlike.values()]
     efforts_of_ways = [_effort(chosen) for chosen in ways.values()]
-    ahead = {_NETWORKS: sum(efforts_of_ways) ** 2, _CHAINS: efforts_of_ways[0] ** 2 if ways else 0.0}
-    step = steps_of(observe, "timing layers", efforts, work=sum(efforts) ** 2, ahead=ahead)
+    ahead = {_NETWORKS: sum(efforts_of_ways), _CHAINS: efforts_of_ways[0] if ways else 0.0}
+    step = steps_of(observe, "timing layers", efforts, effort=sum(efforts), ahead=ahead)
     for number, (key, choice) in enumerate(unlike.items() if verify else ()):
         step(number, len(unlike))
         known[key] = {
@@ -151,7 +151,7 @@ def study_splits(
     studied = tuple(StudiedLayer(choice, known.get(key, {})) for key, choice in zip(keys, choices, strict=True))
     if layers is not None:
         return SplitStudy(cores, studied, ())
-    networks, step = [], steps_of(observe, _NETWORKS, efforts_of_ways, work=ahead[_NETWORKS])
+    networks, step = [], steps_of(observe, _NETWORKS, efforts_of_ways, effort=ahead[_NETWORKS])
     for number, (name, chosen) in enumerate(ways.items()):
         step(number, len(ways))
         networks.append(_network(name, chosen, graph, machine, cores, options, verify))

@@ -243,7 +243,7 @@ def _measure(work: _Work, jobs: int, observe: Observer) -> tuple[SweepPoint, ...
     points: list[SweepPoint] = []
     count = len(work.candidates)
     sizes = work.sizes(range(count))
-    step = steps_of(observe, "trying machines", sizes, work=sum(sizes) ** 2)
+    step = steps_of(observe, "trying machines", sizes, effort=sum(sizes))
     for point in results(work.point, count, jobs, next_step=_NEXT):
         points.append(point)
         step(len(points), count)
@@ -256,7 +256,8 @@ def _measure(work: _Work, jobs: int, observe: Observer) -> tuple[SweepPoint, ...
         smaller, larger, _ = pairs[number]
         return work.of_smaller(smaller, larger)
 
-    step = steps_of(observe, "trying programs of smaller machines", work.sizes(pair[0] for pair in pairs))
+    sizes = work.sizes(pair[0] for pair in pairs)
+    step = steps_of(observe, "trying programs of smaller machines", sizes, effort=sum(sizes))
     done = enumerate(zip(pairs, results(again, len(pairs), jobs, next_step=_NEXT), strict=True), start=1)
     for number, ((smaller, larger, key), found) in done:
         step(number, len(pairs))
