@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from harness.errors import CampaignIncomplete, UnsupportedNetwork
+from harness.errors import CampaignIncomplete, NetworkError, UnsupportedNetwork
 from harness.latency.estimators import LEAST_LATENCY_S, estimate_layers
 from harness.latency.layer_latency import Latency
 from harness.latency.method_names import DEFAULT_METHOD
@@ -20,7 +20,7 @@ from harness.measure.fusion.cutting import cut_as_reported
 from harness.measure.journal.records import Campaign
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import PURPOSE, profile_networks
-from harness.measure.progress import among_several
+from harness.measure.progress import among_several, notes_of
 from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.layers import context_of
@@ -55,8 +55,9 @@ def explore_space(
     """Measure layers of a space, chosen in rounds, and its networks; the same request continues from the journal.
 
     The budget of the request bounds the device time of all rounds; a round that is unlikely to fit is not started.
-    The campaigns stay out of tables if `excluded` gives a reason. Raises a DeviceError, Interrupted and
-    CampaignIncomplete.
+    Networks have what the layers leave of it: if that is too little, or the device refuses them, a note says so. The
+    campaigns stay out of tables if `excluded` gives a reason. Raises a DeviceError, Interrupted, and CampaignIncomplete
+    if the budget ends within a round.
     """
     started_s = time.monotonic()
     rounds = DeviceRounds(run, request, excluded)
@@ -68,8 +69,11 @@ def explore_space(
         target=asked.target,
         seed=request.seed,
     )
-    if space.networks and CHAINS in run.session.hello.reveals and result.stopped != OVER_BUDGET:
-        rounds.measure_networks(space.networks)
+    if space.networks and CHAINS in run.session.hello.reveals:
+        try:
+            rounds.measure_networks(space.networks, to_start=result.stopped != OVER_BUDGET)
+        except (CampaignIncomplete, NetworkError) as error:  # the layers are complete
+            notes_of(run.observe)(f"The networks of the space are not measured: {error}")
     wall_s = time.monotonic() - started_s
     return SpaceProfile(run.device, result, tuple(rounds.campaigns), rounds.resumed, rounds.device_s, wall_s)
 
@@ -101,9 +105,13 @@ class DeviceRounds:
         own = [[found.get(place) for place in places.get(index, ())] for index in range(len(asked.layers))]
         return [_sum_s(parts) for parts in own]
 
-    def measure_networks(self, models: tuple[str, ...]) -> None:
+    def measure_networks(self, models: tuple[str, ...], *, to_start: bool) -> None:
         """Measure networks as one more campaign, with what is left of the budget; a complete one is not repeated."""
         request, left_s = self.request, self._left_s
+        if left_s <= 0 or not to_start:
+            why = f"{self.device_s:.1f} s on the device were for layers"
+            step = "Run the same command with a larger --budget; it continues from here"
+            raise CampaignIncomplete("The budget was used up", why=why, next_step=step)
         policy = replace(request.policy, budget_s=None if math.isinf(left_s) else left_s)
         name = request.name or ("" if request.fresh else " ".join(models))
         asked = replace(request, models=models, space=None, policy=policy, name=name)

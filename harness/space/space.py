@@ -8,14 +8,15 @@ from typing import Annotated
 from pydantic import Field
 
 from harness.errors import ConfigurationError
-from harness.settings import BUILTIN_SPACES, check_settings, read_toml
+from harness.network.model_references import BUILTIN_NAMES, BUILTIN_PREFIX
+from harness.settings import BUILTIN_SPACES, check_settings, invalid_key, read_toml
 from harness.space.blocks import AnyBlock
 from harness.space.configuration import Configuration
 from harness.strict_model import StrictModel
+from harness.text import did_you_mean
 
-BUILTIN_PREFIX = "builtin:"
+_NETWORKS = tuple(BUILTIN_PREFIX + name for name in BUILTIN_NAMES)
 _FOLDER = Path(__file__).parent
-_Builtin = Annotated[str, Field(pattern=f"^{BUILTIN_PREFIX}[a-z0-9_]{{1,60}}$")]
 _Positive = Annotated[int, Field(ge=1, le=1 << 50)]
 
 
@@ -39,7 +40,7 @@ class LayerSpace(StrictModel):
     """
 
     limits: SpaceLimits = SpaceLimits()
-    networks: Annotated[tuple[_Builtin, ...], Field(max_length=20)] = ()
+    networks: Annotated[tuple[str, ...], Field(max_length=20)] = ()
     layers: Annotated[tuple[AnyBlock, ...], Field(min_length=1, max_length=100)]
 
     @property
@@ -59,4 +60,9 @@ def load_space(reference: str) -> LayerSpace:
     for name in ("layers", "networks"):
         if isinstance(given.get(name), list):  # strict validation takes tuples for what stays as it is
             given[name] = tuple(given[name])
-    return check_settings(LayerSpace.model_validate, given, path)
+    space = check_settings(LayerSpace.model_validate, given, path)
+    for network in space.networks:
+        if network not in _NETWORKS:
+            step = did_you_mean(network, _NETWORKS, "Built-in networks")
+            raise invalid_key(path, "networks", f"names {network[:60]!r}, which is not built in", step)
+    return space

@@ -131,6 +131,32 @@ def test_networks_of_a_space_are_measured_where_layers_are_chained(
     assert table.chains and {entry.campaign for entry in table.entries} == set(found[0].campaigns)
 
 
+def test_layers_are_complete_if_the_budget_is_too_small_for_the_networks(tmp_path: Path) -> None:
+    """Networks that the budget does not reach, or not to their end, are a note; more budget measures them alone."""
+    alone, both = tmp_path / "alone.toml", tmp_path / "both.toml"
+    alone.write_text(SPACE)
+    both.write_text('networks = ["builtin:dscnn"]\n' + SPACE)
+    workspace = Workspace(tmp_path / "chained")
+    workspace.root.mkdir()
+    workspace.devices.write_text('[devices.npu]\nbackend = "emulated-npu"\noptions = { noise = 0 }\n')
+    device = find_device(load_inventory(workspace.devices), "npu")
+
+    def explore(path: Path, budget_s: float | None) -> tuple[SpaceProfile, str]:
+        notes: list[str] = []
+        policy = RepeatPolicy(runs=3, budget_s=budget_s)
+        request = ProfileRequest("npu", space=SpaceRequest(str(path), 20, 0.0), policy=policy)
+        with open_run(device, workspace, lambda progress: notes.append(progress.note)) as run:
+            return explore_space(run, load_space(str(path)), request), " ".join(notes)
+
+    layers, _ = explore(alone, None)
+    for more_s in (-1e-6, 1e-6):
+        small, notes = explore(both, layers.device_seconds + more_s)
+        assert (small.campaigns, small.result) == (layers.campaigns, layers.result)
+        assert "networks of the space" in notes and "--budget" in notes
+    whole, notes = explore(both, None)
+    assert len(whole.campaigns) == 2 and whole.campaigns[0] == layers.campaigns[0] and not notes.strip()
+
+
 @pytest.mark.parametrize("option", [["--space"], []])
 def test_the_command_measures_a_space(
     bench: Bench, space: str, option: list[str], capsys: pytest.CaptureFixture[str]
