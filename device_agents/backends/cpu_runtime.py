@@ -102,7 +102,7 @@ class CpuRuntime:
             samples += [self._timed(plain) for _ in range(runs)]
             for _ in range(runs):
                 profiled()
-            turns, runs = turns + 1, max(1, min(_MOST_RUNS, _TURN_NS // samples[-1].wall_ns))
+            turns, runs = turns + 1, max(1, min(_MOST_RUNS, _TURN_NS // max(1, samples[-1].wall_ns)))
         return samples
 
     def _input(self, spec: Dict[str, Any], index: int) -> "np.ndarray[Any, Any]":
