@@ -8,7 +8,6 @@ what is wrong with it.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import struct
 import tempfile
@@ -17,13 +16,12 @@ from typing import IO, Dict, List, Sequence, Tuple
 from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
 from device_agents.child_processes import end_with_parent
 from device_agents.emulated_npu.emulator_errors import EmulatorError
+from device_agents.emulated_npu.garbage import YOUNG_OBJECTS_OF_FORK, rare_collections
 from device_agents.emulated_npu.machine import Machine
 
 MOST_MODELS = 1000
 """As many numbers as a pipe holds with room to spare."""
 _NUMBER = struct.Struct("<H")
-_YOUNG_OBJECTS = 200_000
-"""New objects before a fork looks for cycles among them: with ten times fewer, it spends a seventh of its time so."""
 
 
 def time_models(models: Sequence[bytes], machine: Machine, jobs: int) -> Dict[bytes, TimedModel]:
@@ -66,15 +64,15 @@ def _fork(models: Sequence[bytes], machine: Machine, waiting: int, result: IO[by
     code = 1
     try:
         end_with_parent(parent)
-        gc.set_threshold(_YOUNG_OBJECTS, 20, 20)
-        while taken := os.read(waiting, _NUMBER.size):
-            (number,) = _NUMBER.unpack(taken)
-            try:
-                content = to_json(time_model(models[number], machine))
-            except EmulatorError:  # loading the probe reports it
-                continue
-            result.write(b"%d %s\n" % (number, content))
-            result.flush()
+        with rare_collections(YOUNG_OBJECTS_OF_FORK):
+            while taken := os.read(waiting, _NUMBER.size):
+                (number,) = _NUMBER.unpack(taken)
+                try:
+                    content = to_json(time_model(models[number], machine))
+                except EmulatorError:  # loading the probe reports it
+                    continue
+                result.write(b"%d %s\n" % (number, content))
+                result.flush()
         code = 0
     finally:
         os._exit(code)  # nothing of the worker's own ending may run here
