@@ -176,8 +176,9 @@ class Graph:
     """A network as hardware layers in topological order, with its values by name.
 
     `free_nodes` are ONNX nodes that became views; `node_count` counts all nodes of the model. In the part of a network
-    that one core runs, other cores write some of the `foreign` values and read some of the `shared` values. Layers
-    whose indices are in `alone` are in no chain with others.
+    that one core runs, other cores write some of the `foreign` values and read some of the `shared` values.
+    `slices` are by index the layers that are parts of a layer which several cores share: they are in no chain with
+    others, and the memories delay their transfers for other cores.
 
     `setup` computes the values of kind "setup" once, when the program is loaded. `staged` values are stored off chip
     between writer and reader even if they fit on chip; `cached` values lie in the last-level cache if they fit. `dft`
@@ -192,7 +193,7 @@ class Graph:
     node_count: int
     foreign: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
-    alone: frozenset[int] = frozenset()
+    slices: frozenset[int] = frozenset()
     setup: Graph | None = None
     staged: frozenset[str] = frozenset()
     cached: frozenset[str] = frozenset()

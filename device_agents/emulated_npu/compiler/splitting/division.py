@@ -95,10 +95,10 @@ def divide(
 def shared_layers(graph: Graph, machine: Machine, cores: int) -> Container[int]:
     """Return by index the layers whose transfers the memories delay for other cores.
 
-    They are those that cores share and, where several cores load in step because of multicast, all.
+    They are slices of layers and, where several cores load in step because of multicast, all.
     """
     in_step = machine.cores.multicast and cores > 1
-    return {layer.index for layer in graph.layers} if in_step else graph.alone
+    return {layer.index for layer in graph.layers} if in_step else graph.slices
 
 
 class _Divider:
@@ -113,8 +113,8 @@ class _Divider:
         split = split_graph(graph, splits)
         self._origins, self._phases = split.origins, [0] * len(split.origins)
         # A pass of a chain over several slices could wait for what another core computes from later passes.
-        alone = (place for place, origin in enumerate(split.origins) if origin in splits and splits[origin].kind)
-        self._graph = replace(split.graph, alone=frozenset(alone))
+        slices = (place for place, origin in enumerate(split.origins) if origin in splits and splits[origin].kind)
+        self._graph = replace(split.graph, slices=frozenset(slices))
         self._names, cores = group_names(assignment), [group.cores for group in assignment.groups]
         self._machines = group_machines(machine, cores)
         self._group_of = {core: number for number, group in enumerate(cores) for core in group}
