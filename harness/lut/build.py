@@ -52,8 +52,9 @@ def build_lut(
     Only campaigns with this `batch` and these `threads` count, by default those that set neither. For a layer measured
     several times, the newest campaign counts. Each campaign's own overhead is subtracted from its layers; the table
     holds the newest one's overhead. `note` receives a line for each campaign left out, `observe` the progress. Raises
-    LutNotFound without any campaign, CampaignIncomplete without a complete one, JournalError for a campaign that was
-    altered on disk, LutError for more layers than a table holds, and IllConditionedDesign.
+    UsageError for an unknown method, LutNotFound without any campaign, CampaignIncomplete without a complete one,
+    JournalError for a campaign that was altered on disk, LutError for more layers than a table holds and for a place
+    that cannot hold it, and IllConditionedDesign.
     """
     if method not in METHODS:
         raise UsageError(f"There is no method {method!r}", next_step=f"Methods: {', '.join(METHODS)}")
@@ -63,30 +64,28 @@ def build_lut(
         raise _nothing_measured(workspace, device, variant)
     check_place(workspace.lut)
     with Journal(workspace.journal, to_read=True) as journal:
-        held = [one for one in journal.campaigns(device) if one.purpose == "profile"]
-        measured_here = [one for one in held if variant.is_of(one.fingerprint)]
-        if not measured_here:
+        held = [one for one in journal.campaigns(device) if one.purpose == "profile" and variant.is_of(one.fingerprint)]
+        if not held:
             raise _nothing_measured(workspace, device, variant)
-        campaigns = _comparable(measured_here, device, note)
+        campaigns = _comparable(held, device, note)
         sources = _read(journal, _not_superseded(journal, campaigns), method, observe)
         newest = sources[-1]
         begin(observe, "joining layers")
         machine = judge_campaign(journal, newest.campaign, newest.measured.slow_share)
-        between_processes = repeatability_of(journal, newest.campaign)
+        repeatability = _repeatability(journal, sources)
         reference = reference_s(journal, newest.campaign)
-    threads_error = _SEVERAL_THREADS if newest.campaign.threads_meet else 0.0
-    slowdown = _slowdown([source.measured for source in sources])
     from harness.lut.table_draft import draft_table
 
     draft = replace(
         draft_table(sources, _merged(campaigns), method, observe),
-        repeatability=math.hypot(between_processes, slowdown / _SLOWDOWNS, threads_error),
+        repeatability=repeatability,
         machine=machine.text,
         reference_s=reference,
     )
     published = publish(draft, workspace.lut)
     observe(DONE)
-    if method not in COMPARISON_METHODS and (used := latest_lut(workspace.lut, device, variant)) != published.path:
+    used = published.path if method in COMPARISON_METHODS else latest_lut(workspace.lut, device, variant)
+    if used != published.path:
         step = f"Give --lut {published.name}, or remove the other table if the clock of this machine was set back"
         note(f"Commands use {device}/{used.name}, whose date is later. {step}")
     return published
@@ -155,6 +154,14 @@ def _not_superseded(journal: Journal, campaigns: Sequence[Campaign]) -> list[Cam
             kept.append(campaign)
         known |= held
     return kept[::-1]
+
+
+def _repeatability(journal: Journal, sources: Sequence[CampaignSource]) -> float:
+    """Return the error that networks share: between processes, by slow phases, and with several threads."""
+    newest = sources[-1].campaign
+    threads_error = _SEVERAL_THREADS if newest.threads_meet else 0.0
+    slowdown = _slowdown([source.measured for source in sources])
+    return math.hypot(repeatability_of(journal, newest), slowdown / _SLOWDOWNS, threads_error)
 
 
 def _slowdown(campaigns: Sequence[CampaignData]) -> float:
