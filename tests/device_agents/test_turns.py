@@ -12,9 +12,7 @@ from device_agents.messages import Sample
 @pytest.mark.parametrize(
     ("wall_ns", "runs"), [(0, 8), (1, 8), (125_000, 8), (125_001, 7), (400_000, 2), (500_001, 1), (10**9, 1)]
 )
-def test_as_many_profiled_runs_follow_as_plain_ones(
-    wall_ns: int, runs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_many_profiled_runs_follow_as_plain_ones(wall_ns: int, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first turn has one run of each kind; later turns have as many as take a millisecond, from one to eight."""
     calls: list[str] = []
     monkeypatch.setattr(cpu_runtime, "_PROFILING_S", 0.0)

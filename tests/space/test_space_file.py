@@ -122,6 +122,6 @@ def test_unknown_spaces_are_refused(tmp_path: Path) -> None:
 def test_a_network_that_is_not_built_in_is_an_error_when_the_space_is_read(tmp_path: Path) -> None:
     """The error comes before anything is measured and names the network that was meant."""
     text = f'networks = ["builtin:dscnn", "builtin:squeezenett"]\n[[layers]]\n{CONVOLUTION}'
-    with pytest.raises(ConfigurationError, match="networks names 'builtin:squeezenett'.*not built in") as raised:
+    with pytest.raises(ConfigurationError, match="networks names 'builtin:squeezenett'") as raised:
         load_space(_load(tmp_path, text))
     assert "builtin:squeezenet" in raised.value.next_step
