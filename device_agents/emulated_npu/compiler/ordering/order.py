@@ -33,6 +33,8 @@ _WORTH_BY_TIME = 0.995
 """An order by time has fewer loops than one by place, and so more instructions: it must be faster by this factor."""
 _WORTH_OWN_QUEUES = 0.99
 """What a queue for the VFU or the cache must bring: the formula knows nothing of the time of more instructions."""
+_HALF_AS_FAST = (None, Queue.CP, Queue.VFU)
+"""The units that orders take to be half as fast, one each; None for the order of the times as they are."""
 _MESSAGES = (Function.SEND, Function.RECEIVE)
 _GAPS = ((0.25, False), (0.75, False), (1.0, False), (1.0, True))
 """The ways of `fill_gaps` that are tried: its delay, and whether urgent transfers come first."""
@@ -64,34 +66,20 @@ def order(
     uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache. `shared` are
     the layers whose transfers the memories delay for other cores.
     """
-    memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
-    own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands
     clock = _Clock(machine)
+    own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands
     if options.fences:
-        layers = [list(group) for _, group in itertools.groupby(own, key=lambda command: command.layer)]
-        if options.reorder:
-            layers = [hoist_loads(layer, window=_HOIST_WINDOW, memory_of=memory_of) for layer in layers]
-        flat = [command for layer in layers for command in layer]
-        return clock.ordered(fence_between_layers(synchronise(flat, memory_of)))
+        return _fenced(own, clock, hoist=options.reorder)
     if not options.reorder:
-        return clock.ordered(synchronise(own, memory_of))
-
-    def by_time(each: Sequence[Command]) -> list[Ordered]:
-        return _by_time(each, clock, shared)
-
-    chosen = commands
-    best = _faster(_by_place(commands, clock), by_time(commands))
+        return clock.ordered(synchronise(own, clock.memory_of))
+    chosen, best = commands, _by_place_or_time(commands, clock, shared)
     if machine.vfu_queue_depth:
-        early = hoist_loads(own, window=_HOIST_WINDOW, memory_of=memory_of)
-        ways = [(early, clock.ordered(synchronise(early, memory_of)))]
-        for both in _overlapping(own, clock, memory_of):
-            ways.append((both, _faster([clock.ordered(synchronise(both, memory_of))], by_time(both))))
-        overlapped, fastest = min(ways, key=lambda way: way[1].predicted_ps)
+        overlapped, fastest = _overlapped(own, clock, shared)
         if fastest.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             chosen, best = overlapped, fastest
     if cached is not None and machine.llc_queue_depth:
         apart = [replace(each, own_queue=True) if _is_of_cache(each) else each for each in chosen]
-        beside = _faster(_by_place(apart, clock), by_time(apart))
+        beside = _by_place_or_time(apart, clock, shared)
         if beside.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
             best = beside
     if cached is not None and options.cached_weights and has_faster_cache(machine):
@@ -100,15 +88,38 @@ def order(
     return best
 
 
-def _overlapping(own: Sequence[Command], clock: _Clock, memory_of: Sequence[int]) -> list[list[Command]]:
+def _fenced(own: Sequence[Command], clock: _Clock, *, hoist: bool) -> Ordered:
+    """Return the order in which each layer ends before the next begins."""
+    layers = [list(group) for _, group in itertools.groupby(own, key=lambda command: command.layer)]
+    if hoist:
+        layers = [hoist_loads(layer, window=_HOIST_WINDOW, memory_of=clock.memory_of) for layer in layers]
+    flat = [command for layer in layers for command in layer]
+    return clock.ordered(fence_between_layers(synchronise(flat, clock.memory_of)))
+
+
+def _by_place_or_time(commands: Sequence[Command], clock: _Clock, shared: Container[int]) -> Ordered:
+    return _faster(_by_place(commands, clock), _by_time(commands, clock, shared))
+
+
+def _overlapped(own: Sequence[Command], clock: _Clock, shared: Container[int]) -> tuple[list[Command], Ordered]:
+    """Return the fastest order of two compute queues, and its commands before transfers are ordered by time."""
+    early = hoist_loads(own, window=_HOIST_WINDOW, memory_of=clock.memory_of)
+    ways = [(early, clock.ordered(synchronise(early, clock.memory_of)))]
+    for both in _overlapping(own, clock.durations_ps(own), clock.memory_of):
+        in_place = clock.ordered(synchronise(both, clock.memory_of))
+        ways.append((both, _faster([in_place], _by_time(both, clock, shared))))
+    return min(ways, key=lambda way: way[1].predicted_ps)
+
+
+def _overlapping(own: Sequence[Command], durations_ps: Sequence[int], memory_of: Sequence[int]) -> list[list[Command]]:
     """Return orders in which MFU and VFU work at the same time: as they are, and as if one were half as fast."""
     found: list[list[Command]] = []
-    for slower in (None, Queue.CP, Queue.VFU):
-        durations_ps = [
+    for slower in _HALF_AS_FAST:
+        times_ps = [
             duration_ps * (2 if command.queue is slower else 1)
-            for command, duration_ps in zip(own, clock.durations_ps(own), strict=True)
+            for command, duration_ps in zip(own, durations_ps, strict=True)
         ]
-        both = overlap_units(own, durations_ps, window=_OVERLAP_WINDOW, memory_of=memory_of)
+        both = overlap_units(own, times_ps, window=_OVERLAP_WINDOW, memory_of=memory_of)
         if both not in found:
             found.append(both)
     return found
@@ -119,6 +130,7 @@ class _Clock:
 
     def __init__(self, machine: Machine) -> None:
         self.machine, self.costs = machine, costs_of(machine)
+        self.memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
         self._durations: dict[int, tuple[Command, int]] = {}
 
     def ordered(self, items: list[Item]) -> Ordered:
@@ -147,7 +159,7 @@ def _is_of_cache(command: Command) -> bool:
 
 def _by_place(commands: Sequence[Command], clock: _Clock) -> list[Ordered]:
     """Return orders in which loads are hoisted, and in which nothing moves."""
-    conflicts = dependencies(commands, ONE_BUFFER if clock.machine.shared_buffer else SEPARATE)
+    conflicts = dependencies(commands, clock.memory_of)
     early = hoisted(commands, conflicts, window=_HOIST_WINDOW)
     return [clock.ordered(synchronised(commands, conflicts, order)) for order in (early, range(len(commands)))]
 
@@ -158,9 +170,9 @@ def _by_time(commands: Sequence[Command], clock: _Clock, shared: Container[int])
     Other cores rely on what is loaded and stored before a message. So commands pass messages as in the order by place,
     and time orders those between two messages.
     """
-    one_buffer = clock.machine.shared_buffer
-    spread = commands if one_buffer else spread_weights(commands, clock.machine.sb_bytes)
-    conflicts = dependencies(spread, ONE_BUFFER if one_buffer else SEPARATE)
+    machine = clock.machine
+    spread = commands if machine.shared_buffer else spread_weights(commands, machine.sb_bytes)
+    conflicts = dependencies(spread, clock.memory_of)
     durations = clock.durations_ps(spread)
     order: list[int] = []
     for part in _between_messages(spread, conflicts):
