@@ -177,7 +177,7 @@ class Graph:
 
     `free_nodes` are ONNX nodes that became views; `node_count` counts all nodes of the model. In the part of a network
     that one core runs, other cores write some of the `foreign` values and read some of the `shared` values.
-    `slices` are by index the layers that are parts of a layer which several cores share: they are in no chain with
+    `sliced` are by index the layers that are parts of a layer which several cores share: they are in no chain with
     others, and the memories delay their transfers for other cores.
 
     `setup` computes the values of kind "setup" once, when the program is loaded. `staged` values are stored off chip
@@ -193,7 +193,7 @@ class Graph:
     node_count: int
     foreign: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
-    slices: frozenset[int] = frozenset()
+    sliced: frozenset[int] = frozenset()
     setup: Graph | None = None
     staged: frozenset[str] = frozenset()
     cached: frozenset[str] = frozenset()

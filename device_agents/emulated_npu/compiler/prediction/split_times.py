@@ -124,7 +124,7 @@ class SplitPredictor:
             layers=(layer,),
             foreign=frozenset({name}),
             shared=frozenset({name}),
-            slices=frozenset({layer.index} if is_split else ()),
+            sliced=frozenset({layer.index} if is_split else ()),
         )
         externals = _apart(placeholders(part, machine, spaces))
         commands, items = self._ordered(part, machine, externals)

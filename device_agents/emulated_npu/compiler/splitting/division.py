@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -92,13 +92,13 @@ def divide(
     return _Divider(graph, machine, assignment, splits).division()
 
 
-def shared_layers(graph: Graph, machine: Machine, cores: int) -> Container[int]:
+def shared_layers(graph: Graph, machine: Machine, cores: int) -> Set[int]:
     """Return by index the layers whose transfers the memories delay for other cores.
 
     They are slices of layers and, where several cores load in step because of multicast, all.
     """
     in_step = machine.cores.multicast and cores > 1
-    return {layer.index for layer in graph.layers} if in_step else graph.slices
+    return {layer.index for layer in graph.layers} if in_step else graph.sliced
 
 
 class _Divider:
@@ -113,8 +113,8 @@ class _Divider:
         split = split_graph(graph, splits)
         self._origins, self._phases = split.origins, [0] * len(split.origins)
         # A pass of a chain over several slices could wait for what another core computes from later passes.
-        slices = (place for place, origin in enumerate(split.origins) if origin in splits and splits[origin].kind)
-        self._graph = replace(split.graph, slices=frozenset(slices))
+        sliced = (place for place, origin in enumerate(split.origins) if origin in splits and splits[origin].kind)
+        self._graph = replace(split.graph, sliced=frozenset(sliced))
         self._names, cores = group_names(assignment), [group.cores for group in assignment.groups]
         self._machines = group_machines(machine, cores)
         self._group_of = {core: number for number, group in enumerate(cores) for core in group}

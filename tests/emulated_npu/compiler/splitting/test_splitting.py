@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,13 @@ from onnx import NodeProto
 from random_networks import WINDOWS, random_networks
 from reference_graph import run_graph
 from small_models import node, values
+from splittable_network import splittable_network
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
+from device_agents.emulated_npu.compiler.splitting.division import divide, shared_layers
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit, split_graph, split_layer
 from device_agents.emulated_npu.compiler.splitting.split_axes import (
     SPLIT_KINDS,
@@ -79,6 +82,18 @@ def test_compiled_slices_compute_what_the_layers_do(data: st.DataObject) -> None
     split, _ = _choosing(graph, data.draw(st.sampled_from(SPLIT_KINDS)), data.draw(st.integers(2, 8)))
     outputs = execute(compile_graph(split, find_machine("edge")), network)
     assert relative_error(outputs, network.expected) <= 1e-4
+
+
+def test_memories_delay_slices_and_with_multicast_all_layers_of_several_cores() -> None:
+    """By hand: the wide convolution is in two slices; the memories delay these for the other core, not others."""
+    graph, edge = splittable_network(), find_machine("edge")
+    layers = tuple(layer.index for layer in graph.layers)
+    split = split_layer(graph.layers[0], graph.values, "outputs", [1, 1])
+    divided = divide(graph, edge, Assignment((GroupAssignment((0, 1), layers),)), {0: split}).graph
+    assert len(divided.layers) == len(layers) + 1
+    multicast = replace(edge, cores=replace(edge.cores, multicast=True))
+    found = [shared_layers(divided, machine, cores) for machine, cores in ((edge, 2), (multicast, 2), (multicast, 1))]
+    assert found == [{0, 1}, {layer.index for layer in divided.layers}, {0, 1}]
 
 
 # --- layer by layer -------------------------------------------------------------------------------------------------

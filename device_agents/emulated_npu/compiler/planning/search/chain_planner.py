@@ -254,14 +254,14 @@ class Planner:
     def is_chain(self, start: int, end: int) -> bool:
         """Return whether layers can be one chain: each reads every value either from the chain or from outside it.
 
-        Layers in `graph.slices` are in no chain of several.
+        Layers in `graph.sliced` are in no chain of several.
         """
         if (start, end) not in self._allowed:
             self._allowed[start, end] = self._reads_apart(start, end)
         return self._allowed[start, end]
 
     def _reads_apart(self, start: int, end: int) -> bool:
-        if end - start > 1 and any(layer.index in self._graph.slices for layer in self._graph.layers[start:end]):
+        if end - start > 1 and any(layer.index in self._graph.sliced for layer in self._graph.layers[start:end]):
             return False
         for place, layer in enumerate(self._graph.layers[start:end], start):
             for index, view in enumerate(layer.reads):
