@@ -61,6 +61,17 @@ def test_a_batch_takes_as_long_to_load_as_others_by_its_effort() -> None:
         forecast.loaded(batch, expected_s)
 
 
+def test_a_resumed_campaign_has_the_effort_of_what_is_left() -> None:
+    """Finished batches are not compiled; rounds alone take less than any compilation, and finished ones nothing."""
+    loads, passes = [10.0, 10.0, 1.0], [[4, 8], [4], []]
+    cases = {(0, 4, 0): 10.0, (4, 3, 0): 20.0, (8, 4, 0): 0.0, (9, 9, 9): 0.0}
+    for rounds, effort in cases.items():
+        assert CampaignForecast(loads, [1.0] * 3, passes, list(rounds), compiles=True).effort == effort
+    assert CampaignForecast(loads, [1.0] * 3, [[3]] * 3, [3, 3, 0], compiles=True).effort == 1.0
+    assert CampaignForecast([0.0] * 3, [1.0] * 3, [[3]] * 3, [3, 1, 0], compiles=True).effort == 5.0
+    assert CampaignForecast(loads, [1.0] * 3, [[3]] * 3, [3, 1, 0]).effort == 5.0
+
+
 def test_steps_are_counted_from_one() -> None:
     """The first step has no forecast, and the last one is not beyond the end."""
     seen: list[Progress] = []
