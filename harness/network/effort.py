@@ -25,8 +25,8 @@ def products_of(op: str, attributes: Iterable[AttributeProto], read: Sequence[Te
         map_of_taps = read[0] if "Transpose" in op else written
         return map_of_taps.elements * math.prod(weights.shape[1:])
     if ("MatMul" in op or "Gemm" in op) and read[0].shape:
-        depth_axis = -2 if _value(attributes, "transA", 0) else -1
-        return written.elements * read[0].shape[depth_axis]
+        shape = read[0].shape
+        return written.elements * shape[-2 if len(shape) > 1 and _value(attributes, "transA", 0) else -1]
     equation = _value(attributes, "equation", "") if op == "Einsum" else ""
     return products_of_read(op, equation, [one.shape for one in read]) or 0
 
