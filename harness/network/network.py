@@ -175,7 +175,7 @@ class Network:
 
     @functools.cached_property
     def feature_maps(self) -> frozenset[str]:
-        """The tensors that convolutions and pools write, directly or through operators that keep their layout.
+        """The tensors of four axes that convolutions and pools write, directly or through operators that keep their layout.
 
         Runtimes store these in blocks of channels. Any other operator that reads one waits for its conversion: also
         one that combines a map with a value for each channel. Nothing here depends on the device: what a layer that
@@ -184,7 +184,7 @@ class Network:
         found: set[str] = set()
         for node in self.nodes:
             read = self.activations(node)
-            if read and len(self.types[read[0]].shape) >= _MAP_AXES:
+            if read and len(self.types[read[0]].shape) == _MAP_AXES:
                 joins = node.op == "Concat" and any(one.name == "axis" and one.i == 1 for one in node.proto.attribute)
                 alike = len({self.types[name].shape for name in read}) == 1
                 keeps = (joins or (alike and node.op in _KEEPING_MAPS)) and not found.isdisjoint(read)
