@@ -251,7 +251,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         constants = [tensor for name, tensor in reads if name.startswith("c:")]
         operands = [math.prod(tensor.shape or ()) for tensor in [*layer.inputs, *constants]]
         extra = sum(elements >= math.prod(out_shape) for elements in operands) - 1
-    image = _rows if path.startswith(NORM) else _image
+    image = _rows if path.startswith(NORM) else _map if window is not None else _image
     (batch, channels, in_size), (_, out_channels, out_size) = image(in_shape), image(out_shape)
     if out_channels != channels:
         channels, in_size = out_channels, (max(1, math.prod(in_shape) // (batch * out_channels)), 1)
@@ -302,7 +302,12 @@ def _name(operator: KeyOperator) -> str:
 
 def _image(shape: Shape) -> tuple[int, int, Pair]:
     """Return batch, channels and plane of a tensor; without spatial axes, the last axis is the channels."""
-    return _rows(shape) if len(shape) < 4 else (shape[0], shape[1], plane_of(shape[2:]))
+    return _rows(shape) if len(shape) < 4 else _map(shape)
+
+
+def _map(shape: Shape) -> tuple[int, int, Pair]:
+    """Return a tensor as a map of any number of axes."""
+    return shape[0], shape[1], plane_of(shape[2:])
 
 
 def _rows(shape: Shape) -> tuple[int, int, Pair]:
