@@ -42,7 +42,7 @@ _NEVER = Choices((False,))
 _MAPS = Choices((MAP,))
 _BETWEEN = ("residual", "batch_norm")
 """Axes that put an operator between a product and its activation."""
-_ON_MAPS = ("PRelu", "BatchNormalization", "LRN")
+_ON_MAPS = ("BatchNormalization", "LRN")
 
 Activations = Annotated[Choices, choices_of(NO_ACTIVATION, "Relu", "Relu6", "Sigmoid", "Tanh", "Swish", "HardSwish")]
 Flags = Annotated[Choices, choices_of(True, False)]

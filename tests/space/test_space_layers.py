@@ -56,6 +56,7 @@ EVERY_KIND: tuple[FloatLayer, ...] = (
     Transposed(1, 16, 1, (8, 8), 9, 2),
     Elementwise("Mul", 2, 1, 16, (7, 7), broadcast=True),
     Elementwise("PRelu", 1, 1, 16, (7, 7)),
+    Elementwise("PRelu", 1, 1, 16, (7, 7), layout="rows"),
     Elementwise("BatchNormalization", 1, 1, 16, (7, 7)),
     Elementwise("Gelu", 1, 1, 16, (7, 7)),
     Elementwise("LRN", 1, 1, 16, (7, 7)),

@@ -19,8 +19,8 @@ INTEGER, UNFOLDED = "-integer", "-unfolded"
 
 Both copy all windows of their map one behind another, and multiply matrices.
 """
-_JUMP = 16
-"""Elements that are copied in the time of one jump."""
+_JUMP, _START = 16, 1024
+"""Elements that are copied in the time of one jump, and in that in which the product of a group starts."""
 _OTHER_AXES = ("-1d", "-3d")
 _WORD, _LEAST_OUTPUTS, _SUM_BYTES = 4, 16, 4
 
@@ -125,7 +125,7 @@ class LayerFeatures:
             return 0
         height, width = self.kernel
         if multiplies_windows(self.operator):
-            return self.rows * self.taps * self.in_channels * self.element_bytes
+            return (self.rows * self.taps * self.in_channels + self.groups * _START) * self.element_bytes
         return self.rows * height * (width * self.in_channels + _JUMP) * self.element_bytes
 
     @property
