@@ -175,11 +175,11 @@ class Network:
 
     @functools.cached_property
     def feature_maps(self) -> frozenset[str]:
-        """The tensors of four axes that convolutions and pools write, directly or through operators that keep their layout.
+        """The tensors that convolutions and pools write, directly or through operators that keep their layout.
 
-        Runtimes store these in blocks of channels. Any other operator that reads one waits for its conversion: also
-        one that combines a map with a value for each channel. Nothing here depends on the device: what a layer that
-        reads feature maps takes is measured.
+        Runtimes store those of four axes in blocks of channels. Any other operator that reads one waits for its
+        conversion: also one that combines a map with a value for each channel. Nothing here depends on the device: what
+        a layer that reads feature maps takes is measured.
         """
         found: set[str] = set()
         for node in self.nodes:

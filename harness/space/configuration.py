@@ -9,7 +9,6 @@ from harness.network.layers import FEATURE_MAP
 from harness.predictor.features.layer_features import (
     INTEGER,
     LayerFeatures,
-    Pair,
     axes_suffix,
     channelwise,
     convolution,

@@ -194,7 +194,8 @@ class Permutation:
         """Return the predictor's features."""
         *rest, columns = self.shape
         plane = (math.prod(rest), 1)
-        name = class_of_mover(["Permute" if self.order in ("reversed", "qkv") else "Transpose" if self.order else "Reshape"])
+        moved = "Permute" if self.order in ("reversed", "qkv") else "Transpose"
+        name = class_of_mover([moved if self.order else "Reshape"])
         found = channelwise(name, batch=1, channels=columns, in_size=plane, out_size=plane)
         kept = {"heads": self.shape[-1], "qkv": self.shape[-1], "shuffle": math.prod(self.shape[-2:])}
         return replace(found, run=kept.get(self.order, 1) if self.order else 0)

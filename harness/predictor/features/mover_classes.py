@@ -60,9 +60,10 @@ def between_conversions(operators: Iterable[KeyOperator]) -> tuple[KeyOperator, 
 
 
 def class_of_mover(names: Sequence[str], dtype: str = "float32", axes: int = 2) -> str:
-    """Return the path of a layer of these operators; `dtype` is the element type that it reads, `axes` those of its map.
+    """Return the path of a layer of these operators; `dtype` is the element type that it reads.
 
-    Chains of operators that a device runs as one have one name, such as Gelu; see `describe`.
+    `axes` counts the spatial axes of the map of a pool. Chains of operators that a device runs as one have one name,
+    such as Gelu; see `describe`.
     """
     own = [name for name in names if name not in CONVERSIONS] or list(names)
     group, kind = _group_and_kind(frozenset(own))
