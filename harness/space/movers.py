@@ -87,7 +87,8 @@ class Rowwise:
         name, plane = class_of_mover(["Add", self.op] if self.residual else [self.op]), (self.rows, 1)
         if self.op != "ReduceMean":
             found = channelwise(name, batch=1, channels=self.columns, in_size=plane, out_size=plane)
-            return replace(found, extra_operands=int(self.residual))
+            run = self.columns if self.op == "Softmax" else 0
+            return replace(found, extra_operands=int(self.residual), run=run)
         *rest, channels = self.result
         window, result = (self.rows if self.axis == 1 else self.columns, 1), (math.prod(rest), 1)
         source = (self.rows * self.columns // channels, 1)

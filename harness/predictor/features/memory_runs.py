@@ -9,7 +9,7 @@ from harness.predictor.features.key_parser import KeyOperator, ParsedKey, Shape,
 
 _SCATTERED = frozenset({"Resize", "Upsample", "DepthToSpace", "SpaceToDepth"})
 _COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
-_ALONG_ROWS = frozenset({"Pad", "Slice", "Expand", "Tile"})
+_ALONG_ROWS = frozenset({"Pad", "Slice", "Expand", "Tile", "Softmax"})
 _MAP_AXES = 4
 
 
