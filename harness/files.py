@@ -67,7 +67,7 @@ def read_input(path: Path, limit_bytes: int, next_step: str = "") -> bytes:
 def read_input_text(path: Path, limit_bytes: int, next_step: str = "") -> str:
     """Return the text of a file that the user names; raises InputError if it cannot be read or is not UTF-8."""
     try:
-        return read_input(path, limit_bytes, next_step).decode()
+        return read_input(path, limit_bytes, next_step).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         what = f"{printable(str(path), 200)} cannot be read"
         raise InputError(what, why="It is not UTF-8 text", next_step=next_step) from error
@@ -122,6 +122,12 @@ def write_whole(path: Path, content: bytes) -> None:
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         step = "Free space on the disk" if is_full else "Name a file in a folder that exists and that you may write to"
         raise ConfigurationError(f"{path} cannot be written", why=reason_of(error), next_step=step) from error
+
+
+def may_hold(folder: Path) -> bool:
+    """Return whether this user can make a file in a folder, or make the folder if it does not exist."""
+    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
 def write_synced(path: Path, content: bytes) -> None:

@@ -11,6 +11,7 @@ from device_agents.backends.onnx_bytes import with_packed
 if TYPE_CHECKING:
     import numpy as np
 
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before the runtime is imported: its wheels report to their vendor
 
 OUT_OF_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Available memory", "MemoryError")
 """What the runtime says if it gets no memory, and Python."""
@@ -21,12 +22,18 @@ def is_shortage(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY)
 
 
+def refusals() -> tuple[type[Exception], ...]:
+    """Return the runtime's exceptions for an operator without a kernel, and for a session that cannot be made."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as runtime
+
+    return runtime.NotImplemented, runtime.Fail
+
+
 def session_options(threads: int = 0, level: Literal["ENABLE_ALL", "DISABLE_ALL"] = "ENABLE_ALL") -> Any:
     """Return the options of a session that prints no messages, with an optimization level.
 
     0 leaves the number of threads to the runtime.
     """
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # must be set before import; otherwise the wheel sends telemetry
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

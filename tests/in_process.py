@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -58,8 +58,9 @@ class InProcessSession(AgentSession):
         self.token = next(_TOKENS)
         return self.token
 
-    def prepare(self, models: Sequence[bytes]) -> None:
-        """Do nothing; probes are compiled as they are loaded."""
+    def unprepared(self, models: Iterable[bytes]) -> list[bytes]:  # noqa: ARG002
+        """Return nothing: probes are compiled as they are loaded."""
+        return []
 
     def limit_time(self, limit: TimeLimit) -> None:
         """Do nothing; a call in this process cannot be given up."""

@@ -50,6 +50,12 @@ _FIRST_POINT = """
 """
 
 
+_HIDDEN_ROWS = "Array.from(document.querySelectorAll('tbody tr, tfoot tr')).filter(row => !row.offsetHeight).length"
+_FITS = "document.documentElement.scrollWidth <= innerWidth"
+_PHONE, _PAPER = {"width": 390, "height": 844}, {"width": 956, "height": 1352}
+"""Pixels; Chromium lays out A4 between its margins a third wider, and shrinks it."""
+
+
 @dataclass
 class Visit:
     """What a page did: the addresses it requested, errors and dialogs."""
@@ -58,6 +64,29 @@ class Visit:
     requests: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     dialogs: list[str] = field(default_factory=list)
+
+    def assert_sound(self) -> None:
+        """The page fits a phone and paper, sorts by every heading, prints every row, and loads and logs nothing."""
+        self._assert_fits()
+        self.page.set_viewport_size(_PHONE)
+        for heading in self.page.locator("thead button").all():
+            heading.click()
+            assert heading.locator("xpath=..").get_attribute("aria-sort")
+        self._assert_fits()
+        self.page.evaluate("document.querySelectorAll('details').forEach(details => details.open = false)")
+        self.page.emulate_media(media="print")
+        self.page.set_viewport_size(_PAPER)
+        self.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert self.page.evaluate(_HIDDEN_ROWS) == 0
+        self._assert_fits()
+        assert (self.errors, self.dialogs, self.requests) == ([], [], [self.page.url])
+
+    def _assert_fits(self) -> None:
+        for _ in range(50):  # figures follow the window after a while
+            if self.page.evaluate(_FITS):
+                return
+            self.page.wait_for_timeout(100)
+        raise AssertionError(f"the page is wider than {self.page.viewport_size}")
 
     def hover(self, figure: str) -> str:
         """Return the tooltip with the pointer at the first point or bar of a figure that has one."""

@@ -1,7 +1,8 @@
 """Runs of commands as their line of progress met them: recorded from real commands, and replayed.
 
 `python tests/recorded_runs.py FILE.json COMMAND …` runs a command of `harness` and adds it to the runs of the file.
-`python tests/recorded_runs.py` writes the runs of the package: the first one of each file in `measure/recorded`.
+`python tests/recorded_runs.py` writes the runs of the package: the first one of each file in `measure/recorded`. The
+folder `loaded` there has runs of a machine with some 20 other tasks.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from harness.measure.time_left import USUAL, Run, TimeLeft
 
 RECORDED = Path(__file__).parent / "measure" / "recorded"
 _APART_S = 0.1
-"""Reports of one phase that come sooner are not recorded."""
+"""Of reports of one phase that come sooner, the first and the last are recorded."""
 _SHOWN_S = 1.0
 """What a line shows at least, and therefore how far off it may be."""
 _MOMENTS = 300
@@ -88,6 +90,12 @@ def write_usual() -> None:
     USUAL.write_text(f"{{\n{lines}\n}}\n")
 
 
+def _is_soon_after(event: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Return whether an event adds only newer numbers to another one of the same phase."""
+    known, earlier = ((one[1], one[2] is None, one[3] is None) for one in (event, other))
+    return known == earlier and not other[4] and event[0] - other[0] < _APART_S
+
+
 def record() -> None:
     """Record one run."""
     start_s, began_s = time.monotonic(), 0.0
@@ -102,14 +110,10 @@ def record() -> None:
             began_s = round(self.run[0].seconds and at_s - sum(one.seconds for one in self.run), 3)
         share = None if progress.share is None else round(progress.share, 4)
         following = None if progress.next_share is None else round(progress.next_share, 4)
-        known = phase, progress.effort is None, share is None
-        if (
-            not events
-            or progress.ahead
-            or known != (events[-1][1], *(one is None for one in events[-1][2:4]))
-            or (at_s - events[-1][0] >= _APART_S)
-        ):
-            events.append([at_s, phase, progress.effort, share, dict(progress.ahead), following])
+        event = [at_s, phase, progress.effort, share, dict(progress.ahead), following]
+        if len(events) > 1 and all(map(partial(_is_soon_after, event), events[-2:])):
+            events.pop()
+        events.append(event)
 
     TimeLeft.see = see  # type: ignore[method-assign]
     from harness.cli.app import main as run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,3 +58,9 @@ def test_long_functions_and_those_with_many_parameters_have_a_reason() -> None:
             if (is_long or has_many) and not _has_reason(node, lines):
                 unexplained.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}")
     assert unexplained == []
+
+
+def test_one_module_of_the_host_imports_the_runtime() -> None:
+    """Only `host_runtime`, which switches off the runtime's telemetry before, imports ONNX Runtime."""
+    found = {path for path in _modules("harness") if re.search(r"(?:import|from) onnxruntime\b", path.read_text())}
+    assert found == {ROOT / "harness" / "host_runtime.py"}

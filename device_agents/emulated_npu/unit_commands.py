@@ -35,6 +35,8 @@ class DataType(enum.IntEnum):
     UINT8 = 5
     FLOAT16 = 6
     FLOAT64 = 7
+    INT16 = 8
+    UINT16 = 9
 
     @property
     def bytes(self) -> int:
@@ -42,7 +44,7 @@ class DataType(enum.IntEnum):
         return _ITEM_BYTES[self]
 
 
-_ITEM_BYTES = (4, 1, 4, 8, 1, 1, 2, 8)
+_ITEM_BYTES = (4, 1, 4, 8, 1, 1, 2, 8, 2, 2)
 
 
 class Queue(enum.IntEnum):

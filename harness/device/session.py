@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -126,13 +126,19 @@ class AgentSession:
         self._link.keep_lease(self.token)
         return self.token
 
+    def unprepared(self, models: Iterable[bytes]) -> list[bytes]:
+        """Return those of the models that a device which reveals "prepare" has not compiled yet, each once."""
+        if PREPARE not in self.hello.reveals:
+            return []
+        return [one for one in dict.fromkeys(models) if hashlib.sha256(one).digest() not in self._prepared]
+
     def prepare(self, models: Sequence[bytes]) -> None:
         """Let a device that reveals "prepare" compile models side by side before they are loaded; each once.
 
         A model that cannot be compiled is reported when it is loaded.
         """
-        new = [one for one in dict.fromkeys(models) if hashlib.sha256(one).digest() not in self._prepared]
-        if PREPARE not in self.hello.reveals or len(new) < _FEWEST_PREPARED:
+        new = self.unprepared(models)
+        if len(new) < _FEWEST_PREPARED:
             return
         content = b"".join(new)
         digest = hashlib.sha256(content).hexdigest()

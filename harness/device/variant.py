@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from harness.errors import UsageError
@@ -28,8 +29,8 @@ class Variant:
     def __post_init__(self) -> None:
         for name in _NAMES:
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}", why="It must be 1 or more")
+            if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < 1):
+                raise UsageError(f"{name} is {value!r}", why="It must be a whole number, 1 or more")
 
     @classmethod
     def of(cls, fingerprint: Mapping[str, str]) -> Variant:

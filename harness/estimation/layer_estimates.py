@@ -123,12 +123,33 @@ def look_up(network: KeyedNetwork, table: Lut, *, is_warm: bool) -> tuple[Looked
     found = _find(layers, table)
     missing = [layer for layer, known in zip(layers, found, strict=True) if known is None]
     predicted = _predicted(table, missing, is_warm)
-    return tuple(
+    looked_up = [
         _missing(layer, predicted.get((layer.key.digest, layer.context)))
         if known is None
         else LookedUp(_measured(layer, known) if isinstance(known, Entry) else _in_class(layer, known, table), known)
         for layer, known in zip(layers, found, strict=True)
-    )
+    ]
+    return _loaded_ahead(looked_up, table)
+
+
+def _loaded_ahead(layers: Sequence[LookedUp], table: Lut) -> tuple[LookedUp, ...]:
+    """Return layers without the loads of weights that the work of predicted layers in front of them hides.
+
+    The values of measured layers are those in their chains. Errors of predictions stay as large.
+    """
+    places = [place for place, one in enumerate(layers) if one.predicted is not None]
+    if not places or table.loaded_predictor is None or not table.weights_ahead:
+        return tuple(layers)
+    features = [one.predicted.layer for one in layers if one.predicted is not None]
+    left = table.loaded_predictor.weight_loads(features).left(table.weights_ahead)
+    shares = dict(zip(places, left.tolist(), strict=True))
+    return tuple(replace(one, estimate=_shorter(one.estimate, shares.get(at, 1.0))) for at, one in enumerate(layers))
+
+
+def _shorter(layer: LayerEstimate, share: float) -> LayerEstimate:
+    if layer.latency_s is None or layer.remainder_s is None or share >= 1.0:
+        return layer
+    return replace(layer, latency_s=share * layer.latency_s, remainder_s=share * layer.remainder_s)
 
 
 def _predicted(table: Lut, layers: Sequence[KeyedLayer], is_warm: bool) -> Mapping[tuple[str, str], PredictedLayer]:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from harness.device.inventory import find_device, load_inventory
 from harness.device.variant import Variant
-from harness.errors import CampaignIncomplete, LutNotFound
-from harness.latency.method_names import COMPARISON_METHODS, DEFAULT_METHOD, LatencyMethod
+from harness.errors import CampaignIncomplete, LutNotFound, UsageError
+from harness.latency.method_names import COMPARISON_METHODS, DEFAULT_METHOD, METHODS, LatencyMethod
 from harness.lut.learning import LEARNING
 from harness.lut.table_choice import latest_lut
-from harness.lut.table_files import publish
+from harness.lut.table_files import check_place, publish
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import PENDING, Campaign
 from harness.measure.noise.campaign_noise import judge_campaign, phases_of_campaign, reference_s, repeatability_of
@@ -55,10 +55,13 @@ def build_lut(
     LutNotFound without any campaign, CampaignIncomplete without a complete one, JournalError for a campaign that was
     altered on disk, LutError for more layers than a table holds, and IllConditionedDesign.
     """
+    if method not in METHODS:
+        raise UsageError(f"There is no method {method!r}", next_step=f"Methods: {', '.join(METHODS)}")
     workspace, variant = as_workspace(workspace), Variant(batch, threads)
     device = device or workspace.default_device
     if not workspace.journal.exists():
         raise _nothing_measured(workspace, device, variant)
+    check_place(workspace.lut)
     with Journal(workspace.journal, to_read=True) as journal:
         held = [one for one in journal.campaigns(device) if one.purpose == "profile"]
         measured_here = [one for one in held if variant.is_of(one.fingerprint)]

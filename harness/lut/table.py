@@ -208,6 +208,15 @@ class Lut:
 
         return Predictor(self.predictor)
 
+    @functools.cached_property
+    def weights_ahead(self) -> int:
+        """The bytes of weights that the device loads ahead of their layers; 0 where the table has no chains."""
+        if self.loaded_predictor is None or not self.chains:
+            return 0
+        from harness.lut.weights_ahead import weights_ahead  # loads the features of a predictor
+
+        return weights_ahead(self.by_place, self.chains, self.loaded_predictor)
+
     def cold_share(self, weight_bytes: int) -> float:
         """Return the share of a network's weights that counts as cold; see `cold_shares`."""
         return float(self.cold_shares(np.array(weight_bytes)))

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 from harness.errors import LutCorrupt, LutError, LutMismatch, LutNotFound, UsageError, reason_of
-from harness.files import read_file, read_large, spreadsheet_cell, sync_folder, write_synced, write_whole
+from harness.files import may_hold, read_file, read_large, spreadsheet_cell, sync_folder, write_synced, write_whole
 from harness.latency.overhead import COLUMNS, Coefficient, Overhead
 from harness.lut.chain_rows import read_rows, write_rows
 from harness.lut.entry_rows import Content, entries_of, write_entries
@@ -88,6 +88,12 @@ _FACTS = tuple(
 """The facts that the manifest and the table name alike."""
 
 
+def check_place(root: Path) -> None:
+    """Raise LutError if no table can be written below `root`; building one takes a while."""
+    if not may_hold(root):
+        raise _unwritable(root, "This user may not write there, or a file is in the way")
+
+
 def publish(lut: Lut, root: Path) -> Lut:
     """Write a table under `root/<device>/` and return it with its path; readers never see a part of it."""
     entries = write_entries(lut.entries)
@@ -109,9 +115,13 @@ def publish(lut: Lut, root: Path) -> Lut:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
-        step = "Check the disk and the permissions of the folder"
-        raise LutError(f"{folder} cannot be written", why=reason_of(error), next_step=step) from error
+        raise _unwritable(folder, reason_of(error)) from error
     return checked
+
+
+def _unwritable(folder: Path, why: str) -> LutError:
+    step = "Check the disk and the permissions of the folder"
+    return LutError(f"{folder} cannot be written", why=why, next_step=step)
 
 
 def _rename(aside: Path, folder: Path) -> None:

@@ -58,7 +58,7 @@ def table_samples(workspace: Workspace, table: Lut) -> TableSamples | None:
     if not newest or table.is_imported or is_published(table) or not workspace.journal.exists():
         return None
     try:
-        with JournalReader(workspace.journal) as journal:
+        with JournalReader(workspace.journal, to_read=True) as journal:
             if newest not in journal.numbers():
                 return None
             campaign = journal.campaign(newest)

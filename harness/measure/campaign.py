@@ -16,7 +16,7 @@ from harness.measure.journal.records import Campaign, Slot
 from harness.measure.loaded_probes import LoadedProbes, prepare
 from harness.measure.near_cores import near_cores
 from harness.measure.policy import FEWEST_ROUNDS, KEPT_PASSES, PASSES, RepeatPolicy, unsettled, visit_order
-from harness.measure.progress import Progress, effort_of
+from harness.measure.progress import Progress
 from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Batch, probe_of
 from harness.probe.probe import Probe
@@ -26,8 +26,6 @@ CHECKED_SHARE = 2 / 3
 """The part of the rounds that batches take which only check."""
 POOL_REFERENCE_EVERY = 4
 """Rounds of a pool for each visit to the reference probe."""
-_LOAD_BYTES = 300 << 10
-"""What any probe takes to load, as bytes of weights that take as long."""
 MAX_DEATHS = 3
 """Deaths of the worker while it loads a probe, after which the probe counts as refused."""
 
@@ -57,7 +55,7 @@ class CampaignRun:
     _rounds: list[int] = field(default_factory=list)
     _refused: set[str] = field(default_factory=set)
     _forecast: CampaignForecast = field(init=False)
-    _whole_effort: float = 0.0
+    _effort: float | None = None
     _began_s: float = 0.0
 
     def run(self) -> None:
@@ -83,9 +81,8 @@ class CampaignRun:
         batches = self.plan.batches
         self._pass_rounds = self.policy.passes(self._most_passes())
         targets = [[rounds for rounds in self._pass_rounds if self._is_due(one, rounds)] for one in batches]
-        sizes = [round(sum(map(self._effort, one.loads))) for one in batches]
-        self._forecast = CampaignForecast(sizes, targets, list(self._rounds))
-        self._whole_effort, self._began_s = effort_of(self._forecast.work), time.monotonic()
+        self._forecast = CampaignForecast.of(self.on.session, self.plan, targets, list(self._rounds))
+        self._effort, self._began_s = self._forecast.effort, time.monotonic()
         time_is_up = False
         try:
             self._measure()
@@ -107,14 +104,6 @@ class CampaignRun:
                 self._measure_batch(batch, rounds)
         while not self._is_spent() and (chosen := self._most_worthwhile()) is not None:
             self._measure_batch(*chosen)
-
-    def _effort(self, load: str) -> float:
-        """Return about how long a probe takes relative to others.
-
-        A runtime takes as long as it has bytes to read, a compiler about equally long for each probe: between both.
-        """
-        model = self.plan.probes[probe_of(load)].model
-        return math.sqrt(_LOAD_BYTES + model.weight_bytes + model.input_bytes + model.output_bytes)
 
     def _limit_s(self) -> float:
         """The wall time of this run of the campaign, whatever device time the device reports."""
@@ -162,19 +151,21 @@ class CampaignRun:
         """Load a batch and visit it until it has so many rounds, or the budget is spent."""
         if self._rounds[number] >= rounds:
             return
+        self._forecast.loading(number, 0.0, 1.0, 0.0)
         self._report("loading", number)
         batch, started_s = self.plan.batches[number], time.monotonic()
         stayed = self._loaded.holds(batch.loads)
 
         def compiled(progress: Progress) -> None:
-            share = progress.batch / max(1, progress.batches)
-            self._forecast.loading(number, share, time.monotonic() - started_s)
+            share, following = progress.share or 0.0, progress.next_share or 1.0
+            self._forecast.loading(number, share, following, time.monotonic() - started_s)
             self._report("compiling", number)
 
         prepare(self.on.session, map(self.plan.probes.__getitem__, batch.probes), compiled, self.on.stop)
         present = self._loaded.load((*batch.loads, self.plan.reference), self._load)
         batch = replace(batch, loads=tuple(load for load in batch.loads if load in present))
         self._forecast.loaded(number, time.monotonic() - started_s)
+        self._report("measuring", number)
         pool_rounds = self._requests.pool_rounds(batch, ran=stayed) if batch.visits == "pool" else 0
         untimed = batch.loads if pool_rounds > 1 else ()
         while self._rounds[number] < rounds and not (self._is_spent() and self._rounds[number]):
@@ -312,8 +303,17 @@ class CampaignRun:
             slowness = requests.elapsed_s / max(requests.spent_here_s, 1e-9)
             left_s = min(left_s, max(0.0, self.policy.budget_s - requests.spent_s) * slowness)
         gone_s = time.monotonic() - self._began_s
-        share = None if left_s is None else gone_s / max(1e-9, gone_s + left_s)
-        spent_s, rounds, effort = requests.spent_s, self._rounds[batch], self._whole_effort
-        self.on.observe(
-            Progress(stage, batch, batches, rounds, samples, spent_s, phase="measuring", effort=effort, share=share)
+        whole_s, step_s = max(1e-9, gone_s + (left_s or 0.0)), self._forecast.step_s
+        progress = Progress(
+            stage,
+            batch,
+            batches,
+            self._rounds[batch],
+            samples,
+            requests.spent_s,
+            phase="measuring",
+            effort=self._effort,
+            share=None if left_s is None else gone_s / whole_s,
+            next_share=min(1.0, (gone_s + step_s) / whole_s) if left_s and step_s else None,
         )
+        self.on.observe(progress)

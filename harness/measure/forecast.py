@@ -2,41 +2,67 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
+
+from harness.device.session import PREPARE, AgentSession
+from harness.network.assemble import AssembledModel
+from harness.network.effort import compile_effort, run_effort, side_by_side
+from harness.probe.batches import probe_of
+from harness.probe.probe_plan import ProbePlan
+
+_LOAD_BYTES = 300 << 10
+"""What a runtime takes to load any probe, as bytes of weights that take as long."""
 
 
 @dataclass
 class CampaignForecast:
     """What a campaign has measured of itself; batches that it has not met take as long as the others by their size.
 
-    `sizes` are the efforts that the batches take, in any unit, and `passes` the rounds that each has after each pass
-    over it. `rounds` are those done, by batch.
+    `loads` are the efforts of loading the batches, and `sizes` those of a round, in any units; `passes` are the rounds
+    that each has after each pass over it. `rounds` are those done, by batch. A device that `compiles` takes most of the
+    time for that. `step_s` is what the present step of loading still takes, 0 if none is under way.
     """
 
+    loads: Sequence[float]
     sizes: Sequence[float]
     passes: Sequence[Sequence[int]]
     rounds: list[int]
+    compiles: bool = False
+    step_s: float = field(default=0.0, init=False)
     _load_s: dict[int, float] = field(default_factory=dict)
     _round_s: dict[int, float] = field(default_factory=dict)
     _kept: dict[int, bool] = field(default_factory=dict)
     _expected: dict[int, tuple[int, float]] = field(default_factory=dict)
     _loading: tuple[int, float] | None = None
 
-    def loading(self, batch: int, share: float, seconds: float) -> None:
-        """Note that a share of a batch is prepared after some seconds; it takes no less than others by their size.
+    @classmethod
+    def of(cls, session: AgentSession, plan: ProbePlan, passes: Sequence[Sequence[int]], rounds: list[int]) -> Self:
+        """Return the forecast of a plan before its batches are loaded."""
+        batches = [[plan.probes[probe_of(load)].model for load in one.loads] for one in plan.batches]
+        compiles = PREPARE in session.hello.reveals
+        loads = _compile_efforts(session, batches) if compiles else [sum(map(_load_effort, one)) for one in batches]
+        sizes = [sum(run_effort(model.products) for model in models) for models in batches]
+        return cls(loads, sizes, passes, rounds, compiles)
 
-        What is prepared has still to be loaded.
+    def loading(self, batch: int, share: float, next_share: float, seconds: float) -> None:
+        """Note which share of a batch is prepared after some seconds, and which it will be after the present step.
+
+        It takes no less than others by their size. What is prepared has still to be loaded.
         """
-        if share > 0 and not self._kept.get(batch):
-            others = {number: took_s for number, took_s in self._load_s.items() if number != batch}
-            whole_s = max(seconds / share, self._mean(others) * self.sizes[batch], seconds, 1e-9)
-            self._load_s[batch] = whole_s
-            self._loading = batch, seconds / whole_s
+        if self._kept.get(batch):
+            return
+        others = {number: took_s for number, took_s in self._load_s.items() if number != batch}
+        expected_s = self._mean(others, self.loads) * self.loads[batch]
+        whole_s = max(seconds / share, expected_s, 1e-9) if share else self._load_s.get(batch, expected_s)
+        self._load_s[batch], self.step_s = whole_s, next_share * whole_s - seconds
+        self._loading = batch, seconds / whole_s if share else 0.0
 
     def loaded(self, batch: int, seconds: float) -> None:
         """Note how long it took to load a batch."""
-        self._loading = None
+        self._loading, self.step_s = None, 0.0
         if not self._kept.get(batch):
             self._load_s[batch] = seconds
 
@@ -58,10 +84,11 @@ class CampaignForecast:
         return sum(map(self._batch_s, range(len(self.sizes)))) if self._round_s else None
 
     @property
-    def work(self) -> float:
-        """The effort of the rounds that the passes still need."""
+    def effort(self) -> float | None:
+        """The effort of compiling all batches, or of the rounds that the passes still need; None if there is none."""
         needs = zip(self.sizes, self.passes, self.rounds, strict=True)
-        return sum(size * max(0, max(passes, default=0) - done) for size, passes, done in needs)
+        rounds = sum(size * max(0, max(passes, default=0) - done) for size, passes, done in needs)
+        return (sum(self.loads) if self.compiles else rounds) or None
 
     def _batch_s(self, batch: int) -> float:
         done, own = self.rounds[batch], [rounds for rounds in self.passes[batch] if rounds > self.rounds[batch]]
@@ -71,9 +98,8 @@ class CampaignForecast:
         loadings = len(own) + bool(further)
         if self._kept.get(batch, self._mostly_kept):
             loadings = min(loadings, int(batch not in self._load_s))
-        size = self.sizes[batch]
-        load_s = self._load_s.get(batch, self._mean(self._load_s) * size)
-        round_s = self._round_s.get(batch, self._mean(self._round_s) * size)
+        load_s = self._load_s.get(batch, self._mean(self._load_s, self.loads) * self.loads[batch])
+        round_s = self._round_s.get(batch, self._mean(self._round_s, self.sizes) * self.sizes[batch])
         if self._loading is not None and self._loading[0] == batch:
             load_s, loadings = (1 - self._loading[1]) * load_s, 1
         return loadings * load_s + (last - done + share * further) * round_s
@@ -87,8 +113,22 @@ class CampaignForecast:
 
     @property
     def _mostly_kept(self) -> bool:
-        return 2 * sum(self._kept.values()) > len(self._kept)
+        return 2 * sum(self._kept.values()) >= len(self._kept)
 
-    def _mean(self, seconds: dict[int, float]) -> float:
+    @staticmethod
+    def _mean(seconds: dict[int, float], efforts: Sequence[float]) -> float:
         """Return the seconds per effort."""
-        return sum(seconds.values()) / max(1.0, sum(self.sizes[batch] for batch in seconds))
+        effort = sum(efforts[batch] for batch in seconds)
+        return sum(seconds.values()) / effort if effort else 0.0
+
+
+def _load_effort(model: AssembledModel) -> float:
+    """Return about how long a runtime takes to load a model relative to others."""
+    return math.sqrt(_LOAD_BYTES + model.weight_bytes + model.input_bytes + model.output_bytes)
+
+
+def _compile_efforts(session: AgentSession, batches: Sequence[Sequence[AssembledModel]]) -> list[float]:
+    """Return about how long each batch takes to compile; the first one compiles what several have in common."""
+    products = {model.content: model.products for models in batches for model in models}
+    left = {content: compile_effort(products[content]) for content in session.unprepared(products)}
+    return [side_by_side(left.pop(model.content, 0.0) for model in models) for models in batches]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
-from harness.device.session import PREPARE, AgentSession
+from harness.device.session import AgentSession
 from harness.errors import Interrupted
-from harness.measure.progress import Observer, Progress
+from harness.measure.progress import Observer, steps_of
+from harness.network.effort import compile_effort, side_by_side
 from harness.probe.probe import Probe
 
 KEPT = "kept"
@@ -105,18 +106,26 @@ class LoadedProbes:
 
 def prepare(session: AgentSession, probes: Iterable[Probe], observe: Observer, stop: threading.Event) -> None:
     """Send the models of probes to a device that prepares them; raises a DeviceError, and Interrupted when stopped."""
-    if PREPARE not in session.hello.reveals:
+    efforts = {probe.model.content: compile_effort(probe.model.products) for probe in probes}
+    requests = list(_requests(session.unprepared(efforts)))
+    if not requests:
         return
-    models = list(dict.fromkeys(probe.model.content for probe in probes))
-    sent = 0
-    while sent < len(models):
+    step = steps_of(observe, "compiling", [side_by_side(map(efforts.__getitem__, models)) for models in requests])
+    for number, models in enumerate(requests, start=1):
         if stop.is_set():
-            step = "Run the same command again; what was compiled is kept"
-            raise Interrupted("Stopped on request", why="Probes were being compiled", next_step=step)
-        count, size = 1, len(models[sent])
-        while sent + count < len(models) and count < _MODELS and size + len(models[sent + count]) <= _BYTES:
-            size += len(models[sent + count])
-            count += 1
-        observe(Progress("compiling", sent, len(models)))
-        session.prepare(models[sent : sent + count])
-        sent += count
+            again = "Run the same command again; what was compiled is kept"
+            raise Interrupted("Stopped on request", why="Probes were being compiled", next_step=again)
+        session.prepare(models)
+        step(number, len(requests))
+
+
+def _requests(models: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield the models of each request."""
+    request: list[bytes] = []
+    for model in models:
+        if request and (len(request) == _MODELS or sum(map(len, request)) + len(model) > _BYTES):
+            yield request
+            request = []
+        request.append(model)
+    if request:
+        yield request

@@ -6,8 +6,10 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any
 
+from harness.errors import UsageError
 from harness.measure.summary import Measurement
 
 REFERENCE_EVERY = 25
@@ -44,6 +46,14 @@ class RepeatPolicy:
     max_rounds: int = 40
     budget_s: float | None = None
     wall_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("runs", "min_rounds", "max_rounds"):
+            value = getattr(self, name)
+            if not ((isinstance(value, int) and value > 0) or (name == "runs" and value is None)):
+                raise UsageError(f"{name} is {value!r}", why="It must be a whole number, 1 or more")
+        if not (isinstance(self.target, Real) and self.target > 0):
+            raise UsageError(f"target is {self.target!r}", why="It must be a share above 0, such as 0.01")
 
     def limit_s(self, loads: int, runs: int) -> float:
         """Return the wall time after which a device is given up: `wall_s`, or what a slow device needs.

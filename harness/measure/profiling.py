@@ -15,7 +15,14 @@ from harness.measure.busy_device import Patience, lease_when_free
 from harness.measure.campaign import CampaignRun
 from harness.measure.core_caches import core_cache_bytes, most_windowed_bytes
 from harness.measure.device_run import DeviceRun
-from harness.measure.fusion.cutting import cut_as_probed, cut_as_reported, put_network, refuse_unplaced, with_chains
+from harness.measure.fusion.cutting import (
+    PLANNING,
+    cut_as_probed,
+    cut_as_reported,
+    put_network,
+    refuse_unplaced,
+    with_chains,
+)
 from harness.measure.fusion.probed_fusion import FusionSearch
 from harness.measure.journal.journal import Journal
 from harness.measure.journal.records import Campaign, CampaignKey
@@ -23,9 +30,10 @@ from harness.measure.noise.machine_noise import MachineNoise
 from harness.measure.noise.steadiness import drift_of
 from harness.measure.pace import Pace, pace_of
 from harness.measure.policy import RepeatPolicy, unsettled
-from harness.measure.progress import Observer, begin, effort_of, in_phase, notes_of
+from harness.measure.progress import Observer, begin, notes_of
 from harness.measure.request import ProfileRequest
 from harness.measure.summary import summarise
+from harness.network.effort import networks_effort
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.network import Network
 from harness.network.network_list import RefusedNetwork, check_refused, note_refused
@@ -149,15 +157,13 @@ def profile_networks(
 def _plan(run: DeviceRun, accepted: _Accepted, request: ProfileRequest) -> ProbePlan:
     hello = run.session.hello
     kind = request.auxiliary or auxiliary_for(hello.clock)
-    effort = effort_of(sum(len(network.nodes) for network in accepted.networks))
-    observe = in_phase(run.observe, "cutting networks", effort)
     if {"fusion", "unfused"} & set(hello.reveals):
-        cuts, rules = cut_as_reported(run.session, accepted.networks, observe, run.stop, accepted.refuse)
-        cuts = with_chains(run.session, cuts, in_phase(run.observe, "cutting chains", effort), run.stop)
+        cuts, rules = cut_as_reported(run.session, accepted.networks, run.observe, run.stop, accepted.refuse)
+        cuts = with_chains(run.session, cuts, run.observe, run.stop)
     else:
-        refuse_unplaced(replace(run, observe=observe), accepted.networks, accepted.refuse)
+        refuse_unplaced(run, accepted.networks, accepted.refuse)
         cuts, rules = cut_as_probed(FusionSearch(run, kind, request.seed, request.fresh), accepted.left)
-    begin(run.observe, "planning probes", effort)
+    begin(run.observe, PLANNING, networks_effort(accepted.networks))
     return _plan_of(run.session, cuts, rules, kind)
 
 

@@ -84,14 +84,14 @@ class TimeLeft:
         if progress.effort is not None:
             self._effort = progress.effort
         if progress.share is not None:
-            self._share, self._share_s = progress.share, now_s
+            self._share, self._share_s, self._next = progress.share, now_s, None
         self._next = self._next if progress.next_share is None else progress.next_share
 
     @property
     def remaining_s(self) -> float | None:
         """The seconds that are left, None while nothing is known of them."""
         now_s = self.clock()
-        known = [left_s for run in self.earlier if (left_s := self._after(run, now_s)) is not None]
+        known = [left_s for run in self._like() if (left_s := self._after(run, now_s)) is not None]
         if known:
             return statistics.median(known)
         return self._left_of_phase(self._by_own_steps(), now_s) if self._share else None
@@ -100,6 +100,11 @@ class TimeLeft:
     def run(self) -> Run:
         """The times of the phases until now."""
         return (*self.done, PhaseTime(self._name, self.clock() - self._began_s, self._effort))
+
+    def _like(self) -> Sequence[Run]:
+        """Return the earlier runs that did something in each phase that this one will, or all if none did."""
+        ahead = {name for name, effort in self._ahead.items() if effort}
+        return [run for run in self.earlier if ahead <= {one.name for one in run if one.effort}] or self.earlier
 
     def _by_own_steps(self) -> float:
         """Return how long the phase takes as its steps show it."""
@@ -122,14 +127,14 @@ class TimeLeft:
     def _left_of_phase(self, expected_s: float, now_s: float) -> float:
         """Return what is left of a phase that takes so long; its own steps count the more, the more are done.
 
-        The steps that follow one that is overdue take longer, too.
+        The steps that follow one that is overdue take longer, too: the more, the larger it is.
         """
         share, gone_s = self._share or 0.0, now_s - self._share_s
         weight = math.sqrt(min(1.0, share))
         whole_s = weight * self._by_own_steps() + (1 - weight) * expected_s
         step = (self._next or 1.0) - share
         if self._next and step > 0:
-            whole_s = max(whole_s, gone_s / step)
+            whole_s += math.sqrt(step) * max(0.0, gone_s / step - whole_s)
         least_s = 0.0 if share and not self._next else _OVERDUE * gone_s
         return max(whole_s * step - gone_s, least_s) + whole_s * (1 - share - step)
 
@@ -188,4 +193,4 @@ def keep_run(command: str, run: Run) -> None:
 
 
 def _key(command: str) -> str:
-    return cache.key_of("times of phases 4", command)
+    return cache.key_of("times of phases 5", command)

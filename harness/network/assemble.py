@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError
+from harness.network.effort import products_of
 from harness.network.learnt_weights import INTEGER_RANGE, is_weight, needs_values
 from harness.network.network import FLOATS, Network, Node, TensorType, bytes_of
 from harness.network.node_inference import onnx_dtype, opset_imports, value_info
@@ -61,13 +62,17 @@ class EmittedNames:
 
 @dataclass(frozen=True)
 class AssembledModel:
-    """A checked ONNX model without its weights, and the arrays that a device generates to run it."""
+    """A checked ONNX model without its weights, and the arrays that a device generates to run it.
+
+    `products` are the multiply-adds of each node.
+    """
 
     content: bytes
     weights: tuple[ArraySpec, ...]
     inputs: tuple[ArraySpec, ...]
     outputs: tuple[TensorType, ...]
     names: EmittedNames
+    products: tuple[int, ...]
 
     @property
     def input_bytes(self) -> int:
@@ -207,7 +212,12 @@ class ModelBuilder:
             inputs=tuple(self._inputs),
             outputs=tuple(self._types[name] for name in outputs),
             names=EmittedNames(self._tensor_origin, self._node_origin, self._constant_origin),
+            products=tuple(map(self._products, self._nodes)),
         )
+
+    def _products(self, node: NodeProto) -> int:
+        written = next(name for name in node.output if name)
+        return products_of(node.op_type, [self._types[name] for name in node.input if name], self._types[written])
 
     def _model(self, outputs: Sequence[str], *, external: bool) -> ModelProto:
         from onnx import helper

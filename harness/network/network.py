@@ -119,7 +119,8 @@ class Network:
     has every tensor that a node reads or writes. `symbols` are the names that symbolic dimensions of the inputs have.
     `file` is the reference that the network was read from, as messages show it.
     `domains` are the versions of operator sets other than ONNX. The `unmeasured` nodes follow the outputs.
-    `stored_bytes` is the size of the file and of its external data.
+    `stored_bytes` is the size of the file and of its external data. `file_outputs` maps the outputs of the file to the
+    tensors that they are, which may be inputs or constants; those of a sequence are NAME/0, NAME/1, and so on.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Network:
     domains: Mapping[str, int] = field(default_factory=dict)
     unmeasured: tuple[UnmeasuredNode, ...] = ()
     stored_bytes: int = 0
+    file_outputs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def opsets(self) -> dict[str, int]:

@@ -79,11 +79,11 @@ def _holds_graph(item: Any) -> bool:
 def _kinds(node: Node, given: Mapping[str, Any]) -> Kinds:
     """Return the types of what a node reads; without sizes for ONNX's operators, so that they share a session.
 
-    Some operators of ONNX Runtime demand the sizes.
+    Some operators of ONNX Runtime demand the sizes, and so does a Resize to given sizes.
     """
+    sized = bool(node.domain) or node.op == "Resize"
     return tuple(
-        (name, str(value.dtype), value.shape if node.domain else (None,) * len(value.shape))
-        for name, value in given.items()
+        (name, str(value.dtype), value.shape if sized else (None,) * len(value.shape)) for name, value in given.items()
     )
 
 

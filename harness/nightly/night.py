@@ -88,7 +88,7 @@ def forecast(plan: NightPlan, workspace: Workspace, *, night: date | None = None
 
     Raises as `run_night` for a plan that does not match the inventory.
     """
-    with FleetStore(workspace.fleet) as store, Journal(workspace.journal) as journal:
+    with FleetStore(workspace.fleet, to_read=True) as store, Journal(workspace.journal, to_read=True) as journal:
         queue = JobQueue(plan, workspace, night or current_night(plan), store, journal)
         starting = {one.job.name for one in queue.ready_jobs()}
         return tuple(

@@ -70,7 +70,7 @@ def rehearse(
     """
     if not workspace.journal.exists():
         raise _nothing(device)
-    with Journal(workspace.journal) as journal:
+    with Journal(workspace.journal, to_read=True) as journal:
         watches = campaigns_of_nights(journal, device, "watch")
         sets = {
             name: read_watches(journal, watches_of_set(watches, name), rules.keep + 1)

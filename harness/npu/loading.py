@@ -132,6 +132,7 @@ def network_model(network: Network, dims: Mapping[str, int]) -> NetworkModel:
             names[:] = [tensors.get(name, name) for name in names]
     for value in (*proto.graph.input, *proto.graph.output):
         value.name = tensors[value.name]
+    computed = {name: tensors[emitted] for emitted, name in assembled.names.tensors.items()}
     return NetworkModel(
         name=network.name,
         content=proto.SerializeToString(deterministic=True),
@@ -141,13 +142,19 @@ def network_model(network: Network, dims: Mapping[str, int]) -> NetworkModel:
         free_nodes=len(network.free),
         constants=assembled.names.constants,
         dims=dims,
+        outputs={name: computed.get(tensor, tensor) for name, tensor in network.file_outputs.items()},
     )
 
 
 def _tensor_names(network: Network, assembled: AssembledModel, constants: Iterable[str]) -> dict[str, str]:
-    """Map the name of each computed tensor in the model to its name in the network; `constants` keep theirs."""
+    """Map the name of each computed tensor in the model to its name in the network; `constants` keep theirs.
+
+    Outputs have the name of the file's first output that they are.
+    """
     inputs = (spec.name for spec in assembled.inputs)
-    own = {**assembled.names.tensors, **dict(zip(inputs, network.inputs, strict=True))}
+    titles = {tensor: name for name, tensor in reversed(list(network.file_outputs.items()))}
+    written = {emitted: titles.get(name, name) for emitted, name in assembled.names.tensors.items()}
+    own = {**written, **dict(zip(inputs, network.inputs, strict=True))}
     used, names = set(constants), {}
     for emitted, name in own.items():
         while name in used:

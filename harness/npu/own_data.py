@@ -20,7 +20,7 @@ from device_agents.emulated_npu.numpy_types import Array
 from harness.errors import InputError, UsageError, reason_of
 from harness.network.assemble import ArraySpec
 from harness.network.model_references import model_path
-from harness.network.network import PACKED
+from harness.network.network import PACKED, Constant
 from harness.network.reading.prepare import prepare
 from harness.network.reading.read import read_model
 from harness.npu.network_model import NetworkModel
@@ -41,10 +41,21 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class NetworkData:
-    """The values of a network's weights, by their names in the compiled model, and of its inputs, by name."""
+    """The values of a network's weights, by their names in the compiled model, and of its inputs, by name.
+
+    `constants` are the outputs of the file that do not depend on the inputs, by name.
+    """
 
     weights: Mapping[str, Array]
     inputs: Mapping[str, Array]
+    constants: Mapping[str, Array]
+
+    def file_outputs(self, model: NetworkModel, computed: Mapping[str, Array]) -> dict[str, Array]:
+        """Return all outputs by their names in the file, and what the part that was left out would read, by its own."""
+        known = {**self.inputs, **computed}
+        named = {name: known[tensor] for name, tensor in model.outputs.items() if tensor in known}
+        others = {name: values for name, values in computed.items() if name not in model.outputs.values()}
+        return {**others, **self.constants, **named}
 
 
 def read_own_data(reference: str, model: NetworkModel, inputs: Sequence[str]) -> NetworkData:
@@ -56,7 +67,10 @@ def read_own_data(reference: str, model: NetworkModel, inputs: Sequence[str]) ->
     specs = [InputSpec(spec.name, spec.dtype, spec.shape) for spec in model.inputs]
     given = read_inputs(specs, inputs)
     made = {spec.name: make(spec.wire()) for spec in model.inputs if spec.name not in given}
-    return NetworkData(file_weights(reference, model), {**made, **given})
+    constants = _file_constants(reference, model)
+    fixed = {name: constants[tensor].value for name, tensor in model.outputs.items() if tensor in constants}
+    known = {name: value for name, value in fixed.items() if value is not None}
+    return NetworkData(_weights(constants, model), {**made, **given}, known)
 
 
 def read_inputs(specs: Sequence[InputSpec], inputs: Sequence[str]) -> dict[str, Array]:
@@ -70,11 +84,19 @@ def read_inputs(specs: Sequence[InputSpec], inputs: Sequence[str]) -> dict[str, 
 
 
 def write_outputs(folder: Path, outputs: Mapping[str, Array]) -> None:
-    """Write each output to NAME.npy in a folder, which is made; raises InputError if it cannot be written."""
+    """Write each output to NAME.npy in a folder, which is made; raises InputError if it cannot be written.
+
+    Names that differ in replaced characters alone end in `_2`, `_3` and so on.
+    """
+    files: dict[str, Array] = {}
+    for name, values in outputs.items():
+        plain = _UNSAFE.sub("_", name)
+        names = (plain, *(f"{plain}_{number}" for number in range(2, len(outputs) + 1)))
+        files[next(one for one in names if one not in files)] = values
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, values in outputs.items():
-            np.save(folder / f"{_UNSAFE.sub('_', name)}.npy", values)
+        for file, values in files.items():
+            np.save(folder / f"{file}.npy", values)
     except OSError as error:
         raise InputError(f"Outputs cannot be written to {folder}", why=reason_of(error)) from error
 
@@ -103,15 +125,21 @@ def file_weights(reference: str, model: NetworkModel) -> dict[str, Array]:
 
     Raises InputError for a file that cannot be read, and for a weight whose values do not follow from the file.
     """
-    if not model.weights:
-        return {}
+    return _weights(_file_constants(reference, model), model) if model.weights else {}
+
+
+def _file_constants(reference: str, model: NetworkModel) -> Mapping[str, Constant]:
+    """Return the constants of a network's file with their values; raises InputError for a file that cannot be read."""
     with model_path(reference) as path:
         file = read_model(path)
         try:
             load_external_data_for_model(file.model, str(path.parent))
         except (OSError, ValueError) as error:
             raise InputError(f"The weights of {path} cannot be read", why=reason_of(error)) from error
-    constants = prepare(file, model.dims, most_folded=sys.maxsize).constants
+    return prepare(file, model.dims, most_folded=sys.maxsize).constants
+
+
+def _weights(constants: Mapping[str, Constant], model: NetworkModel) -> dict[str, Array]:
     weights = {}
     for spec in model.weights:
         held = constants.get(model.constants[spec.name])

@@ -13,6 +13,7 @@ from harness.predictor.features.layer_arrays import LayerArrays, layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.feature_matrix import FeatureMatrix, feature_matrix
+from harness.predictor.roofline.weight_loads import WeightLoads
 from harness.predictor.stored_graph import check_model
 from harness.predictor.stored_parameters import METADATA_KEY, OtherVersion, parameters_from
 from harness.predictor.trees import Corrections
@@ -106,6 +107,11 @@ class Predictor:
                 bounds.T.tolist(), classes, arrays.operators, strict=True
             )
         )
+
+    def weight_loads(self, layers: Sequence[LayerFeatures]) -> WeightLoads:
+        """Return the loads of weights of a network's layers, in their order."""
+        roofline = self._parameters.roofline
+        return WeightLoads.of(roofline, roofline.tiling.described(layer_arrays(layers)))
 
     def corrections(self, arrays: LayerArrays, columns: FeatureMatrix) -> Corrections:
         """Return the stored trees' corrections for layers with these features."""

@@ -37,6 +37,7 @@ class _Steps(StrictModel):
     tiles: Annotated[tuple[tuple[_Size, _Size, _Size], ...], Field(min_length=1)]
     skips_padding: bool
     product_share: Annotated[float, Field(ge=0, le=1)] = 1.0
+    buffer_bytes: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
 
 class _Roofline(StrictModel):

@@ -19,7 +19,7 @@ from harness.measure.device_run import DeviceRun
 from harness.measure.fusion.cutting import cut_as_reported
 from harness.measure.journal.records import Campaign
 from harness.measure.policy import RepeatPolicy
-from harness.measure.profiling import PURPOSE
+from harness.measure.profiling import PURPOSE, profile_networks
 from harness.measure.progress import among_several
 from harness.measure.request import ProfileRequest, SpaceRequest
 from harness.network.fusion.fusion_rules import FusionRule
@@ -28,7 +28,7 @@ from harness.probe.auxiliary import auxiliary_for
 from harness.probe.probe_plan import CutNetwork, plan_probes
 from harness.space.configuration import Configuration
 from harness.space.drawn_layers import SpaceLayers
-from harness.space.planner import Round, explore
+from harness.space.planner import OVER_BUDGET, Round, explore
 from harness.space.space import LayerSpace
 from harness.space.space_profile import SpaceProfile
 
@@ -36,6 +36,8 @@ MAX_PART_LAYERS = 64
 MAX_PART_BYTES = 1 << 29
 """The most layers and bytes of one network that a round sends to the device; a round may send several networks."""
 
+CHAINS = "chains"
+"""The word in `reveals` of devices that report their chains."""
 LayerPlace = tuple[str, str]
 """The digest of a layer's key, and its context."""
 _Part = Sequence[tuple[int, Configuration]]
@@ -50,7 +52,7 @@ def explore_space(
     *,
     excluded: str | None = None,
 ) -> SpaceProfile:
-    """Measure layers of a space, chosen in rounds; the same request continues from what the journal holds.
+    """Measure layers of a space, chosen in rounds, and its networks; the same request continues from the journal.
 
     The budget of the request bounds the device time of all rounds; a round that is unlikely to fit is not started.
     The campaigns stay out of tables if `excluded` gives a reason. Raises a DeviceError, Interrupted and
@@ -66,6 +68,8 @@ def explore_space(
         target=asked.target,
         seed=request.seed,
     )
+    if space.networks and CHAINS in run.session.hello.reveals and result.stopped != OVER_BUDGET:
+        rounds.measure_networks(space.networks)
     wall_s = time.monotonic() - started_s
     return SpaceProfile(run.device, result, tuple(rounds.campaigns), rounds.resumed, rounds.device_s, wall_s)
 
@@ -84,8 +88,7 @@ class DeviceRounds:
 
     def measure(self, asked: Round[Configuration]) -> list[float | None] | None:
         """Return the latencies of a round's layers in seconds; None for the round if the budget is too small."""
-        policy = self.request.policy
-        left_s = math.inf if policy.budget_s is None else policy.budget_s - self.device_s
+        policy, left_s = self.request.policy, self._left_s
         if self.tried and self.device_s / self.tried * len(asked.layers) > left_s:
             return None
         cuts, rules, places = self._cut(asked)
@@ -97,6 +100,22 @@ class DeviceRounds:
         found = estimate_layers(measured, DEFAULT_METHOD, overhead).latencies
         own = [[found.get(place) for place in places.get(index, ())] for index in range(len(asked.layers))]
         return [_sum_s(parts) for parts in own]
+
+    def measure_networks(self, models: tuple[str, ...]) -> None:
+        """Measure networks as one more campaign, with what is left of the budget; a complete one is not repeated."""
+        request, left_s = self.request, self._left_s
+        policy = replace(request.policy, budget_s=None if math.isinf(left_s) else left_s)
+        name = request.name or ("" if request.fresh else " ".join(models))
+        asked = replace(request, models=models, space=None, policy=policy, name=name)
+        found = profile_networks(self.on, asked.networks(), asked, excluded=self.excluded).result
+        self.campaigns.append(found.campaign)
+        self.resumed += found.resumed
+        self.device_s += found.device_seconds
+
+    @property
+    def _left_s(self) -> float:
+        budget_s = self.request.policy.budget_s
+        return math.inf if budget_s is None else budget_s - self.device_s
 
     def _cut(self, asked: Round[Configuration]) -> tuple[*_Cuts, dict[int, tuple[LayerPlace, ...]]]:
         """Networks with the layers of the round but not their neighbours, and the layers of each configuration.

@@ -27,6 +27,8 @@ from harness.space.movers import Elementwise, Joining, Permutation, Rowwise
 _NEIGHBOUR_CHANNELS = 4
 _READER_CHANNELS = 8
 _OWN = "layer"
+_ON_ROWS = (Permutation, Product, Rowwise)
+"""Layers whose tensors of four axes are no maps of convolutions, as the heads of attention."""
 _Form = Callable[[LayerParts, str, FloatLayer, Sequence[str]], list[str]]
 
 
@@ -60,7 +62,7 @@ def _add(parts: LayerParts, index: int, layer: FloatLayer, added: _Form) -> None
         names = [f"{index}.after{number or ''}"]
         names += [f"{names[0]}again"] if isinstance(layer, Joining | Permutation) else []
         for name in names:
-            _read(parts, name, stored, _result_shape(layer), on_maps=not isinstance(layer, Permutation))
+            _read(parts, name, stored, _result_shape(layer), on_maps=not isinstance(layer, _ON_ROWS))
     if isinstance(layer, Permutation) or (isinstance(layer, Joining) and layer.op == "Slice"):
         _read(parts, f"{index}.beside", sources[0], _input_shapes(layer)[0], on_maps=_reads_map(layer))
 
@@ -87,7 +89,7 @@ def _input_shapes(layer: FloatLayer) -> list[tuple[int, ...]]:
         return [(layer.batch, layer.channels_in, *layer.size), *([layer.result] if layer.residual else [])]
     if isinstance(layer, Product):
         if layer.heads:
-            return [(layer.heads, layer.rows, layer.depth), (layer.heads, layer.depth, layer.columns)]
+            return [(1, layer.heads, layer.rows, layer.depth), (1, layer.heads, layer.depth, layer.columns)]
         return [(layer.rows, layer.depth) if layer.op == "Gemm" else (1, layer.rows, layer.depth)]
     if isinstance(layer, Transposed):
         return [(layer.batch, layer.channels_in, *layer.size)]
@@ -129,7 +131,7 @@ def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLay
 
 def _reads_map(layer: FloatLayer) -> bool:
     """Return whether a source of four axes is a map of a convolution."""
-    return not isinstance(layer, Permutation) or layer.order in ("", "channels_last")
+    return layer.order in ("", "channels_last") if isinstance(layer, Permutation) else not isinstance(layer, _ON_ROWS)
 
 
 def _read(parts: LayerParts, name: str, tensor: str, shape: Sequence[int], *, on_maps: bool) -> None:

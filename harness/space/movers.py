@@ -60,7 +60,7 @@ class Elementwise:
 class Rowwise:
     """An operator on (1, rows, columns) along an axis: 2, or for ReduceMean 1 or 2.
 
-    `residual` adds two inputs first.
+    `residual` adds two inputs first. Softmax is on (1, 1, rows, columns), as one head of attention.
     """
 
     op: str
@@ -72,14 +72,18 @@ class Rowwise:
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         """Return the shapes of the inputs."""
-        return [(1, self.rows, self.columns)] * (1 + self.residual)
+        return [(*self._outer, self.rows, self.columns)] * (1 + self.residual)
 
     @property
     def result(self) -> tuple[int, ...]:
         """Return the shape of the result."""
         if self.op == "ReduceMean":
             return (1, 1, self.columns) if self.axis == 1 else (1, self.rows, 1)
-        return (1, self.rows, self.columns)
+        return (*self._outer, self.rows, self.columns)
+
+    @property
+    def _outer(self) -> tuple[int, ...]:
+        return (1, 1) if self.op == "Softmax" else (1,)
 
     @property
     def features(self) -> LayerFeatures:

@@ -17,6 +17,8 @@ from harness.space.space_profile import RoundResult, SpaceResult
 _FIRST_SHARE = 0.2
 _LEAST_FIRST = 40
 _GROWTH = 0.5
+OVER_BUDGET = "budget"
+"""Why rounds ended if the next one would have taken too long."""
 _SEEDS = 1 << 32
 """scikit-learn accepts seeds below this."""
 
@@ -80,7 +82,7 @@ def explore(
         plan = Round(len(results), tuple(layers[place] for place in order[done : done + size]))
         latencies = measure(plan)
         if latencies is None:
-            return SpaceResult(tuple(results), len(samples), "budget")
+            return SpaceResult(tuple(results), len(samples), OVER_BUDGET)
         done += len(plan.layers)
         found = _samples(plan.layers, latencies)
         error = _median_error(predictor, found)

@@ -15,6 +15,7 @@ from harness.strict_model import StrictModel
 
 BUILTIN_PREFIX = "builtin:"
 _FOLDER = Path(__file__).parent
+_Builtin = Annotated[str, Field(pattern=f"^{BUILTIN_PREFIX}[a-z0-9_]{{1,60}}$")]
 _Positive = Annotated[int, Field(ge=1, le=1 << 50)]
 
 
@@ -31,9 +32,14 @@ class SpaceLimits(StrictModel):
 
 
 class LayerSpace(StrictModel):
-    """All layers of all blocks that are within the limits."""
+    """All layers of all blocks that are within the limits.
+
+    `networks` are built-in networks to measure beside them on a device that chains layers: single layers do not show
+    what chains save.
+    """
 
     limits: SpaceLimits = SpaceLimits()
+    networks: Annotated[tuple[_Builtin, ...], Field(max_length=20)] = ()
     layers: Annotated[tuple[AnyBlock, ...], Field(min_length=1, max_length=100)]
 
     @property
@@ -50,6 +56,7 @@ def load_space(reference: str) -> LayerSpace:
     name = reference.removeprefix(BUILTIN_PREFIX)
     path = _FOLDER / f"{name}.toml" if reference in BUILTIN_SPACES else Path(reference)
     given = read_toml(path)
-    if isinstance(given.get("layers"), list):  # strict validation takes tuples for what stays as it is
-        given["layers"] = tuple(given["layers"])
+    for name in ("layers", "networks"):
+        if isinstance(given.get(name), list):  # strict validation takes tuples for what stays as it is
+            given[name] = tuple(given[name])
     return check_settings(LayerSpace.model_validate, given, path)

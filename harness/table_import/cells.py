@@ -62,9 +62,15 @@ def _column(value: Any) -> Any:
     return {"column": value[1:]} if isinstance(value, str) and value.startswith("$") else value
 
 
+def _named_column(value: Any) -> Any:
+    if isinstance(value, str) and not value.startswith("$"):
+        raise ValueError('must be the name of a column after a dollar sign, such as "$p50"')
+    return _column(value)
+
+
 Value = Annotated[Column | Scalar, BeforeValidator(_column)]
 """A constant, or a column as `"$name"` or `{column = "name"}`."""
-PackedShape = Annotated[Column, BeforeValidator(_column)]
+PackedShape = Annotated[Column, BeforeValidator(_named_column)]
 Values = list[Value] | PackedShape
 """A list of values, or a column that holds a whole shape, such as `1x64x56x56`."""
 

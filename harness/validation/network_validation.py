@@ -16,6 +16,7 @@ from harness.measure.fusion.cutting import refused_by_device
 from harness.measure.noise.campaign_noise import judge_processes
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import DONE, Observer, begin, effort_of, ignore, notes_of, steps_of
+from harness.network.effort import compile_effort, products_of_network, run_effort
 from harness.network.layers import cut
 from harness.network.model_references import ModelReference, Models, model_references, shown
 from harness.network.network import Network
@@ -84,7 +85,9 @@ def validate(
     note = notes_of(observe)
     begin(observe, "reading networks", effort_of(len(references)))
     read = read_networks(references, dims, batch=batch, strict=strict, note=note)
-    begin(observe, "estimating", effort_of(len(references)))
+    work = compile_effort if table.clock == "device" else run_effort
+    efforts = (work(products_of_network(network)) for network in read.networks)
+    begin(observe, "estimating", effort_of(sum(efforts)))
     cases, uncovered = _cases(read.networks, table, naive)
     check_refused((*read.refused, *uncovered), len(cases), strict=strict)
     note_refused(uncovered, note)

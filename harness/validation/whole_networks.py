@@ -99,13 +99,12 @@ class ProcessPlan:
     variant: Variant = NO_VARIANT
 
 
-def _in_process(observe: Observer, number: int, count: int, plan: ProbePlan) -> Observer:
-    """Return the observer of a process, one of about `count`; the nodes of its networks count for the effort."""
-    nodes = sum(len(plan.probes[whole].model.names.nodes) for whole in _wholes(plan))
+def _in_process(observe: Observer, number: int, count: int) -> Observer:
+    """Return the observer of a process, one of about `count`; a part of its time does not depend on the networks."""
 
     def show(progress: Progress) -> None:
         phase = f"{progress.phase or progress.stage} {number + 1}"
-        effort = effort_of(nodes) if progress.phase else None
+        effort = None if progress.effort is None else effort_of(progress.effort)
         observe(replace(progress, unit="network", process=number, processes=count, phase=phase, effort=effort))
 
     return show
@@ -131,7 +130,7 @@ def measure_processes(
             plan = _only(wanted.plan, chosen - {*refused, *stops})
             if not _wholes(plan):
                 break
-            watched = _in_process(observe, number, max(fewest, number + 1), plan)
+            watched = _in_process(observe, number, max(fewest, number + 1))
             watched(Progress("starting", 0, 0))
             with (
                 lease_when_free(device, patience, "validation") as session,

@@ -20,6 +20,10 @@ def test_names_are_cut_in_the_middle_and_numbers_stay_whole() -> None:
     assert lines[-1].endswith("1,234.5  [0.3031, 0.3036]  9.923e-10")
     assert lines[-1].startswith("stage1") and "…" in lines[-1]
     assert all(len(line) <= 50 for line in lines)
+    mixed = ["[1.21e+05, 4.244e+05]", "0.9886 ns/byte", "Слой." * 9]
+    lines = lay_out(("parameter", "interval"), [("start_up_of_layers", one) for one in mixed], 1, width=34)
+    assert [line.split("  ")[-1].strip() for line in lines[1:3]] == mixed[:2]
+    assert all(len(line) <= 34 for line in lines)
 
 
 def test_sentences_fold_at_words() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import typing
 from collections.abc import Callable, Iterator
@@ -79,6 +80,14 @@ def test_the_default_plan_is_an_input(tmp_path: Path) -> None:
 def test_missing_folders_are_refused_before_any_work(harness: Harness) -> None:
     """A result in a folder that does not exist is refused before the network is read."""
     harness("estimate", "none.onnx", "--csv", "none/x").assert_refused(3, mentions=("none/x cannot be written",))
+
+
+def test_folders_that_may_not_be_written_are_refused_before_any_work(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A result in a folder that this user may not write to is refused before the network is read."""
+    monkeypatch.setattr(os, "access", lambda *_: False)  # the user root may write anywhere
+    harness("estimate", "none.onnx", "--csv", "x.csv").assert_refused(3, mentions=("x.csv cannot be written",))
 
 
 def test_every_file_that_a_command_writes_is_checked() -> None:

@@ -35,7 +35,7 @@ def triples(low: int, high: int) -> st.SearchStrategy[tuple[int, int, int]]:
 QUANTISATIONS = st.just(UNQUANTISED) | st.builds(
     Quantisation,
     scale=st.floats(min_value=0, exclude_min=True, allow_infinity=False, width=32),
-    zero_point=st.integers(-(2**15), 2**15 - 1),
+    zero_point=st.integers(-(2**16), 2**16 - 1),
 )
 SETTINGS = st.builds(
     Settings,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
 from nullbench import Bench
 
-from harness.errors import DamagedFileWarning
+from harness.errors import DamagedFileWarning, LutError
 from harness.lut.table_samples import table_samples
 from harness.measure.policy import RepeatPolicy
 from harness.report.overhead_figures import sample_figures
@@ -52,6 +53,18 @@ def test_a_table_of_another_journal_has_no_samples(bench: Bench) -> None:
     assert table_samples(bench.workspace, replace(table, entries=())) is None
     newer = replace(table.entries[0], campaign=table.entries[0].campaign + 1)
     assert table_samples(bench.workspace, replace(table, entries=(newer,))) is None
+
+
+def test_a_workspace_that_may_not_be_written_is_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There a table has its samples, and no table is built, which the error says before the fit."""
+    bench.profile(policy=FEW)
+    table = bench.build()
+    samples = table_samples(bench.workspace, table)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # the user root may write anywhere
+    monkeypatch.setattr("harness.lut.build._read", pytest.fail)
+    assert samples is not None and table_samples(bench.workspace, table) == samples
+    with pytest.raises(LutError, match="cannot be written"):
+        bench.build()
 
 
 def test_a_damaged_journal_is_named(bench: Bench) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
+import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from harness.errors import WorkerDied
 from harness.measure.campaign import MAX_DEATHS, CampaignRun
 from harness.measure.device_run import DeviceRun
 from harness.measure.journal.journal import Journal
+from harness.measure.loaded_probes import prepare
 from harness.measure.policy import KEPT_PASSES, PASSES, RepeatPolicy
+from harness.measure.progress import Progress
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.model_references import load_network
@@ -116,6 +119,36 @@ def test_a_processor_that_holds_all_probes_is_visited_more_often(tmp_path: Path,
     (roomy, taken), (tight, expected) = visited["roomy"], visited["tight"]
     assert taken == expected
     assert max(tight.values()) == PASSES < max(roomy.values()) == len(RepeatPolicy(runs=RUNS).passes(KEPT_PASSES))
+
+
+@dataclass
+class PreparingSession(InProcessSession):
+    """A session with a device that compiles models once, in the order of the requests."""
+
+    requests: list[list[bytes]] = field(default_factory=list)
+
+    def unprepared(self, models: Iterable[bytes]) -> list[bytes]:
+        """Return the models that no request had."""
+        return [one for one in dict.fromkeys(models) if one not in itertools.chain(*self.requests)]
+
+    def prepare(self, models: Sequence[bytes]) -> None:
+        """Keep a request."""
+        self.requests.append(list(models))
+
+
+def test_each_request_to_compile_reports_its_share_of_the_effort(plan: ProbePlan) -> None:
+    """New models are compiled in requests; the shares before and after each add up to the effort of all."""
+    session, seen = PreparingSession(create("null", {})), list[Progress]()
+    some = zip(range(150), itertools.cycle(plan.probes.values()), strict=False)
+    probes = [replace(one, model=replace(one.model, content=b"%d" % at)) for at, one in some]
+    prepare(session, probes * 2, seen.append, threading.Event())
+    assert [one for models in session.requests for one in models] == [one.model.content for one in probes]
+    count = len(session.requests)
+    assert count > 1
+    assert [one.share for one in seen] == [None, *(one.next_share for one in seen[:count])]
+    assert seen[-1].share == pytest.approx(1.0)
+    prepare(session, probes, seen.append, threading.Event())
+    assert len(seen) == count + 1
 
 
 @dataclass

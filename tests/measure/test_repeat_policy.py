@@ -7,10 +7,14 @@ import math
 import os
 import subprocess
 import sys
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.device.variant import Variant
+from harness.errors import UsageError
 from harness.measure.policy import KEPT_PASSES, PASSES, REFERENCE_EVERY, RepeatPolicy, unsettled, visit_order
 from harness.measure.summary import Measurement
 
@@ -124,3 +128,20 @@ def test_a_negligible_probe_does_not_hold_its_batch() -> None:
 def test_a_probe_with_a_single_sample_is_never_settled() -> None:
     """A probe with a single sample is never settled."""
     assert unsettled({"p": measured(1.0, math.inf), "q": measured(1e9, 0.1)}, 0.01) == ("p",)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"runs": 0}, {"runs": "9"}, {"min_rounds": 1.5}, {"max_rounds": None}, {"target": math.nan}]
+)
+def test_a_policy_that_cannot_end_is_refused(wrong: dict[str, Any]) -> None:
+    """Numbers of rounds are whole and 1 or more, and the target is a share above zero; the error has the name."""
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        RepeatPolicy(**wrong)
+
+
+@pytest.mark.parametrize("wrong", ["2", 2.0, True, 0])
+def test_a_batch_is_a_whole_number(wrong: Any) -> None:
+    """A batch or a number of threads of another type is refused, instead of looked for among the tables."""
+    for name in ("batch", "threads"):
+        with pytest.raises(UsageError, match=name):
+            Variant(**{name: wrong})

@@ -67,6 +67,22 @@ def test_a_phase_to_come_counts_by_its_effort(command: Command) -> None:
         assert command.left.remaining_s == pytest.approx(1.0 + expected_s + 5.0)
 
 
+def test_a_run_that_did_nothing_in_a_phase_does_not_predict_it(command: Command) -> None:
+    """Of two earlier runs, the one with the phase to come counts; if none has it, both do."""
+    runs = []
+    for phases in (("cutting", "measuring", "closing"), ("cutting", "closing")):
+        command.start([])
+        for phase in phases:
+            command.go(phase, 10.0)
+        runs.append(command.left.run)
+    left_s = []
+    for earlier in (runs, runs[:1], runs[1:]):
+        command.start(earlier)
+        command.left.see(Progress("cutting", 0, 0, effort=10.0, ahead={"measuring": 10.0}))
+        left_s.append(command.left.remaining_s)
+    assert left_s == pytest.approx([71.0, 71.0, 51.0])
+
+
 def test_the_effort_of_steps_is_known_before_the_first_one_is_done() -> None:
     """A stage reports the root of its number of steps, or the effort that it is given, when it begins."""
     seen: list[Progress] = []
@@ -108,14 +124,31 @@ def test_own_steps_count_the_more_the_more_are_done(command: Command) -> None:
 
 
 def test_the_steps_after_an_overdue_one_take_longer_too(command: Command) -> None:
-    """The first of two equal steps that has taken four times as long as expected says as much of the second one."""
+    """A step that has taken four times as long as expected says as much of those that follow, a small one less."""
+    command.start([])
+    command.go("measuring", 100.0)
+    earlier = command.left.run
+    left_s = []
+    for step in (0.5, 0.01):
+        command.start([earlier])
+        command.left.see(Progress("measuring", 0, 2, effort=100.0, next_share=step))
+        assert command.left.remaining_s == pytest.approx(200.0)
+        command.now_s += 4 * 200.0 * step
+        left_s.append((command.left.remaining_s or 0.0) / (4 * 200.0 * (1 - step) + 0.1 * 4 * 200.0 * step))
+    assert left_s[0] == pytest.approx(1.0, rel=0.01)
+    assert 0.5 < left_s[1] < 0.75
+
+
+def test_a_report_without_the_next_share_ends_the_step(command: Command) -> None:
+    """What is left of a phase is one step again after a share that names no next one."""
     command.start([])
     command.go("measuring", 100.0)
     command.start([command.left.run])
-    command.left.see(Progress("measuring", 0, 2, effort=100.0, next_share=0.5))
-    assert command.left.remaining_s == pytest.approx(200.0)
-    command.now_s += 400.0
-    assert command.left.remaining_s == pytest.approx(40.0 + 400.0)
+    command.left.see(Progress("measuring", 0, 0, effort=100.0, next_share=0.25))
+    command.now_s += 50.0
+    command.left.see(Progress("measuring", 0, 0, effort=100.0, share=0.25))
+    command.now_s += 100.0
+    assert command.left.remaining_s == pytest.approx(50.0)
 
 
 def test_without_an_earlier_run_only_steps_predict(command: Command) -> None:
@@ -180,14 +213,14 @@ def test_one_run_of_the_package_predicts_the_first_run(tmp_path: Path, monkeypat
 def test_the_time_left_of_recorded_commands(is_first: bool) -> None:
     """After the first tenth, the time left is within a factor of two for 90 % of a run, the median of recorded ones."""
     found = {}
-    for path in sorted(RECORDED.glob("*.json")):
+    for path in sorted(RECORDED.rglob("*.json")):
         runs = read_runs(path)
         for number in range(1, len(runs)):
-            earlier = [one.run for one in (runs[:1] if is_first else runs[:number])]
-            found[path.stem, number] = runs[number].within_a_factor_of_two(earlier)
+            earlier = [one.run for one in (runs[:1] if is_first else runs[max(0, number - 5) : number])]
+            found[path.relative_to(RECORDED).as_posix(), number] = runs[number].within_a_factor_of_two(earlier)
     assert len(found) > 20
     unlike = {name for name, share in found.items() if share < 0.7}  # limits in docs/measuring.md
-    assert unlike <= {("lut_build_cpu01", 1), ("npu_split", 1)}, found
+    assert unlike <= {("npu_split.json", 1)}, found
     assert min(found.values()) >= 0.55, found
     assert statistics.median(found.values()) >= 0.9, found
-    assert statistics.mean(found.values()) >= 0.8, found
+    assert statistics.mean(found.values()) >= 0.85, found

@@ -82,3 +82,14 @@ def test_constant_without_its_data_is_refused() -> None:
     tensor.raw_data = tensor.raw_data[:7]
     with pytest.raises(InvalidNetwork, match=r"'broken' .*damaged|not valid ONNX"):
         _folded([helper.make_node("Constant", [], ["k"], "broken", value=tensor)], {}, ["k"])
+
+
+def test_a_resize_to_given_sizes_has_its_values() -> None:
+    """Constants that a file resizes, as position embeddings are, have the runtime's values."""
+    table = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    resize = node("Resize", "table _ _ sizes", "resized", mode="linear")
+    network = _folded([resize], {"table": table, "sizes": np.array([1, 1, 8, 8])}, ["resized"])
+    found = network.constants["resized"].value
+    assert found is not None
+    assert found.shape == (1, 1, 8, 8)
+    np.testing.assert_allclose(found.mean(), table.mean(), rtol=1e-6)

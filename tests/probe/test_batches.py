@@ -30,7 +30,9 @@ Group = tuple[tuple[Probe, ...], int]
 def probe(name: str, weight_bytes: int) -> Probe:
     """Return a probe with this many bytes of weights."""
     weights = (ArraySpec("w", "uint8", (weight_bytes,), 0, "uniform"),)
-    return Probe(name, "context", name, AssembledModel(b"", weights, (), (), EmittedNames({}, {})), OverheadTerms())
+    return Probe(
+        name, "context", name, AssembledModel(b"", weights, (), (), EmittedNames({}, {}), (0,)), OverheadTerms()
+    )
 
 
 def groups_of(sizes: Sequence[tuple[int, int]]) -> list[Group]:

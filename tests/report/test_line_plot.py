@@ -93,3 +93,9 @@ def test_page_is_drawn_without_requests_and_names_stay_text(browser: Browser, tm
     assert {address.partition(":")[0] for address in visit.requests} <= {"file", "data", "blob"}
     assert name[:20] in visit.hover("#figure")
     assert visit.page.query_selector("img") is None
+
+
+def test_page_fits_a_phone_and_paper(browser: Browser, tmp_path: Path) -> None:
+    """A figure of two series shrinks to the width of a phone and of paper."""
+    write_figure(tmp_path / "p.html", "title", line_plot([FALLING, WIDE], PlotAxis("rows"), PlotAxis("cycles")))
+    browser.open(tmp_path / "p.html").assert_sound()

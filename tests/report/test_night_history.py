@@ -46,12 +46,12 @@ def test_page_loads_nothing_and_shows_hostile_names_as_text(
     path = tmp_path / "nights.html"
     write_history(path, sets, "harness nightly history")
     visit = browser.open(path)
-    assert (visit.requests, visit.errors, visit.dialogs) == ([path.as_uri()], [], [])
     text = visit.page.inner_text("main")
     assert f"{HOSTILE} on {HOSTILE}" in text and "vision on vision" in text
     assert visit.page.locator("svg.curve").count() == 2 * len(subjects)
     assert path.stat().st_size < 2_500_000
     assert "2026-11-" in visit.hover("#night-1-1")
+    visit.assert_sound()
 
 
 def test_slower_layer_stands_first_when_sorted_by_its_step(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from nullbench import DEVICE, Bench
 
+from harness import Workspace, build_lut
 from harness.cli.app import main
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import CampaignIncomplete, Interrupted
@@ -106,6 +107,28 @@ def test_a_budget_within_the_first_round_is_an_error_and_a_larger_one_continues(
         _profile(bench, space, count=20, policy=RepeatPolicy(runs=3, budget_s=1e-6))
     found = _profile(bench, space, count=20, policy=RepeatPolicy(runs=3, budget_s=1e6))
     assert found.campaigns[0] == 1 and found.result.stopped == "count"
+
+
+def test_networks_of_a_space_are_measured_where_layers_are_chained(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that chains layers also measures the networks of a space, once; another device does not."""
+    monkeypatch.setattr("harness.predictor.fit.find_tiling", lambda *_: DeviceTiling(1, 1, 1))
+    path = tmp_path / "space.toml"
+    path.write_text('networks = ["builtin:dscnn"]\n' + SPACE)
+    assert len(_profile(bench, str(path), count=20).campaigns) == 1
+    workspace = Workspace(tmp_path / "chained")
+    workspace.root.mkdir()
+    workspace.devices.write_text('[devices.npu]\nbackend = "emulated-npu"\noptions = { noise = 0 }\n')
+    device = find_device(load_inventory(workspace.devices), "npu")
+    request = ProfileRequest("npu", space=SpaceRequest(str(path), 20, 0.0), policy=RepeatPolicy(runs=3))
+    found = []
+    for _ in range(2):
+        with open_run(device, workspace) as run:
+            found.append(explore_space(run, load_space(str(path)), request))
+    assert found[0].campaigns == found[1].campaigns and found[1].resumed == len(found[0].campaigns) == 2
+    table = build_lut("npu", workspace=workspace)
+    assert table.chains and {entry.campaign for entry in table.entries} == set(found[0].campaigns)
 
 
 @pytest.mark.parametrize("option", [["--space"], []])

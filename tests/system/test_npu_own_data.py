@@ -111,6 +111,41 @@ def test_weights_of_the_chosen_branch_are_those_of_the_file(harness: Harness, tm
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_files_have_the_names_of_the_outputs(harness: Harness, tmp_path: Path) -> None:
+    """Every output has its name in the file: copies, inputs, constants, results of a branch, parts of a sequence."""
+    shapes = {"image": [1, 8], "copy": [1, 8], "same": [1, 8], "size": [2], "y": [1, 8], "y/z": [1, 8], "y_z": [1, 8]}
+    kinds = {"size": TensorProto.INT64}
+    values = {name: (kinds.get(name, TensorProto.FLOAT), shape) for name, shape in shapes.items()}
+    tensors = {name: helper.make_tensor_value_info(name, *value) for name, value in values.items()}
+    result = helper.make_tensor_value_info("r", TensorProto.FLOAT, [1, 8])
+    branch = helper.make_graph([helper.make_node("Identity", ["a"], ["r"])], "branch", [], [result])
+    nodes = [
+        helper.make_node("Relu", ["image"], ["a"]),
+        helper.make_node("Neg", ["image"], ["b"]),
+        helper.make_node("Identity", ["a"], ["copy"]),
+        helper.make_node("Identity", ["image"], ["same"]),
+        helper.make_node("Shape", ["image"], ["size"]),
+        helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch),
+        helper.make_node("Identity", ["b"], ["y/z"]),
+        helper.make_node("Exp", ["b"], ["y_z"]),
+        helper.make_node("SequenceConstruct", ["b", "a"], ["parts"]),
+    ]
+    parts = helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, [1, 8])
+    outputs = [*(tensors[name] for name in shapes if name != "image"), parts]
+    graph = helper.make_graph(nodes, "g", [tensors["image"]], outputs, [numpy_helper.from_array(np.array(True), "yes")])
+    path, image = tmp_path / "named.onnx", np.random.default_rng(1).normal(size=(1, 8)).astype(np.float32)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    np.save(tmp_path / "image.npy", image)
+    out = tmp_path / "out"
+    harness("npu", "run", path, "--input", f"image={tmp_path / 'image.npy'}", "--output-dir", out).assert_ok()
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    *plain, sequence = session.run(None, {"image": image})
+    files = ("copy", "same", "size", "y", "y_z", "y_z_2", "parts_0", "parts_1")
+    assert {file.stem for file in out.iterdir()} == {*files}
+    for file, expected in zip(files, [*plain, *sequence], strict=True):
+        np.testing.assert_allclose(np.load(out / f"{file}.npy"), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_other_inputs_give_other_outputs(harness: Harness, tmp_path: Path) -> None:
     """The input of the file is used, not a generated one."""
     path = _save(tmp_path, sharp=0.01)

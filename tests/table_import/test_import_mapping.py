@@ -87,7 +87,7 @@ def _toml(value: Any) -> str:
     [
         ({"unit": "sec"}, "unit"),
         ({"unit": None}, "unit is missing"),
-        ({"latency": "ms"}, "latency"),
+        ({"latency": "ms"}, "latency must be the name of a column after a dollar sign"),
         ({"latency": {"column": "ms", "values": {"a": 1}}}, "latency"),
         ({"device": "../x"}, "device"),
         ({"device": ""}, "device"),

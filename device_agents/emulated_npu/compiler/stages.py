@@ -34,7 +34,7 @@ from device_agents.emulated_npu.compiler.planning.search.decisions import decide
 from device_agents.emulated_npu.compiler.prediction.graph_times import GraphPredictor
 from device_agents.emulated_npu.compiler.prediction.split_choice import predicted_splits
 from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, check_assignment, with_room
-from device_agents.emulated_npu.compiler.splitting.division import Division, divide
+from device_agents.emulated_npu.compiler.splitting.division import Division, divide, shared_layers
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
 from device_agents.emulated_npu.garbage import rare_collections
@@ -202,15 +202,14 @@ def _schedule(
     plans = plan(division, options, decisions=decisions, occupied=occupied)
     resident = _resident(plans) if weights == "resident" else {}
     alone = len(plans) == len(plans[0].cores) == 1 and division.graph.setup is None and occupied is FREE
-    in_step = machine.cores.multicast and sum(len(group.cores) for group in plans) > 1
-    shared_layers = range(len(division.graph.layers)) if in_step else division.graph.alone
+    shared = shared_layers(division.graph, machine, sum(len(group.cores) for group in plans))
     ordered = {
         core.core: order(
             resident[core.core].commands if core.core in resident else core.commands,
             machine.of_core(core.core),
             options,
             core.cached if alone else None,
-            shared_layers,
+            shared,
         )
         for group in plans
         for core in group.cores

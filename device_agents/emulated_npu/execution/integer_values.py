@@ -50,11 +50,11 @@ def evaluate(
 def decoded(command: Command, integers: Array, quantisation: Quantisation) -> Array:
     """Return the float32 numbers that integers stand for; unquantised elements are returned as they are.
 
-    Raises ExecutionFault for other types than INT8, UINT8 and INT32, and a zero point that is no integer of the type.
+    Raises ExecutionFault for other types than integers of 8 to 32 bits, and a zero point that is none of the type.
     """
     if not quantisation.scale:
         return integers
-    _check(command, integers.dtype, quantisation, (1, 4))
+    _check(command, integers.dtype, quantisation, (1, 2, 4))
     centred = integers.astype(np.int32) - np.int32(quantisation.zero_point)
     return np.asarray(centred.astype(np.float32) * np.float32(quantisation.scale))
 
@@ -62,9 +62,9 @@ def decoded(command: Command, integers: Array, quantisation: Quantisation) -> Ar
 def encoded(command: Command, numbers: Array, quantisation: Quantisation, dtype: np.dtype[Any]) -> Array:
     """Return the nearest integers of a type for numbers, halves to even, saturated; the lowest one for NaN.
 
-    Raises ExecutionFault for other types than INT8 and UINT8, and a zero point that is no integer of the type.
+    Raises ExecutionFault for other types than integers of 8 and 16 bits, and a zero point that is none of the type.
     """
-    _check(command, dtype, quantisation, (1,))
+    _check(command, dtype, quantisation, (1, 2))
     zero, ends = quantisation.zero_point, np.iinfo(dtype)
     scaled = numbers.astype(np.float32, copy=False) / np.float32(quantisation.scale)
     clamped = np.fmin(np.fmax(scaled, np.float32(ends.min - zero)), np.float32(ends.max - zero))

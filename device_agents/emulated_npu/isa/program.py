@@ -18,7 +18,7 @@ from device_agents.emulated_npu.isa.instructions import INSTRUCTION_BYTES
 from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Descriptor, Operand, Space
 
 MAGIC = b"\x89ENPU\r\n\x1a"
-VERSION = 3
+VERSION = 4
 MAX_METADATA_BYTES = 1 << 26
 MAX_LAYERS = 10_000
 MAX_PORTS = 1_000

@@ -14,13 +14,13 @@ WORDS = ("kernel", "stride", "dilation", "pad", "modes", "alpha", "beta", "gamma
 """The words of a slot by index. Triples have 21 bits for each axis, D lowest; pad is signed.
 
 `modes`: activation in bits 0..7, axes in 8..15, mode in 32..62. alpha, beta and gamma are IEEE 754 binary64. The
-quantised words have the scale in bits 0..31, as IEEE 754 binary32, and the zero point in bits 32..47, signed.
+quantised words have the scale in bits 0..31, as IEEE 754 binary32, and the zero point in bits 32..48, signed.
 """
 
 TRIPLE_BITS = 21
 _MASK = (1 << TRIPLE_BITS) - 1
 _PAD, _MODES, _QUANTISED = (WORDS.index(name) for name in ("pad", "modes", QUANTISED[0]))
-_SCALE_BITS, _ZERO_BITS = 32, 16
+_SCALE_BITS, _ZERO_BITS = 32, 17
 _INFINITE = 0x7F80_0000  # bits of the binary32 above all finite positive ones
 
 

@@ -87,9 +87,10 @@ def show_status(state: NightStatus) -> None:
     rows = []
     for one in state.nights:
         jobs = ", ".join(f"{count} {status}" for status, count in one.jobs.items())
-        rows.append((one.night, str(one.exit_code), jobs, str(one.regressions), str(one.attention), one.finished))
+        finished = one.finished[:16].replace("T", " ")
+        rows.append((one.night, str(one.exit_code), jobs, str(one.regressions), str(one.attention), finished))
     if rows:
-        print_table(("night", "exit", "sets", "slower", "need attention", "finished"), rows, left=3)
+        print_table(("night", "exit", "sets", "slower", "need attention", "finished, UTC"), rows, left=3)
     else:
         note("No night has been reported yet; run one with `harness nightly run`")
     devices = []

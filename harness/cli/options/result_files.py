@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from harness.errors import ConfigurationError, UsageError
+from harness.files import may_hold
 
 _META = "harness.results"
 
@@ -21,6 +22,10 @@ def result_file(context: typer.Context, option: typer.CallbackParam, path: Path 
         if not path.parent.is_dir():
             what, step = f"{path} cannot be written", "Name a file in a folder that exists"
             raise ConfigurationError(what, why="There is no such folder", next_step=step)
+        is_special = path.exists() and not path.is_file()  # a pipe or a device is not replaced
+        if not (is_special or may_hold(path.parent)):
+            what, step = f"{path} cannot be written", "Name a file in a folder that you may write to"
+            raise ConfigurationError(what, why="This user may not write to the folder", next_step=step)
         context.meta.setdefault(_META, {})[option.name] = path
     return path
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 _GAP = 2
 _LEAST_TEXT = 8
-_NUMERIC = re.compile(r"(?:[^A-Za-z]|(?<=[0-9])e(?=[-+][0-9]))*(?:[A-Za-z]{1,4})?\Z")
+_NUMERIC = re.compile(r"(?:[\W\d_]|(?<=[0-9])e(?=[-+][0-9]))*(?:[A-Za-zµ]{1,4}|(?<=[0-9] )[a-zµ]+/[a-z]+)?\Z")
 """Numbers, intervals and numbers with a unit; other cells are text."""
 _BAR = re.compile(r"█*(?: ◀ .*)?\Z")
 _SENTENCE_WORDS = 3
@@ -51,7 +51,8 @@ class _Column:
         if not self.is_text:
             return self.width
         words = [word for one in self.cells if len(one.split()) >= _SENTENCE_WORDS for word in one.split()]
-        return min(self.width, max((_LEAST_TEXT, *(min(_cell_len(word), _LONG_WORD) for word in words))))
+        numbers = [_cell_len(one) for one in self.cells if _NUMERIC.match(one)]
+        return min(self.width, max((_LEAST_TEXT, *numbers, *(min(_cell_len(word), _LONG_WORD) for word in words))))
 
 
 def lay_out(

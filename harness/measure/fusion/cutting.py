@@ -18,7 +18,8 @@ from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.fusion.probed_fusion import FusionSearch
 from harness.measure.loaded_probes import prepare
-from harness.measure.progress import Observer, Progress
+from harness.measure.progress import Observer, Progress, begin, in_phase
+from harness.network.effort import compile_effort, networks_effort, side_by_side
 from harness.network.fusion.fusion_rules import (
     DEFAULT_RULES,
     REWRITES,
@@ -39,6 +40,8 @@ from harness.version import VERSION
 _EMITTED_NODE = re.compile(r"\bn[0-9]+\b")
 _RULES = TypeAdapter(tuple[FusionRule, ...])
 
+_CUTTING, _CHAINS, PLANNING = "cutting networks", "cutting chains", "planning probes"
+"""Phases of a command."""
 Refuse = Callable[[Network, UnsupportedNetwork], None]
 """Called with a network that the device refuses; it raises if the others cannot go on."""
 
@@ -64,6 +67,10 @@ def cut_as_reported(
     reported: list[tuple[Network, RuntimeGraph]] = []
     probes = [network_probe(network) for network in networks]
     unknown = [] if _kept_rules(_cache_key(session)) is not None else [network_probe(_examples_for(session))]
+    efforts = [compile_effort(probe.model.products) for probe in (*probes, *unknown)]
+    effort, following = side_by_side(efforts), sum(efforts[: len(probes)])
+    begin(observe, _CUTTING, effort, ahead={_CHAINS: following, PLANNING: following})
+    observe = in_phase(observe, _CUTTING, effort)
     prepare(session, [*probes, *unknown], observe, stop)
     for number, (network, probe) in enumerate(zip(networks, probes, strict=True)):
         _check_stop(stop)
@@ -143,6 +150,7 @@ def with_chains(
 ) -> list[CutNetwork]:
     """Add windows of the chains that the device reports to the networks that have any."""
     found = []
+    observe = in_phase(observe, _CHAINS, _effort_of_chains(cuts))
     for number, one in enumerate(cuts):
         if one.runtime_graph is None or not one.runtime_graph.chains:
             found.append(one)
@@ -156,6 +164,15 @@ def with_chains(
         session.drop(loaded)
         found.append(replace(one, chains=chains, windows=windows))
     return found
+
+
+def _effort_of_chains(cuts: Sequence[CutNetwork]) -> float | None:
+    """Return the effort of compiling windows, None without any: those of a network hold it several times.
+
+    The only window of a single chain is the network.
+    """
+    chained = [one.network for one in cuts if one.runtime_graph is not None and len(one.runtime_graph.chains) > 1]
+    return networks_effort(chained) or None
 
 
 def _chains_of(session: AgentSession, stop: threading.Event, loaded: list[str], probe: Probe) -> RuntimeGraph | None:
@@ -174,9 +191,10 @@ def refuse_unplaced(run: DeviceRun, networks: Sequence[Network], refuse: Refuse)
 
     Probes of such a network would only show that layers are missing.
     """
+    observe = in_phase(run.observe, _CUTTING)
     for number, network in enumerate(networks if "placement" in run.session.hello.reveals else ()):
         _check_stop(run.stop)
-        run.observe(Progress(f"loading {network.name}", number, len(networks)))
+        observe(Progress(f"loading {network.name}", number, len(networks)))
         probe = network_probe(network)
         try:
             put_network(run.session, network, probe)

@@ -60,6 +60,7 @@ def encode_network(network: Network, note: str = "") -> bytes:
         "domains": [[domain, version] for domain, version in network.domains.items()],
         "unmeasured": [[node.name, node.op] for node in network.unmeasured],
         "stored": network.stored_bytes,
+        "file_outputs": list(network.file_outputs.items()),
     }
     return encode(document, parts)
 
@@ -86,6 +87,7 @@ def decode_network(content: bytes) -> tuple[Network, str]:
             domains={text_of(domain): count_of(version) for domain, version in document["domains"]},
             unmeasured=tuple(UnmeasuredNode(*texts_of(row, 2)) for row in document["unmeasured"]),
             stored_bytes=count_of(document["stored"]),
+            file_outputs={text_of(name): text_of(tensor) for name, tensor in document["file_outputs"]},
         )
     except (KeyError, TypeError, DecodeError) as error:
         raise ValueError(str(error)) from error

@@ -105,16 +105,17 @@ def choice_step(choices: Sequence[str]) -> str:
 
 
 def measured_outputs(
-    outputs: tuple[str, ...],
+    ends: Iterable[str],
     nodes: Iterable[Node],
     unmeasured: Sequence[Node],
     unknown: Mapping[str, NetworkError],
     constants: Mapping[str, Constant],
 ) -> tuple[str, ...]:
-    """Return the outputs of the part that is measured: known ones, and what the rest reads of that part.
+    """Return the outputs of the part that is measured: known ends, and what the rest reads of that part.
 
     Raises the reason of the first operator with weights in the rest: then it is no mere post-processing.
     """
+    outputs = tuple(dict.fromkeys(ends))
     if not unmeasured:
         return outputs
     nodes = list(nodes)

@@ -101,9 +101,8 @@ class _Preparation:
             self._set_constant(name, constant)
         for node in self._graph.node:
             self._visit(node)
-        named = (self._aliases.get(value.name, value.name) for value in self._graph.output)
-        outputs = tuple(dict.fromkeys(tensor for name in named for tensor in self._sequences.tensors_of(name)))
-        outputs = measured_outputs(outputs, self._nodes, self._unmeasured, self._unknown, self._constants)
+        file_outputs = self._sequences.file_outputs(self._graph, self._aliases)
+        outputs = measured_outputs(file_outputs.values(), self._nodes, self._unmeasured, self._unknown, self._constants)
         check_outputs(outputs, self._nodes, self._types, self._file.name)
         nodes = needed_nodes(self._nodes, outputs)
         kept = {node.index for node in nodes}
@@ -113,6 +112,7 @@ class _Preparation:
             opset=self._opsets[""],
             inputs=tuple(name for name in self._inputs if name not in self._constants),
             outputs=outputs,
+            file_outputs=file_outputs,
             nodes=tuple(unshared(nodes, self._types, outputs)),
             types=self._types,
             constants=self._constants,

@@ -17,7 +17,7 @@ from harness.network.reading.network_ends import choice_step
 
 if TYPE_CHECKING:
     import numpy as np
-    from onnx import NodeProto
+    from onnx import GraphProto, NodeProto
 
 MOST_TENSORS = 4096
 """The most tensors of a sequence: each change of a sequence lists them again."""
@@ -44,6 +44,16 @@ class Sequences:
     def tensors_of(self, name: str) -> tuple[str, ...]:
         """Return the tensors of a sequence; any other name alone."""
         return self._parts.get(name, (name,))
+
+    def file_outputs(self, graph: GraphProto, aliases: Mapping[str, str]) -> dict[str, str]:
+        """Return the tensor that each output of a graph is; a sequence has NAME/0, NAME/1, and so on."""
+        found: dict[str, str] = {}
+        for value in graph.output:
+            name = aliases.get(value.name, value.name)
+            parts = self.tensors_of(name)
+            names = (value.name if part == name else f"{value.name}{SEPARATOR}{at}" for at, part in enumerate(parts))
+            found.update(zip(names, parts, strict=True))
+        return found
 
     def read_by(self, node: Node) -> str:
         """Return the first known sequence that a node reads; an empty text if it reads none."""

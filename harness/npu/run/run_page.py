@@ -25,7 +25,7 @@ from harness.report.line_plot import PlotAxis, PlotSeries, line_plot
 from harness.report.networks.layer_figures import LayerBar, bars
 from harness.report.page_values import CaptionedFigure, ReportTable, SavedFile
 from harness.report.units import display, duration, percent, unit_for
-from harness.text import printable
+from harness.text import counted, printable
 
 _TEMPLATE = "run.html.j2"
 _SPACES = (Space.NB, Space.SB, Space.HALO)
@@ -187,7 +187,7 @@ def gantt(timed: TimedProgram) -> str:
 
 def _text(span: UnitSpan) -> str:
     begin_s, end_s = span.begin_ps / PS_PER_S, span.end_ps / PS_PER_S
-    return f"{span.unit}, {duration(begin_s)} to {duration(end_s)}, {span.commands} commands"
+    return f"{span.unit}, {duration(begin_s)} to {duration(end_s)}, {counted(span.commands, 'command')}"
 
 
 def roofline_plot(run: CoreRun) -> tuple[str, str]:

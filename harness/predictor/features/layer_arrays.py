@@ -75,6 +75,12 @@ class LayerArrays:
         """Whether a layer adds up its product to a result of another size."""
         return np.asarray(self.sizes["result_elements"] > 0)
 
+    def padding(self, axis: str) -> Floats:
+        """Return the padding at the beginning of the axis "height" or "width": half of what the sizes need at least."""
+        size, taps, apart = (self.sizes[f"{name}_{axis}"] for name in ("in", "kernel", "dilation"))
+        spanned = (self.sizes[f"out_{axis}"] - 1) * self.sizes[f"stride_{axis}"] + (taps - 1) * apart + 1
+        return np.asarray(np.maximum(spanned - size, 0.0) // 2)
+
     def with_products(self, share: float) -> LayerArrays:
         """Return the layers as on a device that writes this share of what a product has beyond the result."""
         result_bytes = self.sizes["result_elements"] * self.sizes["element_bytes"]

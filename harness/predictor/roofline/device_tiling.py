@@ -6,12 +6,13 @@ and their work has no steps of tiles. With them, a pooling of the whole map to o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays
+from harness.predictor.roofline.reloads import times_loaded
 
 _MOST_TAPS = 64
 _ALONE = 2.0
@@ -44,7 +45,7 @@ def shares_of(arrays: LayerArrays, axis: str) -> AxisShares:
     """Return the shares along the axis "height" or "width"."""
     size, taps, apart = (arrays.sizes[f"{name}_{axis}"] for name in ("in", "kernel", "dilation"))
     count, stride = arrays.sizes[f"out_{axis}"], arrays.sizes[f"stride_{axis}"]
-    padding = np.maximum((count - 1) * stride + (taps - 1) * apart + 1 - size, 0.0) // 2
+    padding = arrays.padding(axis)
 
     def on_map(first_tap: Floats | int, last_tap: Floats | int) -> Floats:
         """Count the positions whose taps from the first to the last are on the map."""
@@ -75,6 +76,7 @@ class DeviceTiling:
     tiles: output tiles of its kernels
     skips_padding: taps outside the map take no time, see `work_on_map`
     product_share: the part of the product of a transposed convolution that moves beside the result it is added up to
+    buffer_bytes: the memory that holds a tile of a layer, see `times_loaded`; 0 if all maps are loaded once
     """
 
     units: int
@@ -83,6 +85,7 @@ class DeviceTiling:
     tiles: tuple[Tile, ...] = ALL_TILES
     skips_padding: bool = False
     product_share: float = 1.0
+    buffer_bytes: int = 0
 
     @property
     def streams(self) -> bool:
@@ -90,8 +93,12 @@ class DeviceTiling:
         return all(rows == 1 for rows, _, _ in self.tiles)
 
     def described(self, arrays: LayerArrays) -> LayerArrays:
-        """Return layers with the bytes that this device writes."""
-        return arrays.with_products(self.product_share)
+        """Return layers with the bytes that this device loads and writes."""
+        found = arrays.with_products(self.product_share)
+        if not self.buffer_bytes:
+            return found
+        again = (times_loaded(arrays, self.buffer_bytes) - 1.0) * arrays.in_bytes
+        return replace(found, moved_bytes=found.moved_bytes + again)
 
     def waves(self, arrays: LayerArrays) -> Floats:
         """Return how often all units are filled, (layers, tiles)."""

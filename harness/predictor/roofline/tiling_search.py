@@ -10,6 +10,7 @@ import numpy as np
 from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.roofline.device_tiling import ALL_TILES, DeviceTiling
+from harness.predictor.roofline.reloads import times_loaded
 from harness.predictor.roofline.roofline import Roofline
 from harness.predictor.roofline.roofline_fit import fit_roofline
 
@@ -27,7 +28,12 @@ _SEARCHED_TILES = tuple(tile for tile in ALL_TILES if tile[2] == 1)
 _MOST_FOLDS, _FINAL_FOLDS = 2, 4
 _HALF_LOSS = 0.1
 _CLEARLY = 1.02
-_PRODUCT_SHARES, _FEWEST_ADDED_UP = (0.0, 0.125, 0.25, 0.5), 5
+_NOTICEABLY = 0.02
+"""Losses of few layers differ by this much where their tilings predict the same."""
+_PRODUCT_SHARES = (0.0, 0.125, 0.25, 0.5)
+_BUFFERS = tuple(1 << power for power in range(16, 23))
+_AGAIN = 1.5
+_FEWEST_JUDGED = 5
 
 
 def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats | None = None) -> DeviceTiling:
@@ -56,20 +62,32 @@ def find_tiling(arrays: LayerArrays, latency_s: Floats, seed: int, noise: Floats
     best = judge.best([replace(best, channels=channels) for channels in _CHANNELS])
     best = final.best([judge.pruned(replace(best, tiles=ALL_TILES)), *_streamed()])
     best = final.best([replace(best, channels=channels) for channels in _CHANNELS])
-    return with_product_share(final.usual(replace(best, skips_padding=True), best), arrays, latency_s, order, noise)
+    best = final.usual(replace(best, skips_padding=True), best)
+    return with_moved_bytes(best, arrays, latency_s, order, noise)
 
 
-def with_product_share(
+def with_moved_bytes(
     tiling: DeviceTiling, arrays: LayerArrays, latency_s: Floats, order: Ints, noise: Floats | None = None
 ) -> DeviceTiling:
-    """Return the tiling with the share of products that moves, found from the transposed convolutions in `order`.
+    """Return the tiling with the share of products that moves and the buffer of maps, found from layers in `order`.
 
-    All of it moves, as in ONNX Runtime, unless another share is clearly nearer to held-out ones of these layers.
+    Transposed convolutions show the share, wide windows on large maps the buffer. All of a product moves and all maps
+    are loaded once, as in ONNX Runtime, unless another value is clearly nearer to held-out ones of these layers.
     """
-    if np.count_nonzero(arrays.adds_up[order]) < _FEWEST_ADDED_UP:
-        return tiling
-    judge = _Judge(arrays, latency_s, order, _STRICT_ITERATIONS, noise, _FINAL_FOLDS, arrays.adds_up)
-    return judge.usual(tiling, judge.best([replace(tiling, product_share=share) for share in _PRODUCT_SHARES]))
+    wide = times_loaded(arrays, _BUFFERS[0]) >= _AGAIN
+    for judged, candidates in ((arrays.adds_up, _with_shares), (wide, _with_buffers)):
+        if np.count_nonzero(judged[order]) >= _FEWEST_JUDGED:
+            judge = _Judge(arrays, latency_s, order, _STRICT_ITERATIONS, noise, _FINAL_FOLDS, judged)
+            tiling = judge.usual(tiling, judge.best(candidates(tiling)), _NOTICEABLY)
+    return tiling
+
+
+def _with_shares(tiling: DeviceTiling) -> list[DeviceTiling]:
+    return [replace(tiling, product_share=share) for share in _PRODUCT_SHARES]
+
+
+def _with_buffers(tiling: DeviceTiling) -> list[DeviceTiling]:
+    return [replace(tiling, buffer_bytes=size) for size in _BUFFERS]
 
 
 def _streamed() -> list[DeviceTiling]:
@@ -107,9 +125,9 @@ class _Judge:
         """Return the candidate with the least mean loss."""
         return min(candidates, key=self._loss)
 
-    def usual(self, tiling: DeviceTiling, other: DeviceTiling) -> DeviceTiling:
-        """Return a tiling unless the other's mean loss is clearly less: few layers may distinguish them."""
-        return tiling if self._loss(tiling) <= _CLEARLY * self._loss(other) else other
+    def usual(self, tiling: DeviceTiling, other: DeviceTiling, least: float = 0.0) -> DeviceTiling:
+        """Return a tiling unless the other's mean loss is clearly less, by at least so much: few layers decide."""
+        return tiling if self._loss(tiling) <= _CLEARLY * self._loss(other) + least else other
 
     def pruned(self, tiling: DeviceTiling) -> DeviceTiling:
         """Return the tiling without the tiles that are rarely the fastest."""

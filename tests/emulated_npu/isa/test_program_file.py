@@ -191,7 +191,7 @@ def test_deeply_nested_metadata_are_rejected() -> None:
 
 def test_another_version_is_named() -> None:
     """A file of another format is refused with both version numbers."""
-    with pytest.raises(InvalidProgram, match="format 1, this version reads 3") as caught:
+    with pytest.raises(InvalidProgram, match="format 1, this version reads 4") as caught:
         Program.from_bytes(_container(SMALL.code, json.dumps(_metadata(SMALL.to_bytes())).encode(), version=1))
     assert "Compile" in caught.value.next_step
 

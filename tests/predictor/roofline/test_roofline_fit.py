@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import layer_arrays
-from harness.predictor.features.layer_features import LayerFeatures, channelwise, matrix_product
+from harness.predictor.features.layer_features import LayerFeatures, channelwise, convolution, matrix_product
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline import SIDES, Inputs, Roofline, forward
 from harness.predictor.roofline.roofline_fit import fit_roofline
-from harness.predictor.roofline.tiling_search import with_product_share
+from harness.predictor.roofline.tiling_search import with_moved_bytes
 
 EXACT = tiled_machine.TILING
 
@@ -63,8 +63,34 @@ def test_whether_products_move_is_found(share: float) -> None:
     arrays = layer_arrays(layers)
     moved = arrays.with_products(share).moved_bytes
     latency_s = np.array([tiled_machine.latency_s(layer, bytes_) for layer, bytes_ in zip(layers, moved, strict=True)])
-    found = with_product_share(EXACT, arrays, latency_s, np.arange(len(layers)))
+    found = with_moved_bytes(EXACT, arrays, latency_s, np.arange(len(layers)))
     assert found == replace(EXACT, product_share=share)
+
+
+@pytest.mark.parametrize("buffer_bytes", [0, 1 << 18])
+def test_the_buffer_of_maps_is_found(buffer_bytes: int) -> None:
+    """Dilated convolutions of a machine show the buffer whose tiles it loads, or that it loads all maps once."""
+    draw = np.random.default_rng(5)
+    wide = [
+        convolution(
+            batch=1,
+            in_channels=channels,
+            out_channels=16,
+            size=(edge, edge),
+            kernel=(3, 3),
+            padding=(apart, apart),
+            dilation=(apart, apart),
+        )
+        for channels, edge, apart in np.column_stack(
+            [draw.integers(32, 96, 40), draw.integers(40, 80, 40), draw.choice([1, 4, 8, 16], 40)]
+        ).tolist()
+    ]
+    layers = [*tiled_machine.random_layers(60, seed=1), *wide]
+    arrays = layer_arrays(layers)
+    machine = replace(EXACT, buffer_bytes=buffer_bytes)
+    moved = machine.described(arrays).moved_bytes
+    latency_s = np.array([tiled_machine.latency_s(layer, bytes_) for layer, bytes_ in zip(layers, moved, strict=True)])
+    assert with_moved_bytes(EXACT, arrays, latency_s, np.arange(len(layers))) == machine
 
 
 def test_padded_work_by_hand() -> None:

@@ -23,6 +23,8 @@ _EVALUATION_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError
 """Errors that ONNX's reference raises for operands that do not fit the operator."""
 FLOATS = frozenset({DataType.FLOAT32, DataType.FLOAT16, DataType.FLOAT64})
 BYTES = frozenset({DataType.INT8, DataType.UINT8})
+CONVERTED = BYTES | {DataType.INT16, DataType.UINT16}
+"""Integers that units convert to numbers and back."""
 
 
 def known(name: str, array: Array, dtype: DataType) -> LazyConstant:

@@ -25,7 +25,7 @@ from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel, costs_of
 from device_agents.emulated_npu.timing.formula import formula
-from device_agents.emulated_npu.unit_commands import Command, Function, Item, Space
+from device_agents.emulated_npu.unit_commands import Command, Function, Item, Queue, Space
 
 _HOIST_WINDOW = 64
 _OVERLAP_WINDOW = 128
@@ -52,7 +52,7 @@ def order(
     machine: Machine,
     options: Options,
     cached: Sequence[CachedValue] | None = None,
-    shared_layers: Container[int] = (),
+    shared: Container[int] = (),
 ) -> Ordered:
     """Order the commands of a core and add the synchronisation between its queues.
 
@@ -61,8 +61,8 @@ def order(
     results; addresses in SB may differ. If the options allow it, loads are hoisted, or transfers are ordered by time,
     where the formula predicts less time. Where the VFU has a queue, the units overlap, too; if that is hardly faster,
     the commands of both units are in the CP queue. `cached` are all values in the last-level cache, if this core alone
-    uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache. Of
-    `shared_layers`, other cores compute parts at the same time, or load the same bytes.
+    uses it: its transfers may then have the LLC queue, and weights may pass through the rest of the cache. `shared` are
+    the layers whose transfers the memories delay for other cores.
     """
     memory_of = ONE_BUFFER if machine.shared_buffer else SEPARATE
     own = in_own_queues(commands, machine) if machine.vfu_queue_depth else commands
@@ -77,17 +77,18 @@ def order(
         return clock.ordered(synchronise(own, memory_of))
 
     def by_time(each: Sequence[Command]) -> list[Ordered]:
-        return _by_time(each, clock, shared_layers)
+        return _by_time(each, clock, shared)
 
     chosen = commands
     best = _faster(_by_place(commands, clock), by_time(commands))
     if machine.vfu_queue_depth:
-        both = overlap_units(own, clock.durations_ps(own), window=_OVERLAP_WINDOW, memory_of=memory_of)
         early = hoist_loads(own, window=_HOIST_WINDOW, memory_of=memory_of)
-        by_place = [clock.ordered(synchronise(each, memory_of)) for each in (both, early)]
-        overlapped = _faster(by_place, by_time(both))
-        if overlapped.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
-            chosen, best = both, overlapped
+        ways = [(early, clock.ordered(synchronise(early, memory_of)))]
+        for both in _overlapping(own, clock, memory_of):
+            ways.append((both, _faster([clock.ordered(synchronise(both, memory_of))], by_time(both))))
+        overlapped, fastest = min(ways, key=lambda way: way[1].predicted_ps)
+        if fastest.predicted_ps < _WORTH_OWN_QUEUES * best.predicted_ps:
+            chosen, best = overlapped, fastest
     if cached is not None and machine.llc_queue_depth:
         apart = [replace(each, own_queue=True) if _is_of_cache(each) else each for each in chosen]
         beside = _faster(_by_place(apart, clock), by_time(apart))
@@ -97,6 +98,20 @@ def order(
         ahead = bring_weights_ahead(best.items, cached, clock.costs)
         best = _faster([best], [] if ahead is None else [clock.ordered(ahead)])
     return best
+
+
+def _overlapping(own: Sequence[Command], clock: _Clock, memory_of: Sequence[int]) -> list[list[Command]]:
+    """Return orders in which MFU and VFU work at the same time: as they are, and as if one were half as fast."""
+    found: list[list[Command]] = []
+    for slower in (None, Queue.CP, Queue.VFU):
+        durations_ps = [
+            duration_ps * (2 if command.queue is slower else 1)
+            for command, duration_ps in zip(own, clock.durations_ps(own), strict=True)
+        ]
+        both = overlap_units(own, durations_ps, window=_OVERLAP_WINDOW, memory_of=memory_of)
+        if both not in found:
+            found.append(both)
+    return found
 
 
 class _Clock:
@@ -137,22 +152,22 @@ def _by_place(commands: Sequence[Command], clock: _Clock) -> list[Ordered]:
     return [clock.ordered(synchronised(commands, conflicts, order)) for order in (early, range(len(commands)))]
 
 
-def _by_time(commands: Sequence[Command], clock: _Clock, shared_layers: Container[int]) -> list[Ordered]:
+def _by_time(commands: Sequence[Command], clock: _Clock, shared: Container[int]) -> list[Ordered]:
     """Return the best order by time, with weights that arrive early.
 
     Other cores rely on what is loaded and stored before a message. So commands pass messages as in the order by place,
     and time orders those between two messages.
     """
-    shared = clock.machine.shared_buffer
-    spread = commands if shared else spread_weights(commands, clock.machine.sb_bytes)
-    conflicts = dependencies(spread, ONE_BUFFER if shared else SEPARATE)
+    one_buffer = clock.machine.shared_buffer
+    spread = commands if one_buffer else spread_weights(commands, clock.machine.sb_bytes)
+    conflicts = dependencies(spread, ONE_BUFFER if one_buffer else SEPARATE)
     durations = clock.durations_ps(spread)
     order: list[int] = []
     for part in _between_messages(spread, conflicts):
         own = [spread[position] for position in part]
         found = conflicts if len(part) == len(spread) else _within(part, conflicts)
         times = [durations[position] for position in part]
-        gaps = _GAPS_OF_SHARED if all(command.layer in shared_layers for command in own) else _GAPS
+        gaps = _GAPS_OF_SHARED if all(command.layer in shared for command in own) else _GAPS
         ways = (fill_gaps(own, found, times, delay, urgent_first=urgent) for delay, urgent in gaps)
         order += [part[place] for place in min(ways, key=itemgetter(0)).order]
     return [clock.ordered(synchronised(spread, conflicts, order))]

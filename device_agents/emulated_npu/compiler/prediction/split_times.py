@@ -16,6 +16,7 @@ from device_agents.emulated_npu.compiler.planning.off_chip.external_memory impor
 from device_agents.emulated_npu.compiler.planning.plan import lowered
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import constant_key
 from device_agents.emulated_npu.compiler.planning.search.decisions import decide, decide_by_each_assumption
+from device_agents.emulated_npu.compiler.splitting.division import shared_layers
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.machine import Machine, Memory
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
@@ -25,7 +26,7 @@ _APART_BYTES = 1 << 40
 _CONSTANTS, _STORED = -1, -2
 
 _SliceKey = tuple[int, bool, object]
-"""A kind of core, whether cores share the layer, and what distinguishes slices (`slice_key`)."""
+"""A kind of core, whether the layer is split, and what distinguishes slices (`slice_key`)."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +66,16 @@ class SplitPredictor:
         values = {**graph.values, **split.values}
         latency_ps = round(self._kinds[0].cores.link.latency_ns * PS_PER_NS)
         whole = replace(graph, values=values, layers=())
-        in_step = self._kinds[0].cores.multicast and len(self._kind_of) > 1
-        is_shared = split.kind is not None or in_step
-        phases_ps = [max(map(sum, self._phase_ps(cores, whole, spaces, is_shared))) for cores in split.phases]
+        is_split = split.kind is not None
+        phases_ps = [max(map(sum, self._phase_ps(cores, whole, spaces, is_split))) for cores in split.phases]
         return sum(phases_ps) + latency_ps * (len(phases_ps) - 1)
 
     def _phase_ps(
-        self, cores: Sequence[Sequence[HardwareLayer]], graph: Graph, spaces: Mapping[str, Space], is_shared: bool
+        self, cores: Sequence[Sequence[HardwareLayer]], graph: Graph, spaces: Mapping[str, Space], is_split: bool
     ) -> list[list[int]]:
         """Return the time of every layer of every core."""
         keys = [
-            [self._known((kind, is_shared), layer, graph, spaces) for layer in layers]
+            [self._known((kind, is_split), layer, graph, spaces) for layer in layers]
             for kind, layers in zip(self._kind_of, cores, strict=False)
         ]
         shares = [self._share(memory, cores, keys) for memory in (Space.DDR, Space.LLC)]
@@ -114,7 +114,7 @@ class SplitPredictor:
         return key
 
     def _planned(
-        self, kind: int, is_shared: bool, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]
+        self, kind: int, is_split: bool, layer: HardwareLayer, graph: Graph, spaces: Mapping[str, Space]
     ) -> _Slice:
         name, machine = layer.output.value, self._kinds[kind]
         touched = {view.value for view in (*layer.reads, layer.output)}
@@ -124,9 +124,10 @@ class SplitPredictor:
             layers=(layer,),
             foreign=frozenset({name}),
             shared=frozenset({name}),
+            alone=frozenset({layer.index} if is_split else ()),
         )
         externals = _apart(placeholders(part, machine, spaces))
-        commands, items = self._ordered(part, machine, externals, is_shared)
+        commands, items = self._ordered(part, machine, externals)
         names = list(externals.values)
         places = {view.value: place for place, view in reversed(list(enumerate(layer.reads)))}
         work: dict[tuple[int, int], int] = defaultdict(int)
@@ -142,20 +143,18 @@ class SplitPredictor:
         loaded = {what: tuple(found) for what, found in loads.items()}
         return _Slice(tuple(items), work, loaded)
 
-    def _ordered(
-        self, part: Graph, machine: Machine, externals: Externals, is_shared: bool
-    ) -> tuple[list[Command], list[Item]]:
+    def _ordered(self, part: Graph, machine: Machine, externals: Externals) -> tuple[list[Command], list[Item]]:
         """Return the commands of a slice, and the items of its queues, as they are compiled: a core that is alone tries
         several ways.
         """
-        alone = len(self._kind_of) == 1
-        ways = decide_by_each_assumption(part, machine, self._options, externals) if alone else None
-        shared_layers = {layer.index for layer in part.layers} if is_shared else ()
+        cores = len(self._kind_of)
+        ways = decide_by_each_assumption(part, machine, self._options, externals) if cores == 1 else None
+        shared = shared_layers(part, machine, cores)
         found = []
         for decisions in ways or [decide(part, machine, self._options, externals)]:
             plans = [plan for decision in decisions for plan in decision.chains]
             commands = list(lowered(part, machine, plans, externals, ScratchpadLayout.of(machine, plans)))
-            found.append((order(commands, machine, self._options, None, shared_layers), commands))
+            found.append((order(commands, machine, self._options, None, shared), commands))
         ordered, commands = min(found, key=lambda way: way[0].predicted_ps)
         return commands, ordered.items
 

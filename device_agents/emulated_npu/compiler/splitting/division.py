@@ -92,6 +92,15 @@ def divide(
     return _Divider(graph, machine, assignment, splits).division()
 
 
+def shared_layers(graph: Graph, machine: Machine, cores: int) -> Container[int]:
+    """Return by index the layers whose transfers the memories delay for other cores.
+
+    They are those that cores share and, where several cores load in step because of multicast, all.
+    """
+    in_step = machine.cores.multicast and cores > 1
+    return {layer.index for layer in graph.layers} if in_step else graph.alone
+
+
 class _Divider:
     """Divides a graph into slices; collects the regions of every value that each core writes and reads.
 

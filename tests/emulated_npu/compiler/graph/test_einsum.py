@@ -1,4 +1,4 @@
-"""Einsum becomes a product of matrices, a product element by element, or a view."""
+"""Einsum becomes products of matrices or element by element, sums, and views."""
 
 from __future__ import annotations
 
@@ -55,15 +55,27 @@ def test_one_operand_is_permuted() -> None:
 @pytest.mark.parametrize(
     ("equation", "shapes"),
     [
-        ("ii->i", [(3, 3)]),
         ("ij->i", [(3, 4)]),
-        ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),
+        ("ijk->", [(2, 3, 4)]),
         ("ija,jk->ik", [(2, 3, 4), (3, 5)]),
+        ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),
+        ("bhd,hdr,hre->bhe", [(2, 3, 4), (3, 4, 5), (3, 5, 6)]),
+        ("bi,bj,bk,ijkl->bl", [(2, 3), (2, 4), (2, 5), (3, 4, 5, 6)]),
+        ("i,j,k->ijk", [(2,), (3,), (4,)]),
     ],
 )
-def test_diagonals_and_sums_of_one_operand_are_refused(equation: str, shapes: list[tuple[int, ...]]) -> None:
-    """What is no product of two matrices is refused, not computed wrongly."""
-    given = {f"x{at}": values(shape, at) for at, shape in enumerate(shapes)}
-    proto = model([node("Einsum", " ".join(given), "y", equation=equation)], given)
+@pytest.mark.parametrize("constant", [False, True])
+def test_sums_and_several_operands(equation: str, shapes: list[tuple[int, ...]], constant: bool) -> None:
+    """Axes of one operand alone are summed first; several operands are multiplied two at a time."""
+    tensors = {f"x{at}": values(shape, at) for at, shape in enumerate(shapes)}
+    last = f"x{len(shapes) - 1}" if constant and len(shapes) > 1 else ""
+    fed = {name: array for name, array in tensors.items() if name != last}
+    weights = {name: array for name, array in tensors.items() if name == last}
+    imported(model([node("Einsum", " ".join(tensors), "y", equation=equation)], fed, weights), fed)
+
+
+def test_diagonals_are_refused() -> None:
+    """What is no product or sum is refused, not computed wrongly."""
+    proto = model([node("Einsum", "x", "y", equation="ii->i")], {"x": values((3, 3))})
     with pytest.raises(UnsupportedOperator):
         import_model(proto.SerializeToString())

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import NodeProto
-from quantised_networks import SCALES, integers, network, on_npu
-from small_models import node
+from quantised_networks import SCALES, by_runtime, integers, network, on_npu
+from small_models import node, values
 
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError, UnsupportedOperator
@@ -96,3 +96,29 @@ def test_weights_with_scales_of_inputs_stay_numbers() -> None:
     x = (_INPUTS["x"].astype(np.float64) - 117) * np.float32(0.031)
     w = constants["w"][:, :, 0] * constants["ws"]
     np.testing.assert_allclose(found["y"], np.einsum("nci,mc->nmi", x, w), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("zero", [np.uint16(41000), np.uint16(0), np.int16(-700)])
+def test_integers_of_16_bits(zero: Any) -> None:
+    """Maps of 16 bits have the runtime's values; conversions are settings of layers, as those of bytes."""
+    runtime = {"domain": "com.microsoft"}
+    nodes = [
+        node("QuantizeLinear", "x s z", "q", **runtime),
+        node("DequantizeLinear", "q s z", "d", **runtime),
+        node("DequantizeLinear", "w ws wz", "e", axis=0),
+        node("Conv", "d e", "c", pads=[1] * 4),
+        node("QuantizeLinear", "c s z", "r", **runtime),
+        node("DequantizeLinear", "r s z", "y", **runtime),
+    ]
+    fed = {"x": values((1, 4, 6, 6))}
+    constants = {
+        "s": np.float32(3e-4),
+        "z": zero,
+        "w": integers((5, 4, 3, 3), np.int8),
+        "ws": values((5,), 1, 0.001, 0.01),
+        "wz": np.zeros(5, np.int8),
+    }
+    proto = network(nodes, fed, constants)
+    compiled, found = on_npu(proto, fed)
+    assert len(compiled.graph.layers) == 3
+    np.testing.assert_allclose(found["y"], by_runtime(proto, fed)["y"], rtol=0, atol=3.1e-4)

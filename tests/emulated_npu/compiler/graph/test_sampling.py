@@ -1,4 +1,4 @@
-"""GridSample by constant grids, AffineGrid, Col2Im and MaxUnpool."""
+"""GridSample, AffineGrid, Col2Im and MaxUnpool."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 
 
-@given(st.data(), st.integers(0, 1), st.sampled_from(["zeros", "border", "reflection"]))
+@given(st.data(), st.integers(0, 1), st.sampled_from(["zeros", "border", "reflection"]), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_sampling_by_a_constant_grid(data: st.DataObject, align: int, padding: str) -> None:
-    """Every mode and padding over two and three axes, with positions far outside of the map."""
+def test_sampling_by_a_grid(data: st.DataObject, align: int, padding: str, computed: bool) -> None:
+    """Every mode and padding over two and three axes, far outside of the map too; the grid is constant or an input."""
     axes = data.draw(st.integers(2, 3))
     mode = data.draw(st.sampled_from(["linear", "nearest", "cubic"] if axes == 2 else ["linear", "nearest"]))
     sizes = [data.draw(st.integers(2, 5)) for _ in range(axes)]
@@ -28,18 +28,12 @@ def test_sampling_by_a_constant_grid(data: st.DataObject, align: int, padding: s
     batch, channels = data.draw(st.integers(1, 2)), data.draw(st.integers(1, 3))
     grid = values((batch, *results, axes), data.draw(st.integers(0, 99)), -2.5, 2.5)
     made = node("GridSample", "x g", "y", mode=mode, padding_mode=padding, align_corners=align)
-    x = values((batch, channels, *sizes))
-    proto = model([made], {"x": x}, {"g": grid}, opset=20)
-    found = run_graph(import_model(proto), {"x": x}, {})["y"]
-    np.testing.assert_allclose(found, by_runtime(proto, {"x": x})[0], rtol=0, atol=1e-4)
-
-
-def test_a_grid_that_the_network_computes_is_refused() -> None:
-    """Weights and places follow from the grid when the network is compiled."""
-    feeds = {"x": values((1, 2, 4, 4)), "g": values((1, 3, 3, 2), 1)}
-    with pytest.raises(UnsupportedOperator) as refusal:
-        import_model(model([node("GridSample", "x g", "y")], feeds, opset=20))
-    assert "grid is not constant" in refusal.value.why
+    fed, constants = {"x": values((batch, channels, *sizes))}, {"g": grid}
+    if computed:
+        fed, constants = {**fed, **constants}, {}
+    proto = model([made], fed, constants, opset=20)
+    found = run_graph(import_model(proto), fed, {})["y"]
+    np.testing.assert_allclose(found, by_runtime(proto, fed)[0], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("align", [0, 1])

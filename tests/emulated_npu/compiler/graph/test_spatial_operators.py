@@ -187,3 +187,14 @@ def test_resize_along_some_axes_keeping_the_aspect() -> None:
     constants = {"k": np.array((8, 9), np.int64)}
     attributes = {"mode": "linear", "axes": [2, 3], "keep_aspect_ratio_policy": "not_larger"}
     imported(model([node("Resize", "x - - k", "y", **attributes)], {"x": x}, constants, opset=18), {"x": x})
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("excludes", [0, 1])
+@pytest.mark.parametrize("sizes", [(5, 7), (3, 20), (16, 4), (11, 13)])
+def test_resize_with_antialiasing(mode: str, excludes: int, sizes: tuple[int, int]) -> None:
+    """Every element that a smaller result covers counts, along axes that become smaller."""
+    x = values((1, 2, 12, 13))
+    attributes: dict[str, Any] = {"mode": mode, "antialias": 1, "exclude_outside": excludes, "cubic_coeff_a": -0.5}
+    constants = {"sizes": np.array((1, 2, *sizes), np.int64)}
+    imported(model([node("Resize", "x - - sizes", "y", **attributes)], {"x": x}, constants, opset=18), {"x": x})

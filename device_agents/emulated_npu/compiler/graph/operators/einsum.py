@@ -1,4 +1,4 @@
-"""Einsum of one or two operands: a product of matrices, a product element by element, or a permutation."""
+"""Einsum: products of matrices or element by element, two operands at a time, sums and permutations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import derived
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
-from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, View
+from device_agents.emulated_npu.compiler.graph.hardware_graph import View
+from device_agents.emulated_npu.compiler.graph.operators.normalisation import axes_mask
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Binary, Function
+from device_agents.emulated_npu.unit_commands import Binary, Function, Reduction, Settings
 
 _ELLIPSIS = "..."
 _FREE = "0123456789"
@@ -18,7 +19,7 @@ _FREE = "0123456789"
 
 
 def einsum(build: Builder, node: OnnxNode) -> None:
-    """Add an Einsum; raises UnsupportedOperator for diagonals, and for sums over an axis of one operand alone."""
+    """Add an Einsum; raises UnsupportedOperator for diagonals."""
     operands = [build.view(name) for name in node.inputs]
     terms, wanted = _labels(node, operands)
     sizes: dict[str, int] = {}
@@ -28,35 +29,59 @@ def einsum(build: Builder, node: OnnxNode) -> None:
             if 1 not in (known, size) and known != size:
                 raise unsupported(node, f"Its label {label!r} has {known} and {size} elements")
             sizes[label] = max(known, size)
+    for place, term in enumerate(terms):
+        others = {*wanted, *(label for other in terms[:place] + terms[place + 1 :] for label in other)}
+        if alone := [label for label in term if label not in others]:
+            operands[place], terms[place] = _summed(build, operands[place], term, alone)
     if len(operands) == 1:
-        (term,) = terms
-        if set(term) != set(wanted):
-            raise unsupported(node, "It sums over an axis of one operand")
-        build.bind(node.outputs[0], _arranged(operands[0], term, wanted, sizes))
+        build.bind(node.outputs[0], _arranged(operands[0], terms[0], wanted, sizes))
         return
-    if len(operands) > 2:
-        raise unsupported(node, "It has more than two operands")
-    if build.constant(node.inputs[0]) is not None:  # weights are the second factor
+    if len(operands) == 2 and build.constant(node.inputs[0]) is not None:  # weights are the second factor
         operands, terms = operands[::-1], terms[::-1]
-    first, second = terms
+    while len(operands) > 2:
+        kept = "".join(dict.fromkeys(label for label in terms[0] + terms[1] if label in "".join((wanted, *terms[2:]))))
+        name, shape = f"{kept} of {len(operands)}", [sizes[label] for label in kept]
+        target = build.temporary(name, shape, build.dtype(operands[0]))
+        _contracted(build, operands[:2], (terms[0], terms[1], kept), sizes, target)
+        operands, terms = [target, *operands[2:]], [kept, *terms[2:]]
+    _contracted(build, operands, (terms[0], terms[1], wanted), sizes, None)
+
+
+def _summed(build: Builder, operand: View, term: str, alone: Sequence[str]) -> tuple[View, str]:
+    """Add the sum over the axes that no other operand has and the result has not; return it and its labels."""
+    shape = tuple(1 if label in alone else size for label, size in zip(term, operand.shape, strict=True))
+    total = build.temporary(f"sum of {term}", shape, build.dtype(operand))
+    mask = axes_mask([term.index(label) for label in alone], len(term))
+    build.layer(Function.REDUCE, [operand], total, Settings(axes=mask, mode=Reduction.SUM))
+    kept = [(size, label) for size, label in zip(shape, term, strict=True) if label not in alone]
+    return views.divided(total, tuple(size for size, _ in kept)), "".join(label for _, label in kept)
+
+
+def _contracted(
+    build: Builder,
+    operands: Sequence[View],
+    terms: tuple[str, str, str],
+    sizes: Mapping[str, int],
+    target: View | None,
+) -> None:
+    """Add a product of two operands, of matrices if it sums over an axis of both; without a target, to the result."""
+    first, second, wanted = terms
     summed = [label for label in first if label in second and label not in wanted]
-    alone = [label for label in (*first, *second) if label not in wanted and label not in summed]
-    if alone:
-        raise unsupported(node, "It sums over an axis of one operand")
-    if not summed:
-        arranged = [_arranged(view, term, wanted, sizes) for view, term in zip(operands, terms, strict=True)]
-        build.binary(Binary.MULTIPLY, arranged[0], arranged[1], build.result())
-    else:
-        _product(build, node, operands, (first, second, wanted), summed, sizes)
+    result = build.result() if target is None else target
+    if summed:
+        _product(build, operands, terms, summed, sizes, result)
+        return
+    arranged = [_arranged(view, term, wanted, sizes) for view, term in zip(operands, terms[:2], strict=True)]
+    build.binary(Binary.MULTIPLY, arranged[0], arranged[1], result)
 
 
 def _product(
     build: Builder,
-    node: OnnxNode,
     operands: Sequence[View],
     terms: tuple[str, str, str],
     summed: Sequence[str],
     sizes: Mapping[str, int],
+    result: View,
 ) -> None:
     """Add a product of matrices: rows are the last axis of the first operand alone, all before it repeat the second."""
     first, second, wanted = terms
@@ -66,14 +91,15 @@ def _product(
     outer, last, inner, right = map("".join, ([*both, *rows[:-1]], rows[-1:], summed, columns))
     count, depth, width = (math.prod(sizes[label] for label in part) for part in (last, inner, right))
     batch = tuple(sizes[label] for label in outer)
-    name = node.outputs[0]
+    name = result.value
     left = _arranged(operands[0], first, outer + last + inner, sizes)
-    left = build.reshape(left, (*batch, count, depth), f"{name}.first", "first")
+    left = build.reshape(left, (*batch, count, depth), f"{name}.first", f"first of {wanted}")
     order = [wanted.index(label) for label in outer + last + right]
-    result, shape = build.result(), (*batch, count, width)
+    shape = (*batch, count, width)
     merged = views.reshaped(views.permuted(result, order), shape)
-    target = merged or build.temporary("product", shape, build.dtype(left))
-    constant = _constant_of(build, node)
+    target = merged or build.temporary(f"product of {wanted}", shape, build.dtype(left))
+    value = build.values[operands[1].value]
+    constant = value.constant if views.is_whole(operands[1], value.shape) else None
     if constant is not None and not both:
         axes = [second.index(label) for label in inner + right]
         made = f"{constant.name}.{inner}{right}"
@@ -81,16 +107,11 @@ def _product(
         build.layer(Function.CONVOLVE, [left], target, weights=weights, matrix=True)
     else:
         arranged = _arranged(operands[1], second, outer + inner + right, sizes)
-        factor = build.reshape(arranged, (*batch, depth, width), f"{name}.second", "second")
+        factor = build.reshape(arranged, (*batch, depth, width), f"{name}.second", f"second of {wanted}")
         build.layer(Function.CONVOLVE, [left, factor], target, matrix=True)
     if merged is None:
         parts = views.divided(target, tuple(sizes[label] for label in outer + last + right))
         build.copy(parts, views.permuted(result, order))
-
-
-def _constant_of(build: Builder, node: OnnxNode) -> LazyConstant | None:
-    """Return the operand that is constant, if one is."""
-    return next((found for name in node.inputs if (found := build.constant(name)) is not None), None)
 
 
 def _arranged(view: View, term: str, wanted: str, sizes: Mapping[str, int]) -> View:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from device_agents.emulated_npu.compiler.graph import views
-from device_agents.emulated_npu.compiler.graph.constants import BYTES, converted
+from device_agents.emulated_npu.compiler.graph.constants import CONVERTED, converted
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.matrix import matmul
@@ -63,8 +63,8 @@ def _of_whole_tensor(build: Builder, node: OnnxNode) -> Quantisation | None:
     Raises UnsupportedOperator for element types that no unit converts, and for a scale that is not positive.
     """
     integers = build.type(node.outputs[0] if node.op == "QuantizeLinear" else node.inputs[0]).dtype
-    if integers not in BYTES and (integers, node.op) != (DataType.INT32, "DequantizeLinear"):
-        raise unsupported(node, f"It converts {integers.name.lower()}; only int8 and uint8 are supported")
+    if integers not in CONVERTED and (integers, node.op) != (DataType.INT32, "DequantizeLinear"):
+        raise unsupported(node, f"It converts {integers.name.lower()}; only integers of 8 and 16 bits are supported")
     if node.attribute("block_size", 0):
         raise unsupported(node, "It has a scale for each block of an axis")
     if not node.input(1):

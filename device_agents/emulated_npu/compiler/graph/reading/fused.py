@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from onnx import AttributeProto, NodeProto, helper
-
-from device_agents.emulated_npu.compiler.graph.reading.parsed_model import RUNTIME, ValueType
-from device_agents.emulated_npu.compiler.graph.reading.quantised import Body
-from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
-from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
+from device_agents.emulated_npu.compiler.graph.reading.body import PARAMETERS, Body, Stand
 
 _ACTIVATIONS: Mapping[bytes, tuple[str, ...]] = {
     b"": (),
@@ -21,64 +15,20 @@ _ACTIVATIONS: Mapping[bytes, tuple[str, ...]] = {
     b"Clip": ("min", "max"),
 }
 """The activations behind a convolution or product, with the names of their parameters."""
-_PARAMETERS = ("activation_alpha", "activation_beta", "activation_gamma")
-_ATTRIBUTE_TYPES = {
-    "activation": AttributeProto.STRING,
-    "activation_params": AttributeProto.FLOATS,
-    **dict.fromkeys((*_PARAMETERS, "alpha", "beta", "epsilon"), AttributeProto.FLOAT),
-    **dict.fromkeys(("transA", "transB", "transBatchA", "transBatchB"), AttributeProto.INT),
-}
 _EPSILON = 1e-12
 """What ONNX Runtime adds to the variance of a sum whose node has no epsilon; LayerNormalization adds more."""
 _BOUNDS_ARE_INPUTS = 11
 """The opset from which the bounds of Clip are inputs."""
 
 
-class _Fused(Body):
-    """Collects the nodes that stand for a node, from the types of its inputs and the opset of the model."""
-
-    def __init__(self, node: NodeProto, name: str, types: Mapping[str, ValueType], opset: int) -> None:
-        super().__init__(node, name)
-        self.types, self.opset = types, opset
-
-    def number(self, value: float) -> str:
-        """Add a constant number of the type of the first input."""
-        return self.constant(np.array(value, NUMPY_TYPES[self.types[self.required(0)].dtype]))
-
-    def unsupported(self, why: str) -> UnsupportedOperator:
-        """Return the error for a node that the compiler has no nodes for."""
-        return UnsupportedOperator(f"{self.shown} cannot be compiled", why, "Export the network with operators of ONNX")
-
-
-def defines(node: NodeProto) -> bool:
-    """Return whether `body` knows the operator of a node."""
-    return node.domain == RUNTIME and node.op_type in _BODIES
-
-
-def body(node: NodeProto, name: str, types: Mapping[str, ValueType], opset: int) -> list[NodeProto]:
-    """Return the nodes that stand for a node; names of their own tensors begin with `name`.
-
-    Requires: the types of all inputs of the node.
-    Raises InvalidModel if the node lacks an operand, or has a wrong attribute; UnsupportedOperator if no nodes of ONNX
-    have its results.
-    """
-    found = _Fused(node, name, types, opset)
-    for item in node.attribute:
-        if item.type != _ATTRIBUTE_TYPES.get(item.name, item.type):
-            wanted = AttributeProto.AttributeType.Name(_ATTRIBUTE_TYPES[item.name]).lower()
-            raise found.invalid(f"Its attribute {item.name} is not of type {wanted}")
-    _BODIES[node.op_type](found)
-    return found.nodes
-
-
-def _gelu(found: _Fused, attributes: Mapping[str, Any], op: str = "Gelu") -> None:
+def _gelu(found: Body, attributes: Mapping[str, Any], op: str = "Gelu") -> None:
     read = found.required(0)
     if found.input(1):
         read = found.compute("Add", [read, found.input(1)], {})
     found.bound(found.compute(op, [read], attributes))
 
 
-def _product(found: _Fused) -> None:
+def _product(found: Body) -> None:
     """Stand for FusedMatMul: axes of its factors may be transposed, and the product scaled."""
     given, factors = found.attributes(), []
     ranks = [len(found.types[found.required(place)].shape) for place in range(2)]
@@ -100,7 +50,7 @@ def _product(found: _Fused) -> None:
     found.bound(product)
 
 
-def _activated(found: _Fused, numbers: str, parameters: Sequence[float]) -> None:
+def _activated(found: Body, numbers: str, parameters: Sequence[float]) -> None:
     activation = found.attributes().get("activation", b"")
     if activation not in _ACTIVATIONS:
         raise found.unsupported(
@@ -116,7 +66,7 @@ def _activated(found: _Fused, numbers: str, parameters: Sequence[float]) -> None
     found.bound(numbers)
 
 
-def _convolution(found: _Fused) -> None:
+def _convolution(found: Body) -> None:
     """Stand for FusedConv: a convolution, a sum, and an activation."""
     attributes = found.attributes("activation", "activation_params")
     numbers = found.compute("Conv", [name for name in map(found.input, range(3)) if name], attributes)
@@ -125,20 +75,20 @@ def _convolution(found: _Fused) -> None:
     _activated(found, numbers, found.attributes().get("activation_params", ()))
 
 
-def _gemm(found: _Fused) -> None:
+def _gemm(found: Body) -> None:
     """Stand for FusedGemm; a Gemm has a third input in all opsets, which counts nothing with beta 0."""
-    given, attributes = found.attributes(), found.attributes("activation", *_PARAMETERS)
+    given, attributes = found.attributes(), found.attributes("activation", *PARAMETERS)
     if not found.input(2):
         attributes["beta"] = 0.0
     inputs = [found.required(0), found.required(1), found.input(2) or found.number(0.0)]
     numbers = found.compute("Gemm", inputs, attributes)
-    _activated(found, numbers, [given[name] for name in _PARAMETERS[:2] if name in given])
+    _activated(found, numbers, [given[name] for name in PARAMETERS[:2] if name in given])
 
 
-def _normalised_sum(op: str, biases: tuple[int, ...]) -> Callable[[_Fused], None]:
+def _normalised_sum(op: str, biases: tuple[int, ...]) -> Stand:
     """Return what stands for a sum that is normalised; the last of `biases` is added to the sum, the others behind."""
 
-    def stand(found: _Fused) -> None:
+    def stand(found: Body) -> None:
         if any(found.node.output[1:3]):
             raise found.unsupported("The compiler does not compute its outputs of mean and variance")
         *shifts, bias = biases
@@ -150,18 +100,17 @@ def _normalised_sum(op: str, biases: tuple[int, ...]) -> Callable[[_Fused], None
             op, [total, *factors], {"axis": -1, "epsilon": found.attributes().get("epsilon", _EPSILON)}
         )
         found.bound(normal)
-        if len(found.node.output) > 3 and found.node.output[3]:
-            found.nodes.append(helper.make_node("Identity", [total], [found.node.output[3]]))
+        found.bound(total, 3)
 
     return stand
 
 
-_BODIES: Mapping[str, Callable[[_Fused], None]] = {
+BODIES: Mapping[str, Stand] = {
     "Gelu": lambda found: _gelu(found, {}),
     "BiasGelu": lambda found: _gelu(found, {}),
     "FastGelu": lambda found: _gelu(found, {"approximate": "tanh"}),
     "QuickGelu": lambda found: _gelu(found, {"alpha": found.attributes().get("alpha", 1.702)}, "Swish"),
-    "FusedMatMul": _product,
+    **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), _product),
     "FusedConv": _convolution,
     "FusedGemm": _gemm,
     "SkipLayerNormalization": _normalised_sum("LayerNormalization", (3, 4)),

@@ -14,7 +14,8 @@ from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from device_agents.emulated_npu.compiler.graph import constants
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
-from device_agents.emulated_npu.compiler.graph.reading import fused, quantised
+from device_agents.emulated_npu.compiler.graph.reading import quantised, stand_ins
+from device_agents.emulated_npu.compiler.graph.reading.body import Body, Stand
 from device_agents.emulated_npu.compiler.graph.reading.functions import Functions
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import (
     RUNTIME,
@@ -71,7 +72,7 @@ def parse_model(model: bytes | ModelProto, is_whole: IsWhole) -> ParsedModel:
 
 def _is_known(node: NodeProto, is_whole: IsWhole, functions: Functions) -> bool:
     node = quantised.standard(node)
-    return is_whole(node) or quantised.defines(node) or fused.defines(node) or functions.defines(node)
+    return is_whole(node) or stand_ins.defines(node) or functions.defines(node)
 
 
 def _unique_names(graph: GraphProto) -> list[str]:
@@ -162,23 +163,20 @@ class _ModelReader:
         """Fold a node, keep it, or visit the nodes that stand for it."""
         node = quantised.standard(node)
         kept = OnnxNode(node.op_type, name, (name,), tuple(node.input), tuple(node.output), {}, part_of)
-        if _is_constant(node, self._constants) and not (quantised.defines(node) or fused.defines(node)):
+        stand = stand_ins.stand_in(node, self._constants, self._types.known)
+        if stand is None and _is_constant(node, self._constants):
             self._add_types(node)
             self._fold(node, kept)
             self._free.append(name)
         elif _is_resolved(node, self._constants):
             self._visit_all(self._branch(node, kept), kept, depth)
-        elif quantised.has_computed_zero(node, self._constants, self._types.known):
-            self._visit_all(quantised.moved_product(node, name, self._types.known), kept, depth)
+        elif stand is not None:
+            self._check_typed(kept)
+            self._visit_all(self._stand_ins(stand, node, name), kept, depth)
         elif self._is_whole(node):
             self._add_types(node)
             attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
             self._nodes.append(OnnxNode(kept.op, name, kept.names, kept.inputs, kept.outputs, attributes, part_of))
-        elif quantised.defines(node):
-            self._visit_all(quantised.body(node, name), kept, depth)
-        elif fused.defines(node):
-            self._check_typed(kept)
-            self._visit_all(fused.body(node, name, self._types.known, self._opsets[""]), kept, depth)
         elif self._functions.defines(node):
             self._check_typed(kept)
             self._visit_all(self._functions.body(node, self._types.known, name), kept, depth)
@@ -197,6 +195,17 @@ class _ModelReader:
             name = f"{whole.name}/{node.op_type}_{place}"
             self._origins[name] = origin
             self._visit(node, name, whole.part_of or whole.op, depth + 1)
+
+    def _stand_ins(self, stand: Stand, node: NodeProto, name: str) -> list[NodeProto]:
+        """Return the nodes that stand for a node; names of their own tensors begin with `name`.
+
+        Raises InvalidModel if the node lacks an operand or has a wrong attribute, UnsupportedOperator if no nodes of
+        ONNX have its results.
+        """
+        found = Body(node, name, self._types.known, self._opsets[""], self._value)
+        found.check_attributes()
+        stand(found)
+        return found.nodes
 
     def _check_typed(self, node: OnnxNode) -> None:
         for name in node.inputs:

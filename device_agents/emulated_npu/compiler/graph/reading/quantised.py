@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto
 
 from device_agents.emulated_npu.compiler.graph import constants
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
+from device_agents.emulated_npu.compiler.graph.reading.body import Body, Stand
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import RUNTIME, ValueType
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
@@ -24,8 +24,8 @@ _INTEGER_PRODUCTS = ("ConvInteger", "MatMulInteger")
 
 
 def standard(node: NodeProto) -> NodeProto:
-    """Return a QuantizeLinear or DequantizeLinear of ONNX Runtime's domain as the operator of ONNX."""
-    if node.domain != RUNTIME or node.op_type not in (_DEQUANTIZE, _QUANTIZE):
+    """Return a node of ONNX Runtime's domain as the operator of ONNX that has its name and meaning, if one has."""
+    if node.domain != RUNTIME or node.op_type not in (_DEQUANTIZE, _QUANTIZE, "Trilu"):
         return node
     same = NodeProto()
     same.CopyFrom(node)
@@ -78,22 +78,6 @@ def evaluated(node: NodeProto, dtype: DataType) -> Callable[..., Array] | None:
     return compute
 
 
-def defines(node: NodeProto) -> bool:
-    """Return whether `body` has nodes that stand for this one; it has none for maps with channels last."""
-    by_rows = any(item.name == "channels_last" and item.i for item in node.attribute)
-    return (node.domain, node.op_type) in _BODIES and not by_rows
-
-
-def body(node: NodeProto, name: str) -> list[NodeProto]:
-    """Return the nodes that stand for a node on quantised tensors; names of their own tensors begin with `name`.
-
-    Raises InvalidModel for a node without an operand or a scale.
-    """
-    found = Body(node, name)
-    _BODIES[node.domain, node.op_type](found)
-    return found.nodes
-
-
 def has_computed_zero(node: NodeProto, constants: Collection[str], types: Mapping[str, ValueType]) -> bool:
     """Return whether a node multiplies integers by constant ones, and the network computes their one zero point.
 
@@ -102,20 +86,22 @@ def has_computed_zero(node: NodeProto, constants: Collection[str], types: Mappin
     zero = node.input[2] if node.op_type in _INTEGER_PRODUCTS and len(node.input) > 2 else ""
     if zero not in types or zero in constants or node.input[1] not in constants:
         return False
-    if not {node.input[0], node.output[0]} <= types.keys() or math.prod(types[zero].shape) != 1:
+    if node.input[0] not in types or math.prod(types[zero].shape) != 1:
         return False
-    rank = len(types[node.output[0]].shape)
+    first, second = (len(types[name].shape) for name in node.input[:2])
+    rank = max(first, second) - (first == 1) - (second == 1) if node.op_type == "MatMulInteger" else first
     return all(len(types[name].shape) <= rank for name in node.input[2:] if name in types)
 
 
-def moved_product(node: NodeProto, name: str, types: Mapping[str, ValueType]) -> list[NodeProto]:
-    """Return the nodes that stand for a product whose first zero point is computed.
+def moved_product(found: Body) -> None:
+    """Stand for a product whose first zero point is computed.
 
     They subtract the product of the zero point by the second factor from the product of the integers. Zero points of
     the columns of a matrix are subtracted in the same way, times the sums of rows.
     """
-    found, kind = Body(node, name), types[node.input[0]]
+    node, types = found.node, found.types
     first, second, zeros = found.required(0), found.required(1), found.input(3)
+    kind = types[first]
     is_matrix = node.op_type == "MatMulInteger"
     of_columns = is_matrix and zeros in types and math.prod(types[zeros].shape) > 1
     one = (1,) * len(kind.shape[:-1][-1:])  # a row of a matrix; a vector stays one, as its products have no rows
@@ -130,70 +116,6 @@ def moved_product(node: NodeProto, name: str, types: Mapping[str, ValueType]) ->
         whole = found.compute("Cast", [zero], {"to": TensorProto.INT32})
         product = found.compute("Sub", [product, found.compute("Mul", [factor, whole], {})], {})
     found.bound(product)
-    return found.nodes
-
-
-class Body:
-    """Collects the nodes that stand for `node`."""
-
-    def __init__(self, node: NodeProto, name: str) -> None:
-        self.node, self._name = node, name
-        self.nodes: list[NodeProto] = []
-
-    def input(self, place: int) -> str:
-        """Return the name of an input, "" if it is absent."""
-        return self.node.input[place] if place < len(self.node.input) else ""
-
-    def required(self, place: int) -> str:
-        """Return the name of an input; raises InvalidModel if it is absent."""
-        name = self.input(place)
-        if not name:
-            raise self.invalid(f"It has no input {place}")
-        return name
-
-    @property
-    def shown(self) -> str:
-        """Name and operator of the node for messages."""
-        return f"Node {self._name[:80]!r} ({self.node.op_type})"
-
-    def invalid(self, why: str) -> InvalidModel:
-        """Return the error for a node that is not one of its operator."""
-        return InvalidModel(f"{self.shown} is not valid", why, "Export it with all operands and attributes")
-
-    def attributes(self, *without: str) -> dict[str, Any]:
-        """Return the attributes of the node, without some."""
-        return {item.name: helper.get_attribute_value(item) for item in self.node.attribute if item.name not in without}
-
-    def numbers(self, place: int, scale: str, zero_point: str, axis: int | None = None) -> str:
-        """Add the conversion of an input to numbers; `axis` is that of a scale with several elements."""
-        given = [self.required(place), scale, *filter(None, [zero_point])]
-        return self._add(_DEQUANTIZE, given, {} if axis is None else {"axis": axis})
-
-    def operand(self, place: int, axis: int | None = None) -> str:
-        """Add the conversion of an input whose scale and zero point follow it."""
-        return self.numbers(place, self.required(place + 1), self.input(place + 2), axis)
-
-    def compute(self, op: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
-        """Add an operator on numbers."""
-        return self._add(op, inputs, attributes)
-
-    def constant(self, value: Array) -> str:
-        """Add a constant."""
-        return self._add("Constant", [], {"value": numpy_helper.from_array(value)})
-
-    def result(self, numbers: str, place: int) -> None:
-        """Add the conversion to the node's output; its scale and zero point are the inputs from `place` on."""
-        given = [numbers, self.required(place), *filter(None, [self.input(place + 1)])]
-        self.nodes.append(helper.make_node(_QUANTIZE, given, [self.node.output[0]]))
-
-    def bound(self, numbers: str) -> None:
-        """Make numbers the node's output."""
-        self.nodes.append(helper.make_node("Identity", [numbers], [self.node.output[0]]))
-
-    def _add(self, op: str, inputs: Sequence[str], attributes: Mapping[str, Any]) -> str:
-        output = f"{self._name}/{op}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, list(inputs), [output], **attributes))
-        return output
 
 
 def _convolution(found: Body) -> None:
@@ -225,14 +147,14 @@ def _gemm(found: Body) -> None:
         found.bound(numbers)
 
 
-def _of_two(op: str) -> Callable[[Body], None]:
+def _of_two(op: str) -> Stand:
     def stand(found: Body) -> None:
         found.result(found.compute(op, [found.operand(0), found.operand(3)], {}), 6)
 
     return stand
 
 
-def _of_one(op: str, *without: str) -> Callable[[Body], None]:
+def _of_one(op: str, *without: str) -> Stand:
     def stand(found: Body) -> None:
         found.result(found.compute(op, [found.operand(0)], found.attributes(*without)), 3)
 
@@ -245,7 +167,7 @@ def _concatenation(found: Body) -> None:
     found.result(found.compute("Concat", parts, found.attributes()), 0)
 
 
-_BODIES: Mapping[tuple[str, str], Callable[[Body], None]] = {
+BODIES: Mapping[tuple[str, str], Stand] = {
     ("", "QLinearConv"): _convolution,
     ("", "QLinearMatMul"): _product,
     (RUNTIME, "QGemm"): _gemm,

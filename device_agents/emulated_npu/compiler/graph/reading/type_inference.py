@@ -31,6 +31,8 @@ _NOT_INFERRED = frozenset(
 """Operators, by domain, whose results have the type of the first input; onnx infers none, or not without attributes."""
 _OF_RUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization", "Gelu", "Swish"})
 """The same, of ONNX Runtime in all opsets, or in what stands for its operators; ONNX has them from later opsets."""
+_LEAST_OPSETS = {("", "QuantizeLinear"): 21, ("", "DequantizeLinear"): 21}
+"""Opsets of operators that ONNX Runtime's domain has with integers of 16 bits, too, as ONNX does from these opsets."""
 _DEFAULTS = {"STFT": ("onesided", 1)}
 """Attributes, by operator, that onnx's inference reads with another default than the operator has."""
 
@@ -105,7 +107,7 @@ def schema_of(node: NodeProto, opsets: Mapping[str, int]) -> defs.OpSchema | Non
     if domain not in opsets:
         return None
     try:
-        return defs.get_schema(node.op_type, opsets[domain], domain)
+        return defs.get_schema(node.op_type, max(opsets[domain], _LEAST_OPSETS.get((domain, node.op_type), 0)), domain)
     except defs.SchemaError:
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,13 +12,17 @@ from device_agents.emulated_npu.numpy_types import Array
 
 @dataclass(frozen=True)
 class Interpolation:
-    """Mode (nearest, linear, cubic), coordinates and rounding by ONNX's names; `cubic` is cubic_coeff_a."""
+    """Mode (nearest, linear, cubic), coordinates and rounding by ONNX's names; `cubic` is cubic_coeff_a.
+
+    With `antialias` every element that a smaller result covers has a weight.
+    """
 
     mode: str
     coordinates: str
     rounding: str
     cubic: float
     exclude_outside: bool
+    antialias: bool = False
 
 
 def coordinates(how: Interpolation, size: int, target: int, scale: float) -> Array:
@@ -58,24 +63,21 @@ def matrix(how: Interpolation, size: int, target: int, scale: float) -> Array:
         weights[nearest_indices(how, size, target, scale), columns] = 1
         return weights
     place = coordinates(how, size, target, scale).astype(np.float64)
-    first = np.floor(place).astype(np.int64)
-    fraction = place - first
-    taps = {0: 1 - fraction, 1: fraction} if how.mode == "linear" else cubic_taps(fraction, how.cubic)
-    for offset, tap in taps.items():
-        inside = (first + offset >= 0) & (first + offset < size)
-        weight = tap * inside if how.exclude_outside and how.mode == "cubic" else tap
+    first, stretch = np.floor(place).astype(np.int64), max(1.0, 1 / scale) if how.antialias else 1.0
+    excludes = how.exclude_outside and (how.antialias or how.mode == "cubic")
+    reach = math.ceil((1 if how.mode == "linear" else 2) * stretch)
+    for offset in range(1 - reach, reach + 1):
+        weight = _kernel(how, np.abs(first + offset - place) / stretch)
+        if excludes:
+            weight = weight * ((first + offset >= 0) & (first + offset < size))
         np.add.at(weights, (np.clip(first + offset, 0, size - 1), columns), weight)
-    return weights / weights.sum(axis=0) if how.exclude_outside and how.mode == "cubic" else weights
+    return weights / weights.sum(axis=0) if excludes or how.antialias else weights
 
 
-def cubic_taps(fraction: Array, a: float) -> dict[int, Array]:
-    """Return the weights of the four taps (Keys 1981, "Cubic convolution interpolation")."""
-    near, far = fraction, 1 - fraction
-
-    def inner(x: Array) -> Array:
-        return (a + 2) * x**3 - (a + 3) * x**2 + 1
-
-    def outer(x: Array) -> Array:
-        return a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a
-
-    return {-1: outer(near + 1), 0: inner(near), 1: inner(far), 2: outer(far + 1)}
+def _kernel(how: Interpolation, distance: Array) -> Array:
+    """Return the weight of an element at a distance (Keys 1981, "Cubic convolution interpolation")."""
+    x, a = distance, how.cubic
+    if how.mode == "linear":
+        return np.asarray(np.maximum(0.0, 1 - x))
+    inner, outer = (a + 2) * x**3 - (a + 3) * x**2 + 1, a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a
+    return np.asarray(np.where(x < 1, inner, np.where(x < 2, outer, 0.0)))

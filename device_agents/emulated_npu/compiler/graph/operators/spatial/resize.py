@@ -23,6 +23,8 @@ from device_agents.emulated_npu.unit_commands import Function
 _COORDINATES = frozenset(
     {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_half_pixel_for_nn"}
 )
+_SETTINGS = (("cubic_coeff_a", -0.75), ("exclude_outside", 0), ("antialias", 0))
+"""Attributes of the interpolation, with their defaults."""
 _WHOLE = 1e-3
 """How far a scaled size may be from a whole number: scales are float32."""
 
@@ -51,10 +53,10 @@ def _interpolation(build: Builder, node: OnnxNode) -> Interpolation:
         rounding = _text(node, "nearest_mode", "round_prefer_floor")
     if coordinates not in _COORDINATES:
         raise unsupported(node, f"Coordinates {coordinates[:40]!r} are not supported")
-    if mode not in ("nearest", "linear", "cubic") or node.attribute("antialias", 0):
-        raise unsupported(node, f"Mode {mode[:40]!r} is not supported, or it needs antialiasing")
-    cubic, excludes = node.attribute("cubic_coeff_a", -0.75), bool(node.attribute("exclude_outside", 0))
-    return Interpolation(mode, coordinates, rounding, cubic, excludes)
+    if mode not in ("nearest", "linear", "cubic"):
+        raise unsupported(node, f"Mode {mode[:40]!r} is not supported")
+    cubic, *flags = (node.attribute(name, value) for name, value in _SETTINGS)
+    return Interpolation(mode, coordinates, rounding, cubic, *map(bool, flags))
 
 
 def _axes(build: Builder, node: OnnxNode, source: View) -> list[_Axis]:

@@ -1,0 +1,293 @@
+"""Attention of ONNX Runtime: a softmax of products of queries and keys, times values.
+
+Attention computes all three from one input, MultiHeadAttention takes them, and in GroupQueryAttention several heads of
+queries share one of keys. Every sequence of a batch of GroupQueryAttention has the total length that the node states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto
+
+from device_agents.emulated_npu.compiler.graph.reading.body import Body, Stand
+from device_agents.emulated_npu.compiler.graph.reading.rotation import Rotation, embedding
+from device_agents.emulated_npu.numpy_types import Array
+
+_MASKED = -10000.0
+"""What the runtime adds to the products of masked keys, where the node does not say it."""
+
+
+@dataclass(frozen=True)
+class _Heads:
+    """A tensor (batch, count, rows, size) of all heads."""
+
+    tensor: str
+    batch: int
+    count: int
+    rows: int
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Its shape."""
+        return self.batch, self.count, self.rows, self.size
+
+
+def _heads(found: Body, tensor: str, shape: Sequence[int], count: int) -> _Heads:
+    """Divide the last axis of a tensor (batch, rows, count * size) into heads."""
+    batch, rows, width = shape
+    if count < 1 or width % count:
+        raise found.invalid(f"Its {count} heads do not divide {width} elements")
+    size = width // count
+    divided = found.reshaped(tensor, (batch, rows, count, size))
+    return _Heads(found.transposed(divided, (0, 2, 1, 3)), batch, count, rows, size)
+
+
+def _behind(found: Body, past: str, heads: _Heads, rows: int) -> _Heads:
+    """Put the rows of the past in front of new ones."""
+    if not rows:
+        return heads
+    joined = found.joined([past, heads.tensor], 2)
+    return _Heads(joined, heads.batch, heads.count, rows + heads.rows, heads.size)
+
+
+def _attended(
+    found: Body, queries: _Heads, keys: _Heads, values: _Heads, biases: Sequence[str], sink: str = ""
+) -> None:
+    """Bind the result (batch, rows, heads * size); `sink` has another product for the softmax of each head."""
+    given, repeats = found.attributes(), queries.count // keys.count
+    if repeats * keys.count != queries.count or keys.shape[:3] != values.shape[:3]:
+        raise found.invalid(f"Its {queries.count} heads of queries read keys {keys.shape} and values {values.shape}")
+    first, others = queries.tensor, [found.transposed(keys.tensor, (0, 1, 3, 2)), values.tensor]
+    scores_shape = (*queries.shape[:3], keys.rows)
+    grouped = (queries.batch, keys.count, repeats, queries.rows)
+    if repeats > 1:
+        first = found.reshaped(first, (*grouped, queries.size))
+        shapes = ((keys.size, keys.rows), (values.rows, values.size))
+        others = [
+            found.reshaped(tensor, (keys.batch, keys.count, 1, *shape))
+            for tensor, shape in zip(others, shapes, strict=True)
+        ]
+    scores = found.compute("MatMul", [first, others[0]])
+    if repeats > 1:
+        scores = found.reshaped(scores, scores_shape)
+    scale = given.get("scale") or 1 / math.sqrt(queries.size)
+    softcap = given.get("softcap") or 0.0
+    scores = found.compute("Mul", [scores, found.number(scale / softcap if softcap else scale)])
+    if softcap:
+        bounded = found.compute("Tanh", [scores])
+        scores = found.compute("Mul", [bounded, found.number(softcap)])
+    for bias in biases:
+        scores = found.compute("Add", [scores, bias])
+    weights = _softmax(found, scores, scores_shape, sink)
+    if repeats > 1:
+        weights = found.reshaped(weights, (*grouped, keys.rows))
+    result = found.compute("MatMul", [weights, others[1]])
+    if repeats > 1:
+        result = found.reshaped(result, (*queries.shape[:3], values.size))
+    rows = found.transposed(result, (0, 2, 1, 3))
+    found.bound(found.reshaped(rows, (queries.batch, queries.rows, queries.count * values.size)))
+
+
+def _softmax(found: Body, scores: str, shape: Sequence[int], sink: str) -> str:
+    if not sink:
+        return found.compute("Softmax", [scores], {"axis": -1})
+    spread = found.compute("Expand", [sink, found.integers((*shape[:3], 1))])
+    weights = found.compute("Softmax", [found.joined([scores, spread], 3)], {"axis": -1})
+    return found.sliced(weights, 3, 0, shape[3])
+
+
+def _causal(queries: _Heads, keys: _Heads, window: int = -1) -> Array:
+    """Return which keys each query reads: those before it, of a window of so many, with queries at the end."""
+    place = np.arange(keys.rows - queries.rows, keys.rows).reshape(-1, 1)
+    key = np.arange(keys.rows)
+    read: Array = (key <= place) & ((place - key < window) | (window < 0))
+    return read
+
+
+def _mask(found: Body, place: int, queries: _Heads, keys: _Heads) -> list[str]:
+    """Return what is added to the products, (batch or 1, 1, rows or 1, keys): none, or one tensor."""
+    given, mask = found.attributes(), ""
+    if found.input(place):
+        mask = _of_padding(found, place, queries, keys)
+    if given.get("unidirectional", 0):
+        dtype = found.number_type
+        lowest = float(np.finfo(dtype).min)
+        read = _causal(queries, keys)[None, None]
+        if mask:
+            mask = found.compute("Where", [found.constant(read), mask, found.number(lowest)])
+        else:
+            mask = found.constant(np.where(read, 0.0, lowest).astype(dtype))
+    return [mask] if mask else []
+
+
+def _of_padding(found: Body, place: int, queries: _Heads, keys: _Heads) -> str:
+    """Return the mask of padded keys: ones and zeros for keys, or ends of sequences, and then their starts."""
+    shape, filled = found.shape(place, 1, 2, 3), found.attributes().get("mask_filter_value", _MASKED)
+    batch, places = queries.batch, found.constant(np.arange(keys.rows, dtype=np.int32))
+    if shape in ((batch, keys.rows), (batch, queries.rows, keys.rows)):
+        rows = shape[1] if len(shape) > 2 else 1
+        given = found.reshaped(found.required(place), (batch, 1, rows, keys.rows))
+        read = found.compute("Greater", [given, found.constant(np.array(0, np.int32))])
+    elif shape in ((batch,), (2 * batch,)):
+        ends = found.reshaped(found.required(place), (shape[0] // batch, batch, 1, 1, 1))
+        read = found.compute("Less", [places, found.reshaped(found.sliced(ends, 0, 0, 1), (batch, 1, 1, 1))])
+        if len(shape) and shape[0] > batch:
+            start = found.reshaped(found.sliced(ends, 0, 1, 2), (batch, 1, 1, 1))
+            before = found.compute("Less", [places, start])
+            read = found.compute("And", [read, found.compute("Not", [before])])
+    else:
+        raise found.unsupported(f"The compiler does not support a mask of shape {list(shape)}")
+    lowest = float(np.finfo(found.number_type).min)
+    return found.compute("Where", [read, found.number(0.0), found.number(max(filled, lowest))])
+
+
+def _of_one_input(found: Body, product: str, places: tuple[int, int]) -> None:
+    """Stand for Attention behind the product of its input and weights; `places` are those of mask and past."""
+    batch, rows, _ = found.shape(0, 3)
+    given, width = found.attributes(), found.shape(1, 2)[1]
+    count, sizes = given.get("num_heads", 0), list(given.get("qkv_hidden_sizes") or [width // 3] * 3)
+    if len(sizes) != 3 or sum(sizes) != width or sizes[0] != sizes[1] or min(sizes) < 1:
+        raise found.invalid(f"Its weights have {width} columns for {sizes}")
+    if given.get("do_rotary", 0) or found.input(6 if places[0] == 3 else 9):
+        raise found.unsupported("The compiler does not support its rotation or its shared past")
+    starts = (0, sizes[0], 2 * sizes[0])
+    queries, keys, values = (
+        _heads(found, found.sliced(product, 2, start, start + size), (batch, rows, size), count)
+        for start, size in zip(starts, sizes, strict=True)
+    )
+    mask_place, past_place = places
+    if found.input(past_place):
+        past = found.shape(past_place, 5)
+        parts = [
+            found.reshaped(found.sliced(found.required(past_place), 0, part, part + 1), past[1:]) for part in (0, 1)
+        ]
+        keys, values = (_behind(found, *pair, past[3]) for pair in zip(parts, (keys, values), strict=True))
+    if found.output(1):
+        kept = [found.reshaped(heads.tensor, (1, *heads.shape)) for heads in (keys, values)]
+        found.bound(found.joined(kept, 0), 1)
+    biases = _mask(found, mask_place, queries, keys)
+    if places[0] == 3 and found.input(5):
+        biases.append(found.input(5))
+    _attended(found, queries, keys, values, biases)
+
+
+def _attention(found: Body) -> None:
+    product = found.compute("MatMul", [found.required(0), found.required(1)])
+    if found.input(2):
+        product = found.compute("Add", [product, found.input(2)])
+    _of_one_input(found, product, (3, 4))
+
+
+def _given_heads(found: Body, place: int, shape: tuple[int, ...], offset: int) -> _Heads:
+    """Return queries, keys or values (batch, rows, heads * size), plus their part of the bias, or by heads."""
+    tensor, count = found.required(place), found.attributes().get("num_heads", 0)
+    if len(shape) == 4:
+        return _Heads(tensor, *shape)
+    if found.input(3):
+        tensor = found.compute("Add", [tensor, found.sliced(found.input(3), 0, offset, offset + shape[2])])
+    return _heads(found, tensor, shape, count)
+
+
+def _several_inputs(found: Body) -> None:
+    """Stand for MultiHeadAttention, whose queries, keys and values are inputs."""
+    if any(map(found.input, (8, 9))) or found.output(3):
+        raise found.unsupported("The compiler does not support its shared past, its beams, or its output of products")
+    if not found.input(1) or not found.input(2):
+        raise found.unsupported("The compiler does not support packed heads, and the CPU kernel of the runtime neither")
+    first, second = found.shape(0, 3), found.shape(1, 3, 4)
+    queries, keys = _given_heads(found, 0, first, 0), _given_heads(found, 1, second, first[2])
+    values = _given_heads(found, 2, found.shape(2, len(second)), 2 * first[2])
+    if found.input(6):
+        rows = found.shape(6, 4)[2]
+        keys, values = (_behind(found, found.required(place), heads, rows) for place, heads in ((6, keys), (7, values)))
+    found.bound(keys.tensor, 1)
+    found.bound(values.tensor, 2)
+    biases = _mask(found, 4, queries, keys)
+    if found.input(5):
+        biases.append(found.input(5))
+    _attended(found, queries, keys, values, biases)
+
+
+def _grouped(found: Body) -> None:
+    """Stand for GroupQueryAttention: keys and values go behind those of the past, or into a buffer at that place."""
+    given, (batch, rows, width) = found.attributes(), found.shape(0, 3)
+    count, pairs = given.get("num_heads", 0), given.get("kv_num_heads", 0)
+    if count < 1 or pairs < 1 or count % pairs:
+        raise found.invalid(f"Its {count} heads of queries do not fit {pairs} of keys")
+    if found.output(3) or any(map(found.input, (12, 13))):
+        raise found.unsupported("The compiler does not support its quantised past or its output of products")
+    queries, keys, values = _parts(found, (batch, rows, width), count, pairs)
+    buffer = found.shape(3, 4)[2] if found.input(3) else 0
+    total = found.value(found.required(6))
+    if total is None or total.size != 1:
+        raise found.unsupported("Its total_sequence_length is not constant")
+    past = int(total.reshape(-1)[0]) - rows
+    if not 0 <= past <= buffer:
+        raise found.invalid(f"Its total_sequence_length is {past + rows}, with {rows} new tokens and {buffer} before")
+    if given.get("do_rotary", 0):
+        rotation = Rotation.of(found, (7, 8, 9), rows, past)
+        queries, keys = (
+            _Heads(rotation.turned(found, heads.tensor, heads.shape), *heads.shape) for heads in (queries, keys)
+        )
+    kept = []
+    for place, heads in ((3, keys), (4, values)):
+        before = found.sliced(found.required(place), 2, 0, past) if past else ""
+        whole = _behind(found, before, heads, past)
+        rest = (batch, pairs, max(buffer - whole.rows, 0), whole.size)  # the runtime clears the end of a buffer
+        after = [found.constant(np.zeros(rest, found.number_type))] if all(rest) else []
+        found.bound(found.joined([whole.tensor, *after], 2), place - 2)
+        kept.append(whole)
+    keys, values = kept
+    read, dtype = _causal(queries, keys, given.get("local_window_size", -1)), found.number_type
+    biases = [found.constant(np.where(read, 0.0, np.finfo(dtype).min).astype(dtype))] if not read.all() else []
+    if found.input(10):
+        biases.append(found.input(10))
+    _attended(found, queries, keys, values, biases, _sink(found, count))
+
+
+def _parts(found: Body, shape: tuple[int, int, int], count: int, pairs: int) -> list[_Heads]:
+    """Return queries, keys and values of a GroupQueryAttention: three inputs, or columns of one."""
+    batch, rows, width = shape
+    if found.input(1):
+        counts = ((0, count), (1, pairs), (2, pairs))
+        return [_heads(found, found.required(place), found.shape(place, 3), number) for place, number in counts]
+    if width % (count + 2 * pairs):
+        raise found.invalid(f"Its {count} and twice {pairs} heads do not divide {width} elements")
+    size, start, parts = width // (count + 2 * pairs), 0, []
+    for number in (count, pairs, pairs):
+        part = found.sliced(found.required(0), 2, start, start + number * size)
+        parts.append(_heads(found, part, (batch, rows, number * size), number))
+        start += number * size
+    return parts
+
+
+def _sink(found: Body, count: int) -> str:
+    """Return the product of the sink of each head, (1, heads, 1, 1); "" if there is none."""
+    if found.input(11):
+        return found.reshaped(found.input(11), (1, count, 1, 1))
+    if found.attributes().get("smooth_softmax", 0) == 1:
+        return found.constant(np.zeros((1, 1, 1, 1), found.number_type))
+    return ""
+
+
+def _of_integers(found: Body) -> None:
+    """Stand for QAttention, whose product has integer factors."""
+    integers = [found.required(0), found.required(1), found.input(6), found.input(7)]
+    product = found.compute("Cast", [found.compute("MatMulInteger", integers)], {"to": TensorProto.FLOAT})
+    scale = found.compute("Mul", [found.required(3), found.required(4)])
+    product = found.compute("Mul", [product, scale])
+    _of_one_input(found, found.compute("Add", [product, found.required(2)]), (5, 8))
+
+
+BODIES: Mapping[str, Stand] = {
+    "Attention": _attention,
+    "MultiHeadAttention": _several_inputs,
+    "GroupQueryAttention": _grouped,
+    "QAttention": _of_integers,
+    "RotaryEmbedding": embedding,
+}

@@ -1,0 +1,46 @@
+"""Nodes that the compiler has no handler for, and the nodes of ONNX that stand for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from onnx import NodeProto
+
+from device_agents.emulated_npu.compiler.graph.reading import (
+    attention,
+    fused,
+    packed_weights,
+    quantised,
+    sampled,
+    scattered,
+)
+from device_agents.emulated_npu.compiler.graph.reading.body import Stand
+from device_agents.emulated_npu.compiler.graph.reading.parsed_model import RUNTIME, ValueType
+
+_BODIES: Mapping[tuple[str, str], Stand] = {
+    **quantised.BODIES,
+    ("", "GridSample"): sampled.grid_sample,
+    **{
+        (RUNTIME, operator): stand
+        for bodies in (fused.BODIES, attention.BODIES, packed_weights.BODIES)
+        for operator, stand in bodies.items()
+    },
+}
+_OF_COMPUTED: Mapping[str, tuple[int, Stand]] = {**scattered.BODIES}
+"""By operator of ONNX: the input that its handler needs constant, and what stands for it where it is computed."""
+
+
+def defines(node: NodeProto) -> bool:
+    """Return whether nodes stand for the operator of a node; none do for maps with channels last."""
+    by_rows = any(item.name == "channels_last" and item.i for item in node.attribute)
+    return (node.domain, node.op_type) in _BODIES and not by_rows
+
+
+def stand_in(node: NodeProto, constants: Collection[str], types: Mapping[str, ValueType]) -> Stand | None:
+    """Return what adds the nodes that stand for a node, or None for a node that stands for itself."""
+    if quantised.has_computed_zero(node, constants, types):
+        return quantised.moved_product
+    if not node.domain and node.op_type in _OF_COMPUTED:
+        place, stand = _OF_COMPUTED[node.op_type]
+        return stand if len(node.input) > place and node.input[place] not in constants else None
+    return _BODIES[node.domain, node.op_type] if defines(node) else None

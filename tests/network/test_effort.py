@@ -1,0 +1,46 @@
+"""The multiply-adds of nodes, and about how long they let a model take to compile or to run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx_models import model_of, network_of, node, run_plain
+
+from harness.network.assemble import assemble_network
+from harness.network.effort import compile_effort, products_of_network, run_effort, side_by_side
+
+IMAGE = (1, 4, 5, 6)
+CASES = {
+    "Conv": (IMAGE, (6, 4, 1, 1), {}),
+    "Conv in groups": (IMAGE, (8, 2, 3, 2), {"group": 2}),
+    "Conv with strides": (IMAGE, (3, 4, 2, 2), {"strides": [2, 2]}),
+    "ConvTranspose": (IMAGE, (4, 3, 2, 3), {}),
+    "MatMul": ((2, 3, 5), (5, 7), {}),
+    "Gemm": ((3, 5), (5, 7), {}),
+}
+PRODUCTS = st.lists(st.integers(0, 10**10), min_size=1, max_size=20)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_add_up_as_many_products_as_a_node_has(case: str) -> None:
+    """Of ones, the results of an operator without padding add up to its number of products; a Relu has none."""
+    shape, weights, attributes = CASES[case]
+    nodes = [node(case.split()[0], "x w", "y", **attributes), node("Relu", "y", "z")]
+    parts = nodes, {"x": shape}, ["z"], {"w": np.ones(weights, np.float32)}
+    results = run_plain(model_of(*parts), {"x": np.ones(shape, np.float32)}, ["y"])
+    network = network_of(*parts)
+    assert products_of_network(network) == [int(results["y"].sum()), 0]
+    assert list(assemble_network(network).products) == products_of_network(network)
+
+
+@given(PRODUCTS, st.lists(PRODUCTS, min_size=1, max_size=5))
+def test_nodes_and_models_take_time(products: list[int], models: list[list[int]]) -> None:
+    """A further node takes longer; models side by side take no less than the longest, and no longer than in turn."""
+    for effort in (compile_effort, run_effort):
+        assert effort([*products, 0]) > effort(products) > 0
+        assert effort([*products, 10**9]) > effort([*products, 0])
+    efforts = [compile_effort(model) for model in models]
+    assert max(efforts) <= side_by_side(efforts) <= sum(efforts)
+    assert side_by_side(efforts[:1] * 4) == pytest.approx(2 * efforts[0])

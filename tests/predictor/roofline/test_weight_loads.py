@@ -1,0 +1,59 @@
+"""What is left of a network's layers whose weights are loaded while others compute."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.predictor.roofline.weight_loads import WeightLoads
+
+BYTE_S = 1e-10
+SECONDS = st.floats(1e-7, 1e-3)
+LAYERS = st.lists(st.tuples(st.integers(0, 1 << 22), SECONDS, SECONDS, SECONDS), min_size=1, max_size=12)
+
+
+def loads_of(layers: list[tuple[int, float, float, float]], power: float) -> WeightLoads:
+    """Return layers of these bytes of weights, and seconds of other work, of the memory within it, and to launch."""
+    sizes, others_s, memory_s, launch_s = np.array(layers, float).T
+    return WeightLoads(sizes, BYTE_S * sizes, others_s, np.minimum(memory_s, others_s), launch_s, power)
+
+
+def seconds(loads: WeightLoads, ahead_bytes: float) -> np.ndarray:
+    """Return what is left of each layer, in seconds."""
+    joined_s = (loads.others_s**loads.power + loads.loads_s**loads.power) ** (1 / loads.power)
+    return loads.left(ahead_bytes) * (loads.launch_s + joined_s)
+
+
+@given(layers=LAYERS, power=st.floats(1, 8), sizes=st.lists(st.integers(0, 1 << 24), min_size=2, max_size=5))
+def test_a_larger_buffer_never_makes_a_layer_longer(
+    layers: list[tuple[int, float, float, float]], power: float, sizes: list[int]
+) -> None:
+    """No layer gets longer with a larger buffer, nor shorter than its other work; the first one stays as it is."""
+    loads = loads_of(layers, power)
+    found = [seconds(loads, size) for size in sorted(sizes)]
+    for small, large in itertools.pairwise(found):
+        assert np.all(large <= small * (1 + 1e-9))
+    assert np.all(found[-1] >= (loads.launch_s + loads.others_s) * (1 - 1e-9))
+    assert found[-1][0] == pytest.approx(seconds(loads, 0)[0])
+
+
+@given(layers=LAYERS, power=st.floats(1, 8), size=st.integers(1, 1 << 24))
+def test_the_way_to_the_memory_carries_all_weights(
+    layers: list[tuple[int, float, float, float]], power: float, size: int
+) -> None:
+    """Any buffer leaves at least the time of all loads of weights."""
+    loads = loads_of(layers, power)
+    assert seconds(loads, size).sum() >= loads.loads_s.sum() * (1 - 1e-9)
+
+
+def test_two_layers_by_hand() -> None:
+    """100 µs of work load 800,000 bytes, 80 of the 120 µs of the next layer's weights, or what the buffer holds."""
+    loads = loads_of([(0, 1e-4, 0.0, 0.0), (1_200_000, 1e-6, 0.0, 0.0), (0, 1e-6, 0.0, 0.0)], 50.0)
+    loads = WeightLoads(loads.weight_bytes, loads.loads_s, loads.others_s, np.array([2e-5, 0, 0]), loads.launch_s, 50.0)
+    assert seconds(loads, 1 << 24) == pytest.approx([1e-4, 4e-5, 1e-6], rel=1e-3)
+    assert seconds(loads, 200_000) == pytest.approx([1e-4, 1e-4, 1e-6], rel=1e-3)
+    assert seconds(loads, 0) == pytest.approx([1e-4, 1.2e-4, 1e-6], rel=1e-3)
