@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.device.inventory import find_device, load_inventory
@@ -53,8 +54,7 @@ def build_lut(
     several times, the newest campaign counts. Each campaign's own overhead is subtracted from its layers; the table
     holds the newest one's overhead. `note` receives a line for each campaign left out, `observe` the progress. Raises
     UsageError for an unknown method, LutNotFound without any campaign, CampaignIncomplete without a complete one,
-    JournalError for a campaign that was altered on disk, LutError for more layers than a table holds and for a place
-    that cannot hold it, and IllConditionedDesign.
+    JournalError for one that was altered on disk, LutError for too many layers or no place, and IllConditionedDesign.
     """
     if method not in METHODS:
         raise UsageError(f"There is no method {method!r}", next_step=f"Methods: {', '.join(METHODS)}")
@@ -71,24 +71,24 @@ def build_lut(
         sources = _read(journal, _not_superseded(journal, campaigns), method, observe)
         newest = sources[-1]
         begin(observe, "joining layers")
-        machine = judge_campaign(journal, newest.campaign, newest.measured.slow_share)
+        machine = judge_campaign(journal, newest.campaign, newest.measured.slow_share).text
         repeatability = _repeatability(journal, sources)
         reference = reference_s(journal, newest.campaign)
     from harness.lut.table_draft import draft_table
 
-    draft = replace(
-        draft_table(sources, _merged(campaigns), method, observe),
-        repeatability=repeatability,
-        machine=machine.text,
-        reference_s=reference,
-    )
+    draft = draft_table(sources, _merged(campaigns), method, observe)
+    draft = replace(draft, repeatability=repeatability, machine=machine, reference_s=reference)
     published = publish(draft, workspace.lut)
     observe(DONE)
-    used = published.path if method in COMPARISON_METHODS else latest_lut(workspace.lut, device, variant)
+    if method not in COMPARISON_METHODS:
+        _note_later_table(published, latest_lut(workspace.lut, device, variant), note)
+    return published
+
+
+def _note_later_table(published: Lut, used: Path, note: Callable[[str], None]) -> None:
     if used != published.path:
         step = f"Give --lut {published.name}, or remove the other table if the clock of this machine was set back"
-        note(f"Commands use {device}/{used.name}, whose date is later. {step}")
-    return published
+        note(f"Commands use {published.device}/{used.name}, whose date is later. {step}")
 
 
 def _read(
