@@ -142,7 +142,7 @@ def test_a_probe_with_a_single_sample_is_never_settled() -> None:
     ],
 )
 def test_a_policy_that_cannot_end_is_refused(name: str, wrong: Any) -> None:
-    """Rounds are whole, 1 or more and in order, the target is a share, and times are 0 or more; the error has the name."""
+    """Rounds are whole, 1 or more and in order, the target is a share, times are 0 or more; the error has the name."""
     with pytest.raises(UsageError, match=name):
         RepeatPolicy(**{name: wrong})
 
