@@ -37,7 +37,7 @@ SESSIONS_TO_LEARN = 3
 CONFIGURED = "configured"
 _SPREADS = 3.0
 _FURTHER_ATTEMPTS = 5
-"""How often a processor that is slower than its band is measured again."""
+"""How often a device without a clock of its own is measured again if it is slower than its band."""
 PAUSE_S = 0.4
 """Seconds before each further attempt; what disturbs a processor takes some seconds, mostly less."""
 _PROVISIONAL = 2.0
@@ -66,28 +66,30 @@ def check_golden(run: DeviceRun, store: FleetStore, configured: Band | None = No
 
     Raises DeviceQuarantined if the latency is outside the band, and leaves recording the health to the caller.
     """
-    latency_s = _golden_s(run)
+    latency_s = _golden_s(run, configured or store.band(band_name(run.device, run.variant)))
     if latency_s is None:
         store.measured(run.device, "unknown", "it refuses the golden probe, so its state cannot be checked")
         return GoldenCheck(None, None)
-    return _checked(run, store, latency_s, configured or _learned_band(run, store, latency_s))
+    return GoldenCheck(latency_s, _judge(run, store, latency_s, configured))
 
 
 def check_golden_again(run: DeviceRun, store: FleetStore, before: GoldenCheck) -> None:
-    """Measure the golden probe after a campaign; raises DeviceQuarantined if the device left the band of before."""
+    """Measure the golden probe after a campaign; raises DeviceQuarantined if the device left the band of before.
+
+    A campaign that began while other programs slowed a processor counts: its own probes show its slow phases.
+    """
     if before.band is None:
         return
     # A campaign that used up the time of its job still counts if the device is as it was. The session has an end.
     run = replace(run, time_limit=TimeLimit())
-    latency_s = _golden_s(run)
+    latency_s = _golden_s(run, before.band)
     if latency_s is not None and not before.band.holds(latency_s):
-        configured = before.band.learnt == CONFIGURED
-        _checked(run, store, latency_s, before.band if configured else _learned_band(run, store, latency_s))
+        _judge(run, store, latency_s, before.band if before.band.learnt == CONFIGURED else None)
 
 
-def _checked(run: DeviceRun, store: FleetStore, latency_s: float, band: Band) -> GoldenCheck:
+def _judge(run: DeviceRun, store: FleetStore, latency_s: float, configured: Band | None) -> Band:
     """Record that a device is good, or unknown while its band is provisional; raise if it is outside the band."""
-    latency_s = _undisturbed_s(run, latency_s, band)
+    band = configured or _learned_band(run, store, latency_s)
     if not band.holds(latency_s):
         raise _quarantined(run.device, latency_s, band)
     if _is_provisional(band):
@@ -95,26 +97,31 @@ def _checked(run: DeviceRun, store: FleetStore, latency_s: float, band: Band) ->
         store.measured(run.device, "unknown", reason)
     else:
         store.measured(run.device, "good", "the golden probe is in its band")
-    return GoldenCheck(latency_s, band)
+    return band
 
 
-def _undisturbed_s(run: DeviceRun, latency_s: float, band: Band) -> float:
-    """Return the least latency of several attempts if a processor is slower than its band: others may disturb it."""
+def _golden_s(run: DeviceRun, band: Band | None) -> float | None:
+    """Return the latency of the golden probe; None if the device refuses it.
+
+    Without a clock of its own, a device that is slower than its band is measured again, and the least latency counts:
+    other programs may disturb it for a moment.
+    """
+    latency_s = _measured_s(run)
     for _ in range(_FURTHER_ATTEMPTS if run.session.hello.clock != "device" else 0):
-        if latency_s <= band.high_s:
+        if latency_s is None or band is None or latency_s <= band.high_s:
             break
         pause(PAUSE_S, run.stop)
-        latency_s = min(latency_s, _golden_s(run) or latency_s)
+        latency_s = min(latency_s, _measured_s(run) or latency_s)
     return latency_s
+
+
+def _measured_s(run: DeviceRun) -> float | None:
+    samples = measure_reference(run, GOLDEN)
+    return summarise(samples, run.session.hello.clock).latency_s if samples else None
 
 
 def _is_provisional(band: Band) -> bool:
     return band.learnt != CONFIGURED and len(band.latencies_s) < SESSIONS_TO_LEARN
-
-
-def _golden_s(run: DeviceRun) -> float | None:
-    samples = measure_reference(run, GOLDEN)
-    return summarise(samples, run.session.hello.clock).latency_s if samples else None
 
 
 def configured_band(device: Device) -> Band | None:
