@@ -64,3 +64,10 @@ def test_one_module_of_the_host_imports_the_runtime() -> None:
     """Only `host_runtime`, which switches off the runtime's telemetry before, imports ONNX Runtime."""
     found = {path for path in _modules("harness") if re.search(r"(?:import|from) onnxruntime\b", path.read_text())}
     assert found == {ROOT / "harness" / "host_runtime.py"}
+
+
+def test_modules_of_tests_have_names_of_their_own() -> None:
+    """pytest imports all of them side by side, and refuses the second one of a name."""
+    counts = Counter(path.name for path in _modules("tests") if path.name.startswith("test_"))
+    assert len(counts) > 100
+    assert {name: count for name, count in counts.items() if count > 1} == {}
