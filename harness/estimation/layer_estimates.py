@@ -129,21 +129,29 @@ def look_up(network: KeyedNetwork, table: Lut, *, is_warm: bool) -> tuple[Looked
         else LookedUp(_measured(layer, known) if isinstance(known, Entry) else _in_class(layer, known, table), known)
         for layer, known in zip(layers, found, strict=True)
     ]
-    return _loaded_ahead(looked_up, table)
+    return _loaded_ahead(layers, looked_up, table)
 
 
-def _loaded_ahead(layers: Sequence[LookedUp], table: Lut) -> tuple[LookedUp, ...]:
-    """Return layers without the loads of weights that the work of predicted layers in front of them hides.
+def _loaded_ahead(layers: Sequence[KeyedLayer], found: Sequence[LookedUp], table: Lut) -> tuple[LookedUp, ...]:
+    """Return layers without the loads of weights that the work of layers in front of predicted ones hides.
 
     The values of measured layers are those in their chains. Errors of predictions stay as large.
     """
-    places = [place for place, one in enumerate(layers) if one.predicted is not None]
-    if not places or table.loaded_predictor is None or not table.weights_ahead:
-        return tuple(layers)
-    features = [one.predicted.layer for one in layers if one.predicted is not None]
-    left = table.loaded_predictor.weight_loads(features).left(table.weights_ahead)
-    shares = dict(zip(places, left.tolist(), strict=True))
-    return tuple(replace(one, estimate=_shorter(one.estimate, shares.get(at, 1.0))) for at, one in enumerate(layers))
+    if all(one.predicted is None for one in found) or table.loaded_predictor is None or not table.weights_ahead:
+        return tuple(found)
+    from harness.predictor.features.key_features import describe  # not loaded for networks that were measured
+
+    features = [
+        describe(layer.key.text, layer.context) if one.predicted is None else one.predicted.layer
+        for layer, one in zip(layers, found, strict=True)
+    ]
+    loads = table.loaded_predictor.weight_loads([one for one in features if one is not None])
+    shares = iter(loads.left(table.weights_ahead).tolist())
+    left = [1.0 if one is None else next(shares) for one in features]
+    return tuple(
+        one if one.predicted is None else replace(one, estimate=_shorter(one.estimate, share))
+        for one, share in zip(found, left, strict=True)
+    )
 
 
 def _shorter(layer: LayerEstimate, share: float) -> LayerEstimate:

@@ -6,7 +6,6 @@ maps that its layers reach. A layer is bound by the work that takes most of its 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,11 +15,11 @@ import numpy as np
 from harness.array_types import Floats
 from harness.errors import UsageError
 from harness.lut.table import Entry, Lut
+from harness.network.effort import products_of_read
 from harness.network.network import PARTIAL_READS
 from harness.predictor.features.key_features import features_of
-from harness.predictor.features.key_parser import KeyOperator, MalformedKey, ParsedKey, Shape, Tensor, parse_key
+from harness.predictor.features.key_parser import KeyOperator, MalformedKey, ParsedKey, Tensor, parse_key
 
-_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 MULTIPLIES = "mac/"
 """How the class of a convolution or matrix product begins."""
 BoundName = Literal["arithmetic", "weights", "features"]
@@ -84,29 +83,8 @@ def _is_partial(operator: KeyOperator, slot: int) -> bool:
 
 def _macs(operator: KeyOperator) -> int | None:
     """Return the multiply-adds of a product that has no features of its own; None if a size is not known."""
-    shapes = [tensor.shape for tensor in operator.tensors]
-    if operator.op in _RECURRENT and len(shapes) > 2:
-        data, weights, recurrent = shapes[:3]
-        if data is None or weights is None or recurrent is None or len(data) != 3:
-            return None
-        return math.prod(data[:2]) * (math.prod(weights) + math.prod(recurrent))
-    if operator.op == "Einsum" and len(shapes) == 2:
-        return _einsum_macs(operator.attributes.get("equation", ""), shapes)
-    return None
-
-
-def _einsum_macs(equation: str, shapes: list[Shape | None]) -> int | None:
-    """Return the product of the sizes of all labels."""
-    terms = equation.replace(" ", "").partition("->")[0].split(",")
-    if len(terms) != len(shapes):
-        return None
-    sizes: dict[str, int] = {}
-    for term, shape in zip(terms, shapes, strict=True):
-        if shape is None or not term.isalpha() or len(term) != len(shape):
-            return None
-        for label, size in zip(term, shape, strict=True):
-            sizes[label] = max(size, sizes.get(label, 1))
-    return math.prod(sizes.values())
+    equation = operator.attributes.get("equation", "")
+    return products_of_read(operator.op, equation, [tensor.shape for tensor in operator.tensors])
 
 
 @dataclass(frozen=True)

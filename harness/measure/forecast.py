@@ -84,11 +84,12 @@ class CampaignForecast:
         return sum(map(self._batch_s, range(len(self.sizes)))) if self._round_s else None
 
     @property
-    def effort(self) -> float | None:
-        """The effort of compiling all batches, or of the rounds that the passes still need; None if there is none."""
-        needs = zip(self.sizes, self.passes, self.rounds, strict=True)
-        rounds = sum(size * max(0, max(passes, default=0) - done) for size, passes, done in needs)
-        return (sum(self.loads) if self.compiles else rounds) or None
+    def effort(self) -> float:
+        """The effort of compiling what the passes still need, or of their rounds if nothing is left to compile."""
+        rounds_left = [max((0, *passes)) - done for passes, done in zip(self.passes, self.rounds, strict=True)]
+        loads = sum(load for load, left in zip(self.loads, rounds_left, strict=True) if left > 0)
+        rounds = sum(size * max(0, left) for size, left in zip(self.sizes, rounds_left, strict=True))
+        return (self.compiles and loads) or rounds
 
     def _batch_s(self, batch: int) -> float:
         done, own = self.rounds[batch], [rounds for rounds in self.passes[batch] if rounds > self.rounds[batch]]

@@ -217,7 +217,8 @@ class ModelBuilder:
 
     def _products(self, node: NodeProto) -> int:
         written = next(name for name in node.output if name)
-        return products_of(node.op_type, [self._types[name] for name in node.input if name], self._types[written])
+        read = [self._types[name] for name in node.input if name]
+        return products_of(node.op_type, node.attribute, read, self._types[written])
 
     def _model(self, outputs: Sequence[str], *, external: bool) -> ModelProto:
         from onnx import helper

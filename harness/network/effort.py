@@ -4,31 +4,85 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from harness.network.network import Network, TensorType
+from harness.network.key import attribute_value
+from harness.network.network import Network, Node, TensorType
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto
 
 _EACH_NODE = 2 << 20
 """What any node takes to compile or to run, as multiply-adds that take as long."""
+_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+Shape = tuple[int, ...]
 
 
-def products_of(op: str, read: Sequence[TensorType], written: TensorType) -> int:
-    """Return the multiply-adds of an operator, 0 for one that is neither a convolution nor a matrix product."""
+def products_of(op: str, attributes: Iterable[AttributeProto], read: Sequence[TensorType], written: TensorType) -> int:
+    """Return the multiply-adds of an operator, 0 for one that multiplies no matrices or whose sizes are not known."""
     if "Conv" in op and len(read) > 1:
-        weights = max(read[1:], key=lambda one: one.elements)
+        weights = read[3 if op.startswith("QLinear") else 1]
         map_of_taps = read[0] if "Transpose" in op else written
         return map_of_taps.elements * math.prod(weights.shape[1:])
     if ("MatMul" in op or "Gemm" in op) and read[0].shape:
-        return written.elements * read[0].shape[-1]
-    return 0
+        shape = read[0].shape
+        return written.elements * shape[-2 if len(shape) > 1 and _value(attributes, "transA", 0) else -1]
+    equation = _value(attributes, "equation", "") if op == "Einsum" else ""
+    return products_of_read(op, equation, [one.shape for one in read]) or 0
+
+
+def products_of_read(op: str, equation: str, shapes: Sequence[Shape | None]) -> int | None:
+    """Return the multiply-adds of an operator that its inputs alone show; None if it has none, or a size is unknown.
+
+    `equation` is that of an Einsum of two operands; attention is counted with all positions.
+    """
+    known = [shape for shape in shapes[:3] if shape is not None]
+    if len(known) < len(shapes[:3]):
+        return None
+    if op in _RECURRENT and len(known) == 3 and len(known[0]) == 3:
+        data, weights, recurrent = known
+        return math.prod(data[:2]) * (math.prod(weights) + math.prod(recurrent))
+    if op == "Einsum" and len(known) == len(shapes) == 2:
+        return _of_einsum(equation, known)
+    if op.endswith("Attention") and len(known) > 1 and min(map(len, known[:2])) > 1:
+        return _of_attention(*known[:2])
+    return None
+
+
+def _of_attention(data: Shape, second: Shape) -> int:
+    """Return the multiply-adds of attention between queries and keys, or with the weights that make both and values."""
+    if len(second) > 2:
+        return 2 * math.prod(data) * second[-2]
+    made = math.prod(data[:-1]) * second[1]
+    return made * data[-1] + 2 * made // 3 * data[-2]
+
+
+def _of_einsum(equation: str, shapes: Sequence[Shape]) -> int | None:
+    """Return the product of the sizes of all labels."""
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    if len(terms) != len(shapes):
+        return None
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        if not term.isalpha() or len(term) != len(shape):
+            return None
+        for label, size in zip(term, shape, strict=True):
+            sizes[label] = max(size, sizes.get(label, 1))
+    return math.prod(sizes.values())
+
+
+def _value(attributes: Iterable[AttributeProto], name: str, default: Any) -> Any:
+    return next((attribute_value(one) for one in attributes if one.name == name), default)
 
 
 def products_of_network(network: Network) -> list[int]:
     """Return the multiply-adds of each node of a network."""
-    types = network.types
-    return [
-        products_of(node.op, [types[name] for name in node.inputs if name], types[node.results[0]])
-        for node in network.nodes
-    ]
+    return [_products_of_node(network, node) for node in network.nodes]
+
+
+def _products_of_node(network: Network, node: Node) -> int:
+    read = [network.types[name] for name in node.inputs if name]
+    return products_of(node.op, node.proto.attribute, read, network.types[node.results[0]])
 
 
 def compile_effort(products: Iterable[int]) -> float:

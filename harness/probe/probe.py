@@ -56,7 +56,9 @@ def finish(
 ) -> Probe:
     """Return a probe with its id, and with the transfers of its model added to its terms.
 
-    A device with a memory of its own waits for each tensor, which is part of the layers: there tensors do not count.
+    Tensors count beside an auxiliary layer on a processor. A device with a memory of its own waits for each tensor,
+    which is part of the layers. What has no auxiliary layer is a window on such a device, or is timed as a whole:
+    nothing subtracts its tensors, and estimates of whole networks count their own.
     """
     moved = transfers([one.bytes for one in model.inputs], [one.bytes for one in model.outputs])
     if auxiliary is None or auxiliary.layer.device_memory:

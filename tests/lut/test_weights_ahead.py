@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from test_table_learning import entries
 
+from harness.estimation.layer_estimates import look_up
+from harness.latency.overhead import Overhead
 from harness.lut.chain_rows import VIEW, ChainRow
 from harness.lut.learning import learn_predictor
-from harness.lut.table import Entry
+from harness.lut.table import Entry, Lut
 from harness.lut.weights_ahead import weights_ahead
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
+from harness.network.keyed_network import keyed
+from harness.network.model_references import load_network
 from harness.predictor.features.key_features import describe
+from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.device_tiling import DeviceTiling
+from harness.predictor.roofline.weight_loads import WeightLoads
 
 NETWORK = "0123456789abcdef"
 
@@ -57,3 +67,30 @@ def test_tables_without_whole_networks_show_nothing(predictor: Predictor) -> Non
     assert weights_ahead(known, [], predictor) == 0
     del known[rows[3].key, "chip"]
     assert weights_ahead(known, rows, predictor) == 0
+
+
+def slow_loads(_: Predictor, layers: Sequence[LayerFeatures]) -> WeightLoads:
+    """Return the loads of layers on a device that loads 1 GB of weights in the time of 100 billion multiply-adds."""
+    weight_bytes = np.array([one.weight_bytes for one in layers], dtype=np.float64)
+    others_s = np.array([one.macs for one in layers]) / 1e11
+    return WeightLoads(weight_bytes, weight_bytes / 1e9, others_s, others_s / 4, np.full(len(layers), 1e-6), 4.0)
+
+
+def test_measured_layers_hide_and_use_loads_like_others(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of a predicted layer does not depend on whether the layers around it are measured or predicted."""
+    monkeypatch.setattr(Lut, "loaded_predictor", predictor)
+    monkeypatch.setattr(Predictor, "weight_loads", slow_loads)
+    network = keyed(load_network("builtin:squeezenet"), DEFAULT_RULES)
+    overhead = Overhead({}, (), {}, 1.0, 1.0, 1.0, 0.0, 0)
+
+    def latencies_s(ahead_bytes: int, known: Sequence[Entry]) -> list[tuple[float | None, str]]:
+        monkeypatch.setattr(Lut, "weights_ahead", ahead_bytes)
+        own = Lut(Path(), "d", "", "device", "joint", {}, overhead, DEFAULT_RULES, known)
+        found = [one.estimate for one in look_up(network, own, is_warm=False)]
+        return [(one.latency_s, one.source) for one in found]
+
+    plain, shorter = latencies_s(0, ()), latencies_s(1 << 17, ())
+    mixed = latencies_s(1 << 17, entries()[::2])
+    assert any(left != whole for left, whole in zip(shorter, plain, strict=True))
+    assert len({source == "measured" for _, source in mixed}) == 2
+    assert all(one == other for one, other in zip(mixed, shorter, strict=True) if one[1] != "measured")

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from unittest.mock import Mock
 
 import pytest
 
 from harness.measure.forecast import CampaignForecast
+from harness.measure.fusion.cutting import with_chains
 from harness.measure.progress import Progress, steps_of
+from harness.network.effort import networks_effort
+from harness.network.model_references import load_network
+from harness.network.runtime_graph.reported import RuntimeGraph
+from harness.probe.probe_plan import CutNetwork
 
 
 def test_a_steady_campaign_is_forecast_exactly() -> None:
@@ -59,6 +66,29 @@ def test_a_batch_takes_as_long_to_load_as_others_by_its_effort() -> None:
         assert forecast.step_s == pytest.approx(expected_s)
         assert forecast.remaining_s == pytest.approx(expected_s + 2.0 + 2.0)
         forecast.loaded(batch, expected_s)
+
+
+def test_a_resumed_campaign_has_the_effort_of_what_is_left() -> None:
+    """Finished batches are not compiled; rounds alone take less than any compilation, and finished ones nothing."""
+    loads, passes = [10.0, 10.0, 1.0], [[4, 8], [4], []]
+    cases = {(0, 4, 0): 10.0, (4, 3, 0): 20.0, (8, 4, 0): 0.0, (9, 9, 9): 0.0}
+    for rounds, effort in cases.items():
+        assert CampaignForecast(loads, [1.0] * 3, passes, list(rounds), compiles=True).effort == effort
+    assert CampaignForecast(loads, [1.0] * 3, [[3]] * 3, [3, 3, 0], compiles=True).effort == 1.0
+    assert CampaignForecast([0.0] * 3, [1.0] * 3, [[3]] * 3, [3, 1, 0], compiles=True).effort == 5.0
+    assert CampaignForecast(loads, [1.0] * 3, [[3]] * 3, [3, 1, 0]).effort == 5.0
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_a_network_of_one_chain_has_no_windows_to_compile(chains: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows take an effort where there are several chains, and none, which is not unknown, where there is one."""
+    monkeypatch.setattr("harness.measure.fusion.cutting.plan_chains", lambda *_: ((), ()))
+    network = load_network("builtin:dscnn")
+    nodes = range(len(network.nodes))
+    graph = RuntimeGraph((), frozenset(), tuple(frozenset(nodes[at::chains]) for at in range(chains)))
+    seen: list[Progress] = []
+    with_chains(Mock(), [CutNetwork(network, (), frozenset(), graph)], seen.append, threading.Event())
+    assert [one.effort for one in seen] == [pytest.approx(networks_effort([network]) if chains > 1 else 0.0)]
 
 
 def test_steps_are_counted_from_one() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 from onnx_models import model_of, network_of, node, run_plain
 
 from harness.network.assemble import assemble_network
-from harness.network.effort import compile_effort, products_of_network, run_effort, side_by_side
+from harness.network.effort import compile_effort, products_of, products_of_network, run_effort, side_by_side
+from harness.network.network import TensorType
 
 IMAGE = (1, 4, 5, 6)
 CASES = {
@@ -19,6 +22,8 @@ CASES = {
     "ConvTranspose": (IMAGE, (4, 3, 2, 3), {}),
     "MatMul": ((2, 3, 5), (5, 7), {}),
     "Gemm": ((3, 5), (5, 7), {}),
+    "Gemm, transposed": ((5, 3), (7, 5), {"transA": 1, "transB": 1}),
+    "Einsum": ((2, 3, 4, 5), (2, 5, 4, 6), {"equation": "abcd,adce->abce"}),
 }
 PRODUCTS = st.lists(st.integers(0, 10**10), min_size=1, max_size=20)
 
@@ -27,12 +32,33 @@ PRODUCTS = st.lists(st.integers(0, 10**10), min_size=1, max_size=20)
 def test_results_add_up_as_many_products_as_a_node_has(case: str) -> None:
     """Of ones, the results of an operator without padding add up to its number of products; a Relu has none."""
     shape, weights, attributes = CASES[case]
-    nodes = [node(case.split()[0], "x w", "y", **attributes), node("Relu", "y", "z")]
+    nodes = [node(re.split("[ ,]", case)[0], "x w", "y", **attributes), node("Relu", "y", "z")]
     parts = nodes, {"x": shape}, ["z"], {"w": np.ones(weights, np.float32)}
     results = run_plain(model_of(*parts), {"x": np.ones(shape, np.float32)}, ["y"])
     network = network_of(*parts)
     assert products_of_network(network) == [int(results["y"].sum()), 0]
     assert list(assemble_network(network).products) == products_of_network(network)
+
+
+@pytest.mark.parametrize(
+    ("op", "read", "written", "products"),
+    [
+        ("LSTM", [(7, 2, 5), (1, 24, 5), (1, 24, 6)], (7, 1, 2, 6), 7 * 2 * 24 * (5 + 6)),
+        ("DeformConv", [IMAGE, (3, 4, 2, 2), (1, 800, 4, 5), (3,)], (1, 3, 4, 5), 3 * 4 * 5 * 4 * 4),
+        ("FusedConv", [IMAGE, (3, 4, 1, 1), (3,), (1, 3, 5, 6)], (1, 3, 5, 6), 3 * 30 * 4),
+        ("QLinearConv", [IMAGE, (), (), (3, 4, 1, 1), (), (), (), (), (3,)], (1, 3, 5, 6), 3 * 30 * 4),
+        ("Attention", [(2, 9, 8), (8, 24), (24,)], (2, 9, 8), 2 * 9 * 8 * 24 + 2 * (2 * 9 * 9 * 8)),
+        ("Attention", [(2, 4, 9, 8), (2, 4, 7, 8), (2, 4, 7, 8)], (2, 4, 9, 8), 2 * (2 * 4 * 9 * 7 * 8)),
+        ("MultiHeadAttention", [(2, 9, 8), (2, 7, 8), (2, 7, 8)], (2, 9, 8), 2 * (2 * 9 * 7 * 8)),
+        ("Softmax", [IMAGE], IMAGE, 0),
+    ],
+)
+def test_products_follow_from_the_sizes_that_a_node_reads(
+    op: str, read: list[tuple[int, ...]], written: tuple[int, ...], products: int
+) -> None:
+    """Recurrence and attention count all their matrices; offsets and summands are no weights of a convolution."""
+    types = [TensorType("float32", shape) for shape in read]
+    assert products_of(op, (), types, TensorType("float32", written)) == products
 
 
 @given(PRODUCTS, st.lists(PRODUCTS, min_size=1, max_size=5))

@@ -166,13 +166,13 @@ def with_chains(
     return found
 
 
-def _effort_of_chains(cuts: Sequence[CutNetwork]) -> float | None:
-    """Return the effort of compiling windows, None without any: those of a network hold it several times.
+def _effort_of_chains(cuts: Sequence[CutNetwork]) -> float:
+    """Return the effort of compiling windows: those of a network hold it several times.
 
     The only window of a single chain is the network.
     """
     chained = [one.network for one in cuts if one.runtime_graph is not None and len(one.runtime_graph.chains) > 1]
-    return networks_effort(chained) or None
+    return networks_effort(chained)
 
 
 def _chains_of(session: AgentSession, stop: threading.Event, loaded: list[str], probe: Probe) -> RuntimeGraph | None:

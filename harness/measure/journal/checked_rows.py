@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.key import LayerKey
 from harness.probe.batches import Visits
 from harness.probe.chain_plan import CHECKED, MOST_CHECKED, WIDER, ChainProbes
-from harness.probe.overhead_terms import OverheadTerms
+from harness.probe.overhead_terms import LATER_TERMS, OverheadTerms
 from harness.probe.probe import Role
 from harness.samples import Clock
 from harness.text import is_time
@@ -37,22 +37,18 @@ class InvalidRow(ValueError):
     """A table has a row that harness has not written."""
 
 
-def _written(kind: Any) -> Any:
-    """Annotate text that holds a value as a journal writes it."""
+def _written(kind: Any, later: Collection[str] = ()) -> Any:
+    """Annotate text that holds a value as a journal writes it; earlier versions did not write the `later` fields."""
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
     def read(text: str) -> Any:
-        value = adapter.validate_json(text)
-        if not _is_part(json.loads(text), adapter.dump_python(value, mode="json")):
+        value, found = adapter.validate_json(text), json.loads(text)
+        whole = adapter.dump_python(value, mode="json")
+        if found != whole and found != {name: one for name, one in whole.items() if name in found or name not in later}:
             raise ValueError("A value is not in the form of a journal")
         return value
 
     return Annotated[_Text, AfterValidator(read)]
-
-
-def _is_part(found: Any, whole: Any) -> bool:
-    """Return whether `found` is the whole, or lacks fields of it that earlier versions did not write."""
-    return found == whole or (isinstance(found, dict) and found.items() <= whole.items())
 
 
 def _moment(text: str) -> str:
@@ -80,7 +76,7 @@ _NARROWER: Mapping[str, Any] = {
     "complete": _Flag,
     "settled": _Flag,
     "role": Role,
-    "terms": _written(OverheadTerms),
+    "terms": _written(OverheadTerms, LATER_TERMS),
     "visits": Visits,
     "key": Annotated[_Text, AfterValidator(LayerKey)],
     "stacks": Json[tuple[str, ...]],
