@@ -179,14 +179,14 @@ class Network:
     def feature_maps(self) -> frozenset[str]:
         """The tensors that convolutions and pools write, directly or through operators that keep their layout.
 
-        Runtimes store these in blocks of channels. Any other operator that reads one waits for its conversion: also
-        one that combines a map with a value for each channel. Nothing here depends on the device: what a layer that
-        reads feature maps takes is measured.
+        Runtimes store those of four axes in blocks of channels. Any other operator that reads one waits for its
+        conversion: also one that combines a map with a value for each channel. Nothing here depends on the device: what
+        a layer that reads feature maps takes is measured.
         """
         found: set[str] = set()
         for node in self.nodes:
             read = self.activations(node)
-            if read and len(self.types[read[0]].shape) >= _MAP_AXES:
+            if read and len(self.types[read[0]].shape) == _MAP_AXES:
                 joins = node.op == "Concat" and any(one.name == "axis" and one.i == 1 for one in node.proto.attribute)
                 alike = len({self.types[name].shape for name in read}) == 1
                 keeps = (joins or (alike and node.op in _KEEPING_MAPS)) and not found.isdisjoint(read)

@@ -42,7 +42,7 @@ _NEVER = Choices((False,))
 _MAPS = Choices((MAP,))
 _BETWEEN = ("residual", "batch_norm")
 """Axes that put an operator between a product and its activation."""
-_ON_MAPS = ("PRelu", "BatchNormalization", "LRN")
+_ON_MAPS = ("BatchNormalization", "LRN")
 
 Activations = Annotated[Choices, choices_of(NO_ACTIVATION, "Relu", "Relu6", "Sigmoid", "Tanh", "Swish", "HardSwish")]
 Flags = Annotated[Choices, choices_of(True, False)]
@@ -81,8 +81,10 @@ class Block(StrictModel):
         """Return the layer at a point of the unit cube over `axes`; None if its sizes do not fit together."""
         pairs = zip(self.axes.items(), point, strict=True)
         values = {name: axis.at(position) for (name, axis), position in pairs}
-        if "size" in values:  # height and width; a plane without a width is square
-            values["size"] = (values["size"], values.pop("width", values["size"]))
+        if "size" in values:  # height and width; a plane without a width is square, a video without frames is a cube
+            edge = values["size"]
+            sizes = (values.pop("frames", edge), edge, values.pop("width", edge))
+            values["size"] = {1: sizes[1:2], 2: sizes[1:], 3: sizes}[getattr(self, "dimensions", 2)]
         layer = self._layer(values)
         return layer if layer is None or self.precision == "float32" else Quantised(layer, self.precision)
 
@@ -110,14 +112,15 @@ class ConvolutionBlock(Block):
     batch_norm: Flags = _NEVER
     residual: Flags = _NEVER
     context: Literal["map", "chip", "outside"] = "map"
-    dimensions: Literal[1, 2] = 2
+    frames: Sizes | None = None
+    dimensions: Literal[1, 2, 3] = 2
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         if values["groups"] == DEPTHWISE:
             values["groups"] = values["channels_out"] = values["channels_in"]
         groups = values["groups"]
         fits = values["channels_in"] % groups == values["channels_out"] % groups == 0 and _window_fits(values)
-        return Convolution(**values, context=self.context, dimensions=self.dimensions) if fits else None
+        return Convolution(**values, context=self.context) if fits else None
 
 
 class TransposedBlock(Block):
@@ -131,6 +134,8 @@ class TransposedBlock(Block):
     batch: Sizes = _ONE
     kernel: Sizes
     stride: Sizes
+    frames: Sizes | None = None
+    dimensions: Literal[1, 2, 3] = 2
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
         return Transposed(**values) if values["kernel"] >= values["stride"] else None
@@ -173,9 +178,11 @@ class PoolingBlock(_PlaneBlock):
     op: Literal["MaxPool", "AveragePool"]
     kernel: Sizes
     stride: Sizes = _ONE
+    frames: Sizes | None = None
+    dimensions: Literal[1, 2, 3] = 2
 
     def _layer(self, values: dict[str, Any]) -> FloatLayer | None:
-        windows = {name: (values[name], values[name]) for name in ("kernel", "stride")}
+        windows = {name: (values[name],) * self.dimensions for name in ("kernel", "stride")}
         return Pooling(op=self.op, **{**values, **windows}) if _window_fits(values) else None
 
 
@@ -205,6 +212,10 @@ class ElementwiseBlock(_PlaneBlock):
         "LeakyRelu",
         "PRelu",
         "Gelu",
+        "Exp",
+        "Log",
+        "Elu",
+        "Softplus",
         "BatchNormalization",
         "LRN",
     ]
@@ -263,7 +274,7 @@ class PermutationBlock(Block):
         rows, columns, parts = (values[name] for name in ("rows", "columns", "parts"))
         order = values["order"] if self.op == "Transpose" else ""
         edge = max(1, math.isqrt(columns))
-        if order in ("heads", "reversed", "shuffle") and (rows if order == "shuffle" else columns) % parts:
+        if order in ("heads", "reversed", "shuffle", "qkv") and (rows if order == "shuffle" else columns) % parts:
             return None
         if not order and values["layout"] == ROWS:
             return Permutation((1, rows, columns), order)
@@ -271,6 +282,7 @@ class PermutationBlock(Block):
             "matrix": (1, rows, columns),
             "heads": (1, parts, rows, columns // parts),
             "reversed": (1, rows, parts, columns // parts),
+            "qkv": (1, rows, 3, parts, columns // parts),
             "channels_first": (1, edge, edge, rows),
             "shuffle": (1, parts, rows // parts, edge, edge),
         }

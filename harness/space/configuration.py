@@ -9,29 +9,31 @@ from harness.network.layers import FEATURE_MAP
 from harness.predictor.features.layer_features import (
     INTEGER,
     LayerFeatures,
-    Pair,
+    axes_suffix,
     channelwise,
     convolution,
     matrix_product,
+    plane_of,
     unfolding,
 )
 from harness.predictor.features.mover_classes import class_of_mover
 from harness.space.movers import Elementwise, Mover
 
 NO_ACTIVATION = "none"
+_MAP_AXES = 2
 
 
 @dataclass(frozen=True)
 class Convolution:
     """A convolution with operators that a device may fuse into it; `size` is the input size, padded by `padding_of`.
 
-    `context` is where its input comes from, as in `context_of`. One of one dimension has a height alone.
+    `context` is where its input comes from, as in `context_of`. A signal has a size of one axis, a video of three.
     """
 
     batch: int
     channels_in: int
     channels_out: int
-    size: Pair
+    size: tuple[int, ...]
     kernel: int
     stride: int
     groups: int
@@ -40,7 +42,6 @@ class Convolution:
     residual: bool
     dilation: int = 1
     context: str = FEATURE_MAP
-    dimensions: int = 2
 
     @property
     def padding(self) -> int:
@@ -50,34 +51,37 @@ class Convolution:
     @property
     def weight_shape(self) -> tuple[int, ...]:
         """Return the shape of the weights."""
-        return (self.channels_out, self.channels_in // self.groups, *(self.kernel,) * self.dimensions)
+        return (self.channels_out, self.channels_in // self.groups, *self.each(self.kernel))
 
-    def shape(self, channels: int, size: Pair) -> tuple[int, ...]:
-        """Return the shape of a tensor that the layer reads or writes."""
-        return (self.batch, channels, *size[: self.dimensions])
+    @property
+    def result(self) -> tuple[int, ...]:
+        """Return the shape of the result."""
+        span, padded = self.dilation * (self.kernel - 1) + 1, 2 * self.padding
+        return (self.batch, self.channels_out, *((edge + padded - span) // self.stride + 1 for edge in self.size))
+
+    def each(self, value: int) -> tuple[int, ...]:
+        """Return the same value for each axis of the map."""
+        return (value,) * len(self.size)
 
     @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features; raises UsageError if the groups do not divide the channels."""
-
-        def pair(value: int, otherwise: int) -> Pair:
-            return (value, value if self.dimensions > 1 else otherwise)
-
         kind = "dense" if self.groups == 1 else "depthwise" if self.groups == self.channels_in else "grouped"
+        kind += axes_suffix(len(self.size))
         found = convolution(
             batch=self.batch,
             in_channels=self.channels_in,
             out_channels=self.channels_out,
-            size=pair(self.size[0], 1) if self.dimensions == 1 else self.size,
-            kernel=pair(self.kernel, 1),
-            stride=pair(self.stride, 1),
-            padding=pair(self.padding, 0),
+            size=self.size,
+            kernel=self.each(self.kernel),
+            stride=self.each(self.stride),
+            padding=self.each(self.padding),
             groups=self.groups,
-            dilation=pair(self.dilation, 1),
+            dilation=self.each(self.dilation),
         )
-        reads_map = self.context == FEATURE_MAP and self.dimensions == 2
         named, operands = _named(f"mac/conv/{kind}/{_suffix(self.activation)}", found), int(self.residual)
-        return replace(named, extra_operands=operands, maps=int(reads_map) + operands)
+        maps = int(self.context == FEATURE_MAP) + operands if len(self.size) == _MAP_AXES else 0
+        return replace(named, extra_operands=operands, maps=maps)
 
 
 @dataclass(frozen=True)
@@ -115,26 +119,28 @@ class Pooling:
     op: str
     batch: int
     channels: int
-    size: Pair
-    kernel: Pair
-    stride: Pair
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """Return the shape of the result."""
+        padding = 0 if self.op.startswith("Global") else padding_of(self.kernel[0], self.stride[0])
+        windows = zip(self.size, self.kernel, self.stride, strict=True)
+        return (self.batch, self.channels, *((edge + 2 * padding - taps) // step + 1 for edge, taps, step in windows))
 
     @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features."""
-        paddings = (0, 0) if self.op.startswith("Global") else (padding_of(self.kernel[0], self.stride[0]),) * 2
-        edges = [
-            (edge + 2 * pad - taps) // step + 1
-            for edge, pad, taps, step in zip(self.size, paddings, self.kernel, self.stride, strict=True)
-        ]
         return channelwise(
-            class_of_mover([self.op]),
+            class_of_mover([self.op], axes=len(self.size)),
             batch=self.batch,
             channels=self.channels,
-            in_size=self.size,
-            out_size=(edges[0], edges[1]),
-            kernel=self.kernel,
-            stride=self.stride,
+            in_size=plane_of(self.size),
+            out_size=plane_of(self.result[2:]),
+            kernel=plane_of(self.kernel),
+            stride=plane_of(self.stride),
         )
 
 
@@ -145,7 +151,7 @@ class Transposed:
     batch: int
     channels_in: int
     channels_out: int
-    size: Pair
+    size: tuple[int, ...]
     kernel: int
     stride: int
 
@@ -155,22 +161,23 @@ class Transposed:
         return (self.kernel - self.stride) // 2
 
     @property
-    def out_size(self) -> Pair:
+    def out_size(self) -> tuple[int, ...]:
         """Return the size of the result."""
         more = self.kernel - self.stride - 2 * self.padding
-        return self.size[0] * self.stride + more, self.size[1] * self.stride + more
+        return tuple(edge * self.stride + more for edge in self.size)
 
     @property
     def features(self) -> LayerFeatures:
         """Return the predictor's features: all taps of each input pixel, as if they were channels."""
+        taps = self.kernel ** len(self.size)
         return LayerFeatures(
-            operator="mac/conv/transposed/plain",
+            operator=f"mac/conv/transposed{axes_suffix(len(self.size))}/plain",
             batch=self.batch,
             in_channels=self.channels_in,
-            out_channels=self.channels_out * self.kernel**2,
-            in_size=self.size,
-            out_size=self.size,
-            weight_elements=self.channels_in * self.channels_out * self.kernel**2,
+            out_channels=self.channels_out * taps,
+            in_size=plane_of(self.size),
+            out_size=plane_of(self.size),
+            weight_elements=self.channels_in * self.channels_out * taps,
             result_elements=self.batch * self.channels_out * math.prod(self.out_size),
         )
 

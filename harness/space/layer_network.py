@@ -86,9 +86,7 @@ def own_layers(layers: Sequence[Layer]) -> dict[int, tuple[Layer, ...]]:
 
 def _input_shapes(layer: FloatLayer) -> list[tuple[int, ...]]:
     if isinstance(layer, Convolution):
-        features = layer.features
-        residual = [layer.shape(layer.channels_out, features.out_size)] if layer.residual else []
-        return [layer.shape(layer.channels_in, layer.size), *residual]
+        return [(layer.batch, layer.channels_in, *layer.size), *([layer.result] if layer.residual else [])]
     if isinstance(layer, Product):
         if layer.heads:
             return [(1, layer.heads, layer.rows, layer.depth), (1, layer.heads, layer.depth, layer.columns)]
@@ -104,9 +102,7 @@ def _input_shapes(layer: FloatLayer) -> list[tuple[int, ...]]:
 
 def _result_shape(layer: FloatLayer) -> tuple[int, ...]:
     """Return the shape of a layer's first result."""
-    if isinstance(layer, Permutation):
-        return layer.result
-    if isinstance(layer, Rowwise):
+    if isinstance(layer, Convolution | Permutation | Pooling | Rowwise):
         return layer.result
     if isinstance(layer, Product):
         return (*_input_shapes(layer)[0][:-1], layer.columns)
@@ -116,10 +112,7 @@ def _result_shape(layer: FloatLayer) -> tuple[int, ...]:
         return layer.results[0]
     if isinstance(layer, Transposed):
         return (layer.batch, layer.channels_out, *layer.out_size)
-    features = layer.features
-    if isinstance(layer, Convolution):
-        return layer.shape(layer.channels_out, features.out_size)
-    return (features.batch, features.out_channels, *features.out_size)
+    return (layer.batch, layer.channels, *layer.out_size)
 
 
 def _written(parts: LayerParts, name: str, shape: Sequence[int], layer: FloatLayer) -> str:
@@ -166,14 +159,15 @@ def _layer(parts: LayerParts, name: str, layer: FloatLayer, sources: Sequence[st
     if isinstance(layer, Product):
         return [_product(parts, name, layer, sources)]
     if isinstance(layer, Transposed):
-        shape = (layer.channels_in, layer.channels_out, layer.kernel, layer.kernel)
+        axes = len(layer.size)
+        shape = (layer.channels_in, layer.channels_out, *(layer.kernel,) * axes)
         weights = [parts.weight(f"{name}.weight", shape), parts.weight(f"{name}.bias", shape[1:2])]
-        window = {"kernel_shape": shape[2:], "strides": [layer.stride] * 2, "pads": [layer.padding] * 4}
+        window = {"kernel_shape": shape[2:], "strides": [layer.stride] * axes, "pads": [layer.padding] * 2 * axes}
         return [parts.node("ConvTranspose", name, [*sources, *weights], **window)]
     if isinstance(layer, Pooling):
         if layer.op.startswith("Global"):
             return [parts.node(layer.op, name, sources)]
-        pads = [padding_of(layer.kernel[0], layer.stride[0])] * 4
+        pads = [padding_of(layer.kernel[0], layer.stride[0])] * 2 * len(layer.size)
         return [parts.node(layer.op, name, sources, kernel_shape=layer.kernel, strides=layer.stride, pads=pads)]
     return mover_nodes(parts, name, layer, sources)
 
@@ -192,11 +186,11 @@ def _convolution(parts: LayerParts, name: str, layer: Convolution, sources: Sequ
 
 def _window(layer: Convolution) -> dict[str, Any]:
     return {
-        "dilations": [layer.dilation] * layer.dimensions,
+        "dilations": layer.each(layer.dilation),
         "group": layer.groups,
-        "kernel_shape": [layer.kernel] * layer.dimensions,
-        "pads": [layer.padding] * 2 * layer.dimensions,
-        "strides": [layer.stride] * layer.dimensions,
+        "kernel_shape": layer.each(layer.kernel),
+        "pads": layer.each(layer.padding) * 2,
+        "strides": layer.each(layer.stride),
     }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from harness.network.zoo.network_parts import NetworkParts
-from harness.space.movers import ORDERS, Elementwise, Joining, Mover, Resizing, Rowwise
+from harness.space.movers import ORDERS, ROWS, Elementwise, Joining, Mover, Resizing, Rowwise
 
 _SCALE = 1 / 16
 _LRN_CHANNELS = 5
@@ -108,7 +108,8 @@ def _on_maps(parts: NetworkParts, name: str, layer: Elementwise, sources: Sequen
     if layer.op == "LRN":
         return parts.node(layer.op, name, sources, size=_LRN_CHANNELS)
     if layer.op == "PRelu":
-        return parts.node(layer.op, name, [*sources, parts.weight(f"{name}.slope", (layer.channels, 1, 1))])
+        slope = (layer.channels,) if layer.layout == ROWS else (layer.channels, 1, 1)
+        return parts.node(layer.op, name, [*sources, parts.weight(f"{name}.slope", slope)])
     return parts.activation(layer.op, name, sources)
 
 

@@ -18,8 +18,10 @@ ORDERS = {
     "heads": (0, 2, 1, 3),
     "reversed": (0, 3, 2, 1),
     "shuffle": (0, 2, 1, 3, 4),
+    "qkv": (2, 0, 3, 1, 4),
 }
-"""Orders of axes: of a matrix, of maps with channels last or first, of heads of attention, of shuffled groups."""
+"""Orders of axes: of a matrix, of maps with channels last or first, of heads of attention, of shuffled groups, of
+queries, keys and values that one product computes."""
 MAP, ROWS = "map", "rows"
 """Layouts: maps (batch, channels, height, width), which convolutions write, and rows (batch, pixels, channels)."""
 
@@ -89,7 +91,8 @@ class Rowwise:
         name, plane = class_of_mover(["Add", self.op] if self.residual else [self.op]), (self.rows, 1)
         if self.op != "ReduceMean":
             found = channelwise(name, batch=1, channels=self.columns, in_size=plane, out_size=plane)
-            return replace(found, extra_operands=int(self.residual))
+            run = self.columns if self.op == "Softmax" else 0
+            return replace(found, extra_operands=int(self.residual), run=run)
         *rest, channels = self.result
         window, result = (self.rows if self.axis == 1 else self.columns, 1), (math.prod(rest), 1)
         source = (self.rows * self.columns // channels, 1)
@@ -196,9 +199,10 @@ class Permutation:
         """Return the predictor's features."""
         *rest, columns = self.shape
         plane = (math.prod(rest), 1)
-        name = class_of_mover(["Permute" if self.order == "reversed" else "Transpose" if self.order else "Reshape"])
+        moved = "Permute" if self.order in ("reversed", "qkv") else "Transpose"
+        name = class_of_mover([moved if self.order else "Reshape"])
         found = channelwise(name, batch=1, channels=columns, in_size=plane, out_size=plane)
-        kept = {"heads": self.shape[-1], "shuffle": math.prod(self.shape[-2:])}
+        kept = {"heads": self.shape[-1], "qkv": self.shape[-1], "shuffle": math.prod(self.shape[-2:])}
         return replace(found, run=kept.get(self.order, 1) if self.order else 0)
 
 

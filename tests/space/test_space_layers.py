@@ -56,6 +56,7 @@ EVERY_KIND: tuple[FloatLayer, ...] = (
     Transposed(1, 16, 1, (8, 8), 9, 2),
     Elementwise("Mul", 2, 1, 16, (7, 7), broadcast=True),
     Elementwise("PRelu", 1, 1, 16, (7, 7)),
+    Elementwise("PRelu", 1, 1, 16, (7, 7), layout="rows"),
     Elementwise("BatchNormalization", 1, 1, 16, (7, 7)),
     Elementwise("Gelu", 1, 1, 16, (7, 7)),
     Elementwise("LRN", 1, 1, 16, (7, 7)),
@@ -69,7 +70,14 @@ EVERY_KIND: tuple[FloatLayer, ...] = (
     Permutation((1, 4, 9, 8), "heads"),
     Permutation((1, 2, 8, 7, 7), "shuffle"),
     Permutation((1, 16, 7, 7), ""),
-    Convolution(1, 16, 32, (64, 64), 3, 1, 1, "Relu", False, False, 4, dimensions=1),
+    Convolution(1, 16, 32, (64,), 3, 1, 1, "Relu", False, False, 4),
+    Convolution(1, 16, 16, (63,), 4, 1, 16, "none", False, False),
+    Convolution(1, 16, 32, (4, 9, 7), 3, 2, 1, "Relu", False, True),
+    Pooling("MaxPool", 1, 16, (63,), (3,), (2,)),
+    Pooling("AveragePool", 1, 16, (4, 8, 6), (2, 2, 2), (2, 2, 2)),
+    Transposed(1, 16, 12, (64,), 16, 8),
+    Transposed(1, 16, 12, (2, 4, 6), 2, 2),
+    Permutation((1, 9, 3, 4, 8), "qkv"),
     Convolution(1, 16, 32, (14, 14), 3, 1, 1, "Relu", False, False, context="chip"),
 )
 ON_INTEGERS: tuple[FloatLayer, ...] = (

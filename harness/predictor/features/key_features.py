@@ -34,7 +34,9 @@ from harness.predictor.features.layer_features import (
     INTEGER,
     LayerFeatures,
     Pair,
+    axes_suffix,
     channelwise,
+    plane_of,
     unfolding,
 )
 from harness.predictor.features.memory_runs import is_general, run_of
@@ -119,9 +121,9 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
     kind = "transposed" if transposed else "dense" if groups == 1 else "grouped"
     kind = "depthwise" if 1 < groups == in_channels and not transposed else kind
     spatial = len(data.shape) - 2
-    in_size, out_size = _plane(data.shape[2:]), _plane(out[2:])
-    kernel, stride = _plane(weight.shape[2:]), _plane(operator.per_axis("strides", spatial, 1, least=1))
-    dilation = _plane(operator.per_axis("dilations", spatial, 1, least=1))
+    in_size, out_size = plane_of(data.shape[2:]), plane_of(out[2:])
+    kernel, stride = plane_of(weight.shape[2:]), plane_of(operator.per_axis("strides", spatial, 1, least=1))
+    dilation = plane_of(operator.per_axis("dilations", spatial, 1, least=1))
     result_elements = 0
     if transposed:
         # A product of matrices gives all taps of each input pixel, as if they were channels; then taps are added up.
@@ -129,7 +131,7 @@ def _convolution(layer: ParsedKey, place: int, weight: Tensor) -> LayerFeatures 
         out_channels, out_size = out_channels * math.prod(kernel), in_size
         kernel = stride = dilation = (1, 1)
     return LayerFeatures(
-        operator="/".join(("mac", "conv", kind + _typed(operator, kind), _suffix(layer, place))),
+        operator="/".join(("mac", "conv", kind + _typed(operator, kind, spatial), _suffix(layer, place))),
         batch=data.shape[0],
         in_channels=in_channels,
         out_channels=out_channels,
@@ -175,13 +177,16 @@ def _product(layer: ParsedKey, place: int, right: Tensor) -> LayerFeatures | Non
     )
 
 
-def _typed(convolution: KeyOperator, kind: str) -> str:
-    """Return what sets the code for other element types apart; sums that stay integers are other code, too."""
+def _typed(convolution: KeyOperator, kind: str, axes: int) -> str:
+    """Return what sets the code for other axes or types apart; sums that stay integers are other code, too.
+
+    Kernels on bytes read windows by their places, which takes as long with any number of axes.
+    """
     data, weight = convolution.tensors[0], convolution.tensors[WEIGHT_SLOT.get(convolution.op, 1)]
     if convolution.op == "ConvInteger":
         return INTEGER if weight.dtype == "int8" else f"{INTEGER}-unsigned"
     if data.dtype not in _BYTES or not data.shape or not weight.shape:
-        return type_suffix(data.dtype)
+        return axes_suffix(axes) + type_suffix(data.dtype)
     channels = (0, 0) if weight.dtype == "uint8" else (data.shape[1], weight.shape[0])
     return unfolding(kind, *channels) + _signed(convolution, data)
 
@@ -224,15 +229,16 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     written = max(layer.outputs, key=lambda tensor: tensor.bytes)
     item = ITEM_BYTES.get(written.dtype, 4)
     out_shape = written.shape or (1,)
-    path = class_of_mover(_names(layer.operators), read.dtype)
     window = next((operator for operator in layer.operators if operator.op in WINDOWS), None)
     kernel = stride = (1, 1)
     in_shape = read.shape or (1,)
+    axes = len(in_shape) - 2 if window is not None else 2
+    path = class_of_mover(_names(layer.operators), read.dtype, axes)
     extra = 0
     if window is not None:
         spatial = len(in_shape) - 2
-        kernel = _inside(_plane(window.numbers("kernel_shape", (1,) * spatial)), _plane(in_shape[2:]))
-        stride = _plane(window.numbers("strides", (1,) * spatial))
+        kernel = _inside(plane_of(window.numbers("kernel_shape", (1,) * spatial)), plane_of(in_shape[2:]))
+        stride = plane_of(window.numbers("strides", (1,) * spatial))
     elif path.startswith(COPY) or any(operator.op in PARTIAL_READS for operator in layer.operators):
         # Joined inputs and split outputs count together; of a larger tensor, only the part that is picked is read.
         in_shape = out_shape = max(_joined(layer), out_shape, key=math.prod)
@@ -245,7 +251,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
         constants = [tensor for name, tensor in reads if name.startswith("c:")]
         operands = [math.prod(tensor.shape or ()) for tensor in [*layer.inputs, *constants]]
         extra = sum(elements >= math.prod(out_shape) for elements in operands) - 1
-    image = _rows if path.startswith(NORM) else _image
+    image = _rows if path.startswith(NORM) else _map if window is not None else _image
     (batch, channels, in_size), (_, out_channels, out_size) = image(in_shape), image(out_shape)
     if out_channels != channels:
         channels, in_size = out_channels, (max(1, math.prod(in_shape) // (batch * out_channels)), 1)
@@ -296,15 +302,15 @@ def _name(operator: KeyOperator) -> str:
 
 def _image(shape: Shape) -> tuple[int, int, Pair]:
     """Return batch, channels and plane of a tensor; without spatial axes, the last axis is the channels."""
-    return _rows(shape) if len(shape) < 4 else (shape[0], shape[1], _plane(shape[2:]))
+    return _rows(shape) if len(shape) < 4 else _map(shape)
+
+
+def _map(shape: Shape) -> tuple[int, int, Pair]:
+    """Return a tensor as a map of any number of axes."""
+    return shape[0], shape[1], plane_of(shape[2:])
 
 
 def _rows(shape: Shape) -> tuple[int, int, Pair]:
     """Return a tensor as rows of its last axis."""
     *rest, channels = shape or (1,)
     return 1, channels, (math.prod(rest), 1)
-
-
-def _plane(sizes: Sequence[int]) -> Pair:
-    """Return any number of spatial sizes as height and width."""
-    return (math.prod(sizes[:-1]), sizes[-1]) if len(sizes) > 1 else (sizes[0] if sizes else 1, 1)

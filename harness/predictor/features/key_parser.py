@@ -211,7 +211,7 @@ def _result_shape(operator: KeyOperator, read: Shape | None) -> Shape | None:
     if operator.op == "Reshape":
         return _reshaped(read, operator.tensors[1].values) if len(operator.tensors) > 1 else None
     if operator.op == "Pad":
-        return _padded(read, operator.tensors[1].values) if len(operator.tensors) == 2 else None
+        return _padded(read, operator.tensors[1].values) if len(operator.tensors) in (2, 3) else None
     if operator.op == "Transpose":
         order = operator.numbers("perm", tuple(range(len(read)))[::-1])
         if sorted(order) != list(range(len(read))):

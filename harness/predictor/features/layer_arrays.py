@@ -13,7 +13,7 @@ from harness.predictor.features.offset_names import WIDEST, offset_names
 
 _PLAIN = (
     *("batch", "in_channels", "out_channels", "groups", "extra_operands", "element_bytes", "run", "maps", "warm"),
-    "result_elements",
+    *("result_elements", "is_channelwise"),
 )
 _PAIRS = {"in": "in_size", "out": "out_size", "kernel": "kernel", "stride": "stride", "dilation": "dilation"}
 _DERIVED = ("rows", "columns", "macs", "in_bytes", "out_bytes", "weight_bytes", "moved_bytes")
@@ -51,9 +51,8 @@ class LayerArrays:
 
     @property
     def channelwise(self) -> Mask:
-        """Whether each output channel reads one input channel and no other does: depthwise, pooling, element-wise."""
-        groups = self.sizes["groups"]
-        return np.asarray((groups == self.sizes["in_channels"]) & (groups == self.sizes["out_channels"]))
+        """Whether each output channel reads one input channel alone: depthwise, pooling, element-wise."""
+        return np.asarray(self.sizes["is_channelwise"] > 0)
 
     @property
     def taps(self) -> Floats:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.errors import UsageError
@@ -17,8 +19,9 @@ INTEGER, UNFOLDED = "-integer", "-unfolded"
 
 Both copy all windows of their map one behind another, and multiply matrices.
 """
-_JUMP = 16
-"""Elements that are copied in the time of one jump."""
+_JUMP, _START = 16, 1024
+"""Elements that are copied in the time of one jump, and in that in which the product of a group starts."""
+_OTHER_AXES = ("-1d", "-3d")
 _WORD, _LEAST_OUTPUTS, _SUM_BYTES = 4, 16, 4
 
 
@@ -87,6 +90,12 @@ class LayerFeatures:
         return self.kernel[0] * self.kernel[1]
 
     @property
+    def is_channelwise(self) -> bool:
+        """Whether each output channel reads one input channel, no other does, and no product is computed for it."""
+        alone = self.groups == self.in_channels == self.out_channels
+        return alone and not multiplies_windows(self.operator)
+
+    @property
     def macs(self) -> int:
         """Multiply-adds including padding, or the operations of the same loop nest without weights."""
         return self.rows * self.out_channels * (self.in_channels // self.groups) * self.taps
@@ -115,6 +124,8 @@ class LayerFeatures:
         if (self.taps == 1 and self.stride == (1, 1)) or not unfolds(self.operator):
             return 0
         height, width = self.kernel
+        if multiplies_windows(self.operator):
+            return (self.rows * self.taps * self.in_channels + self.groups * _START) * self.element_bytes
         return self.rows * height * (width * self.in_channels + _JUMP) * self.element_bytes
 
     @property
@@ -158,7 +169,26 @@ def code_of(operator: str) -> str:
 
 def unfolds(operator: str) -> bool:
     """Return whether convolutions of this class copy the windows of their map in front of a product."""
-    return INTEGER in operator or UNFOLDED in operator
+    return INTEGER in operator or UNFOLDED in operator or multiplies_windows(operator)
+
+
+def multiplies_windows(operator: str) -> bool:
+    """Return whether layers of this class are convolutions of one or three axes on floats.
+
+    Runtimes have kernels for maps of two axes. For all others, they copy windows and multiply matrices, each group by
+    itself, even if it has one channel.
+    """
+    return operator.startswith("mac/conv/") and code_of(operator).endswith(_OTHER_AXES)
+
+
+def axes_suffix(axes: int) -> str:
+    """Return what sets the class of code for maps of other than two spatial axes apart."""
+    return "" if axes == 2 else f"-{axes}d"
+
+
+def plane_of(sizes: Sequence[int]) -> Pair:
+    """Return any number of spatial sizes as height and width."""
+    return (math.prod(sizes[:-1]), sizes[-1]) if len(sizes) > 1 else (sizes[0] if sizes else 1, 1)
 
 
 def moves_bytes(operator: str) -> bool:
@@ -181,14 +211,14 @@ def convolution(
     batch: int,
     in_channels: int,
     out_channels: int,
-    size: Pair,
-    kernel: Pair,
-    stride: Pair = (1, 1),
-    padding: Pair = (0, 0),
+    size: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
     groups: int = 1,
-    dilation: Pair = (1, 1),
+    dilation: Sequence[int] = (1, 1),
 ) -> LayerFeatures:
-    """Return a float32 convolution of an image of `size`, padded by `padding` on both sides of each axis.
+    """Return a float32 convolution of a map of `size`, padded by `padding` on both sides of each axis.
 
     A depthwise one (as many groups as channels) has an operator of its own: it runs other kernels.
     """
@@ -202,13 +232,13 @@ def convolution(
         batch=batch,
         in_channels=in_channels,
         out_channels=out_channels,
-        in_size=size,
-        out_size=(out_size[0], out_size[1]),
-        kernel=kernel,
-        stride=stride,
+        in_size=plane_of(size),
+        out_size=plane_of(out_size),
+        kernel=plane_of(kernel),
+        stride=plane_of(stride),
         groups=groups,
-        weight_elements=out_channels * in_channels // max(groups, 1) * kernel[0] * kernel[1],
-        dilation=dilation,
+        weight_elements=out_channels * in_channels // max(groups, 1) * math.prod(kernel),
+        dilation=plane_of(dilation),
     )
 
 

@@ -9,7 +9,7 @@ from harness.predictor.features.key_parser import KeyOperator, ParsedKey, Shape,
 
 _SCATTERED = frozenset({"Resize", "Upsample", "DepthToSpace", "SpaceToDepth"})
 _COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
-_ALONG_ROWS = frozenset({"Pad", "Slice", "Expand", "Tile"})
+_ALONG_ROWS = frozenset({"Pad", "Slice", "Expand", "Tile", "Softmax"})
 _MAP_AXES = 4
 
 
@@ -87,17 +87,17 @@ def _along(operator: KeyOperator, layer: ParsedKey) -> int:
 def _broadcast(shapes: Sequence[Shape]) -> int:
     """Return the elements that are combined with one other element, or with a row of others, before it changes.
 
-    The shapes have one rank.
+    The shapes have one rank. Several may be repeated, as in the product of a column and a row.
     """
     if len(shapes) < 2:
         return 0
-    largest = max(shapes, key=math.prod)
+    result = tuple(map(max, zip(*shapes, strict=True)))
     runs = []
     for shape in shapes:
-        if math.prod(shape) == 1 or shape == largest:
+        if math.prod(shape) == 1 or shape == result:
             continue
-        run, repeats = 1, shape[-1] == 1 and largest[-1] > 1
-        for own, full in zip(reversed(shape), reversed(largest), strict=True):
+        run, repeats = 1, shape[-1] == 1 and result[-1] > 1
+        for own, full in zip(reversed(shape), reversed(result), strict=True):
             if full > 1 and (own == 1) != repeats:
                 break
             run *= full

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from harness.predictor.features.key_parser import COPIES, VIEWS, WINDOWS, KeyOperator
+from harness.predictor.features.layer_features import axes_suffix
 
 COPY = "move/copy/"
 """The beginning of the paths of layers that only copy."""
@@ -21,10 +22,10 @@ _RECTIFIERS = frozenset({"Relu", "LeakyRelu", "PRelu", "ThresholdedRelu", "HardS
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "IsInf"})
 _LOGIC = frozenset({"Not", "And", "Or", "Xor", "Where"})
 _SIMPLE = _ARITHMETIC | _ROUNDING | _RECTIFIERS | _COMPARISONS | _LOGIC
-_SIGMOIDS = frozenset(
-    {"Sigmoid", "Tanh", "Erf", "Gelu", "Swish", "Softplus", "Softsign", "Mish", "Elu", "Selu", "Celu"}
-)
-_CURVES = _SIGMOIDS | {"Exp", "Log", "Pow", "Sin", "Cos", "Tan", "Atan", "Asin", "Acos", "Sinh", "Cosh"}
+_CURVES = frozenset({"Sigmoid", "Tanh", "Erf", "Gelu", "Swish", "Softsign", "Exp", "Pow"})
+_EXPONENTIALS = frozenset({"Softplus", "Mish", "Elu", "Selu", "Celu", "Log", "Sinh", "Cosh"})
+_SCALAR = _EXPONENTIALS | {"Sin", "Cos", "Tan", "Atan", "Asin", "Acos"}
+"""Curves that runtimes compute an element at a time: each takes many times as long as those of `_CURVES`."""
 _SOFTMAX = frozenset({"Softmax", "Softmax-12", "LogSoftmax", "LogSoftmax-12"})
 _MOMENTS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"})
 INTERPOLATE = "Interpolate"
@@ -58,10 +59,11 @@ def between_conversions(operators: Iterable[KeyOperator]) -> tuple[KeyOperator, 
     return tuple(found)
 
 
-def class_of_mover(names: Sequence[str], dtype: str = "float32") -> str:
+def class_of_mover(names: Sequence[str], dtype: str = "float32", axes: int = 2) -> str:
     """Return the path of a layer of these operators; `dtype` is the element type that it reads.
 
-    Chains of operators that a device runs as one have one name, such as Gelu; see `describe`.
+    `axes` counts the spatial axes of the map of a pool. Chains of operators that a device runs as one have one name,
+    such as Gelu; see `describe`.
     """
     own = [name for name in names if name not in CONVERSIONS] or list(names)
     group, kind = _group_and_kind(frozenset(own))
@@ -70,6 +72,7 @@ def class_of_mover(names: Sequence[str], dtype: str = "float32") -> str:
     copies = group == "copy" and len(own) == len(names)
     typed = "" if dtype in _ORDINARY or group == "copy" else type_suffix(dtype)
     suffix = "" if copies else type_suffix(dtype)
+    kind += axes_suffix(axes) if group == "window" else ""
     return f"move/{group}/{kind}{typed}/{'+'.join(name + suffix for name in own)}"
 
 
@@ -99,5 +102,6 @@ def _arithmetic(names: Iterable[str]) -> str:
     own = sorted(names)
     if any("Linear" in name for name in own):
         return "quantised"
-    strange = [name for name in own if name not in _SIMPLE | _CURVES]
-    return strange[0] if strange else "curve" if _CURVES.intersection(own) else "simple"
+    strange = [name for name in own if name not in _SIMPLE | _CURVES | _SCALAR]
+    kinds = {"scalar": _SCALAR, "curve": _CURVES}
+    return strange[0] if strange else next((kind for kind, ops in kinds.items() if ops.intersection(own)), "simple")

@@ -20,11 +20,10 @@ def offset_names(layer: LayerFeatures) -> tuple[str, ...]:
     coarse = classes[: CODE_LEVELS - 1]
     variant = " ".join(map(str, (code, *layer.kernel, *layer.stride, *layer.dilation)))
     inputs = layer.in_channels // layer.groups
-    channelwise = layer.groups == layer.in_channels == layer.out_channels
     # Fewer input channels than a vector holds, as in first layers, are not what fills it.
-    few = not channelwise and inputs < WIDEST
+    few = not layer.is_channelwise and inputs < WIDEST
     together = layer.columns if few else math.gcd(inputs, layer.columns)
-    across = layer.groups if channelwise else together
+    across = layer.groups if layer.is_channelwise else together
     vector = f"{code} by {min(across & -across, WIDEST)}" + (" of few" if few else "")
     vectors = [] if layer.operator.startswith(NORM) else [vector]  # rows are normalised whole
     # Products read maps of few channels in the plain layout, and all others in blocks.

@@ -18,7 +18,7 @@ _MOST_TAPS = 64
 _ALONE = 2.0
 """The time of a tap at the edge of a map, where pixels are processed one at a time, over one in its middle."""
 WIDTHS = (32, 64, 128, 256)
-_RUN = 16.0
+_RUN = 64.0
 """Elements that a jump in memory takes the time of."""
 _LARGEST_TILE = 32768
 _VECTOR_BYTES = 64

@@ -57,6 +57,37 @@ def test_kinds_of_convolutions() -> None:
     assert layer.result_elements == 4 * 12 * 12
 
 
+@pytest.mark.parametrize(("size", "axes"), [((60,), "-1d"), ((4, 5, 3), "-3d")])
+def test_convolutions_of_other_than_two_axes_copy_windows(size: tuple[int, ...], axes: str) -> None:
+    """They have their own classes, move all their windows, and are products of each group, even of one channel."""
+    shape, window = ",".join(map(str, size)), ",".join("1" * len(size))
+    taps = ",".join("3" * len(size))
+    attributes = f"dilations={window};kernel_shape={taps};pads={window},{window};strides={window}"
+    for group, depth, kind in [(8, 1, "depthwise"), (2, 4, "grouped"), (1, 8, "dense")]:
+        operator = f"Conv(x0,c:float32[8,{depth},{taps}]){{{attributes};group={group}}}"
+        layer = described(f"k1|x0:float32[1,8,{shape}]|{operator}|->t0:float32[1,8,{shape}]")
+        assert code_of(layer.operator) == f"mac/conv/{kind}{axes}"
+        assert not layer.is_channelwise
+        maps, windows = 2 * 8 * 60 * 4, (3 ** len(size) * 8 * 60 + 1024 * group) * 4
+        assert layer.moved_bytes == maps + windows + layer.weight_bytes
+
+
+@pytest.mark.parametrize(("size", "kind"), [("60", "pool-1d"), ("6,10", "pool"), ("4,6,10", "pool-3d")])
+def test_pools_of_other_than_two_axes_have_their_own_classes(size: str, kind: str) -> None:
+    """Their channels are the second axis, whatever the number of the others."""
+    sizes = [int(one) for one in size.split(",")]
+    halved, written = (",".join("2" for _ in sizes), ",".join(str(one // 2) for one in sizes))
+    pool = f"MaxPool(x0){{kernel_shape={halved};strides={halved}}}"
+    layer = described(f"k1|x0:float32[1,8,{size}]|{pool}|->t0:float32[1,8,{written}]")
+    assert (layer.operator, layer.out_channels) == (f"move/window/{kind}/MaxPool", 8)
+
+
+def test_a_column_times_a_row_has_the_runs_of_the_row() -> None:
+    """Where both operands repeat, an operand changes with every element of the last axis of the result."""
+    read = "x0:float32[1,12,128,1]|x1:float32[128,8]"
+    assert described(f"k1|{read}|Mul(x0,x1){{}}|->t0:float32[1,12,128,8]").run == 8
+
+
 def test_products_by_hand() -> None:
     """A constant right side counts as weights, an activation as an operand; `transB` puts the columns first."""
     read = "x0:float32[1,197,192]"
@@ -142,6 +173,7 @@ def test_a_convolution_behind_a_pad_reads_the_padded_map() -> None:
     text += "|->t1:float32[1,16,6,6]"
     layer = described(text.format("0,0,1,1,0,0,1,1", window(3, 0)))
     assert (layer.operator, layer.in_size, layer.macs) == ("mac/conv/dense/plain/Pad", (8, 8), 36 * 16 * 8 * 9)
+    assert described(text.replace("]={}", "]={},_").format("0,0,1,1,0,0,1,1", window(3, 0))) == layer
     assert described(text.format("0,1,1", window(3, 0))).operator.startswith("move/")
 
 
