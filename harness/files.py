@@ -126,8 +126,9 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def may_hold(folder: Path) -> bool:
     """Return whether this user can make a file in a folder, or make the folder if it does not exist."""
-    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
-    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    # Path.exists raises PermissionError in Python 3.11 for a path through a folder that this user may not enter.
+    there = next(one for one in (folder, *folder.absolute().parents) if os.path.exists(one))
+    return os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)
 
 
 def write_synced(path: Path, content: bytes) -> None:

@@ -41,6 +41,14 @@ def whole_number(text: str, most_digits: int) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= most_digits else None
 
 
+def unused_name(name: str, used: set[str]) -> str:
+    """Return a name, with `'` at its end as often as it is in `used`, and add it there."""
+    while name in used:
+        name = f"{name}'"
+    used.add(name)
+    return name
+
+
 def last_part(text: str, limit: int = 600) -> str:
     """Return the text on one line without unprintable characters; of a long one the end, where errors stand."""
     plain = " ".join("".join(character if character.isprintable() else " " for character in text).split())

@@ -1,13 +1,18 @@
-"""Find the agents and workers of one test by the runtime folder in their environment, and wait for them."""
+"""Processes of tests: agents and workers by the runtime folder in their environment, and calls of another user."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+
+OTHER = 12345
+"""A user without rights of its own."""
 
 
 def agents(runtime_folder: Path) -> list[int]:
@@ -34,6 +39,32 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 30.0
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen in {seconds:g} s"
         time.sleep(0.02)
+
+
+def as_other(act: Callable[[], object], *groups: int) -> str:
+    """Return what a call returns, or its error, as text, if another user makes it."""
+    receiving, sending = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # newer Pythons warn of threads, which the child does not use
+        child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups(groups)
+            os.setgid(OTHER)
+            os.setuid(OTHER)
+            answer = repr(act())
+        except BaseException as error:  # the parent compares it
+            answer = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(sending, answer.encode())
+            os._exit(0)
+    os.close(sending)
+    with open(receiving, encoding="utf-8") as answers:
+        answer = answers.read()
+    os.waitpid(child, 0)
+    return answer
 
 
 def _device_processes(runtime_folder: Path) -> list[tuple[int, list[str]]]:

@@ -28,9 +28,8 @@ class Variant:
 
     def __post_init__(self) -> None:
         for name in _NAMES:
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, Integral) or isinstance(value, bool) or value < 1):
-                raise UsageError(f"{name} is {value!r}", why="It must be a whole number, 1 or more")
+            if (value := getattr(self, name)) is not None:
+                check_count(name, value)
 
     @classmethod
     def of(cls, fingerprint: Mapping[str, str]) -> Variant:
@@ -65,3 +64,9 @@ class Variant:
 
 
 NO_VARIANT = Variant()
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise UsageError for a value that is no whole number, 1 or more; numbers of numpy are."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise UsageError(f"{name} is {value!r}", why="It must be a whole number, 1 or more")

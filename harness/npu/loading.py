@@ -24,6 +24,7 @@ from harness.npu.activation_tables import read_tables, with_tables
 from harness.npu.error_translation import errors_of_forced_choices, errors_of_user
 from harness.npu.network_model import NetworkModel
 from harness.npu.npu_options import DEFAULT, MachineChoice, Options
+from harness.text import unused_name
 
 _MAX_PROGRAM_BYTES = 1 << 28
 _NAME_A_FILE = "Name an ONNX file, builtin:NAME, or a file of `harness npu compile -o`"
@@ -124,44 +125,46 @@ def network_model(network: Network, dims: Mapping[str, int]) -> NetworkModel:
     """Return a network that was read with the values `dims`, without its weights, under its own names."""
     assembled = assemble_network(network)
     proto = load_model_from_string(assembled.content)
-    tensors = _tensor_names(network, assembled, {tensor.name for tensor in proto.graph.initializer})
+    tensors = _tensor_names(network, assembled, [tensor.name for tensor in proto.graph.initializer])
     by_index = {node.index: node.name for node in network.nodes}
     for node in proto.graph.node:
         node.name = by_index[assembled.names.nodes[node.name]]
         for names in (node.input, node.output):
             names[:] = [tensors.get(name, name) for name in names]
-    for value in (*proto.graph.input, *proto.graph.output):
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.initializer):
         value.name = tensors[value.name]
-    computed = {name: tensors[emitted] for emitted, name in assembled.names.tensors.items()}
+    found = {name: tensors[emitted] for emitted, name in _origins(network, assembled).items()}
     return NetworkModel(
         name=network.name,
         content=proto.SerializeToString(deterministic=True),
-        weights=assembled.weights,
+        weights=tuple(replace(spec, name=tensors[spec.name]) for spec in assembled.weights),
         inputs=tuple(replace(spec, name=tensors[spec.name]) for spec in assembled.inputs),
         operators={node.name: node.op for node in network.nodes},
         free_nodes=len(network.free),
-        constants=assembled.names.constants,
+        constants={tensors[emitted]: name for emitted, name in assembled.names.constants.items()},
         dims=dims,
-        outputs={name: computed.get(tensor, tensor) for name, tensor in network.file_outputs.items()},
+        file_outputs={name: found.get(tensor, tensor) for name, tensor in network.file_outputs.items()},
     )
 
 
-def _tensor_names(network: Network, assembled: AssembledModel, constants: Iterable[str]) -> dict[str, str]:
-    """Map the name of each computed tensor in the model to its name in the network; `constants` keep theirs.
-
-    Outputs have the name of the file's first output that they are.
-    """
+def _origins(network: Network, assembled: AssembledModel) -> dict[str, str]:
+    """Map the name of each input and computed tensor in the model to its name in the network."""
     inputs = (spec.name for spec in assembled.inputs)
+    return {**dict(zip(inputs, network.inputs, strict=True)), **assembled.names.tensors}
+
+
+def _tensor_names(network: Network, assembled: AssembledModel, constants: Iterable[str]) -> dict[str, str]:
+    """Map the name of each tensor in the model to its name in the network; `constants` have none there and keep theirs.
+
+    Outputs have the name of the file's first output that they are. A name that is used already gets `'` at its end.
+    """
     titles = {tensor: name for name, tensor in reversed(list(network.file_outputs.items()))}
-    written = {emitted: titles.get(name, name) for emitted, name in assembled.names.tensors.items()}
-    own = {**written, **dict(zip(inputs, network.inputs, strict=True))}
-    used, names = set(constants), {}
-    for emitted, name in own.items():
-        while name in used:
-            name = f"{name}'"
-        used.add(name)
-        names[emitted] = name
-    return names
+    named = {
+        emitted: titles.get(name, name) if emitted in assembled.names.tensors else name
+        for emitted, name in _origins(network, assembled).items()
+    }
+    used: set[str] = set()
+    return {emitted: unused_name(name, used) for emitted, name in {**named, **{one: one for one in constants}}.items()}
 
 
 def is_program(reference: str) -> bool:

@@ -15,8 +15,8 @@ class NetworkModel:
 
     `operators` maps each node's name to its ONNX operator. `free_nodes` counts the nodes of the file that were removed
     before compilation because they are constant, unused or an identity. `constants` maps the names of weights to those
-    of the file's constants, which follow from the values of symbolic dimensions and inputs in `dims`. `outputs` maps
-    the outputs of the file to tensors: results of nodes, inputs, or constants of the file.
+    of the file's constants, which follow from the values of symbolic dimensions and inputs in `dims`. `file_outputs`
+    maps the outputs of the file to tensors: results of nodes, inputs, or constants of the file.
     """
 
     name: str
@@ -27,7 +27,7 @@ class NetworkModel:
     free_nodes: int
     constants: Mapping[str, str] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
-    outputs: Mapping[str, str] = field(default_factory=dict)
+    file_outputs: Mapping[str, str] = field(default_factory=dict)
 
     def operators_of(self, layer: HardwareLayer) -> str:
         """Return the ONNX operators of a layer, joined by +; the machine's function for a layer without a node."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,11 +51,11 @@ class NetworkData:
     inputs: Mapping[str, Array]
     constants: Mapping[str, Array]
 
-    def file_outputs(self, model: NetworkModel, computed: Mapping[str, Array]) -> dict[str, Array]:
+    def output_values(self, model: NetworkModel, computed: Mapping[str, Array]) -> dict[str, Array]:
         """Return all outputs by their names in the file, and what the part that was left out would read, by its own."""
         known = {**self.inputs, **computed}
-        named = {name: known[tensor] for name, tensor in model.outputs.items() if tensor in known}
-        others = {name: values for name, values in computed.items() if name not in model.outputs.values()}
+        named = {name: known[tensor] for name, tensor in model.file_outputs.items() if tensor in known}
+        others = {name: values for name, values in computed.items() if name not in model.file_outputs.values()}
         return {**others, **self.constants, **named}
 
 
@@ -68,7 +69,7 @@ def read_own_data(reference: str, model: NetworkModel, inputs: Sequence[str]) ->
     given = read_inputs(specs, inputs)
     made = {spec.name: make(spec.wire()) for spec in model.inputs if spec.name not in given}
     constants = _file_constants(reference, model)
-    fixed = {name: constants[tensor].value for name, tensor in model.outputs.items() if tensor in constants}
+    fixed = {name: constants[tensor].value for name, tensor in model.file_outputs.items() if tensor in constants}
     known = {name: value for name, value in fixed.items() if value is not None}
     return NetworkData(_weights(constants, model), {**made, **given}, known)
 
@@ -86,13 +87,16 @@ def read_inputs(specs: Sequence[InputSpec], inputs: Sequence[str]) -> dict[str, 
 def write_outputs(folder: Path, outputs: Mapping[str, Array]) -> None:
     """Write each output to NAME.npy in a folder, which is made; raises InputError if it cannot be written.
 
-    Names that differ in replaced characters alone end in `_2`, `_3` and so on.
+    A name in which characters are replaced ends in `_2`, `_3` and so on if another output has it.
     """
-    files: dict[str, Array] = {}
-    for name, values in outputs.items():
-        plain = _UNSAFE.sub("_", name)
-        names = (plain, *(f"{plain}_{number}" for number in range(2, len(outputs) + 1)))
-        files[next(one for one in names if one not in files)] = values
+    files = {name: values for name, values in outputs.items() if not _UNSAFE.search(name)}
+    last: Counter[str] = Counter()
+    for name in filter(_UNSAFE.search, outputs):
+        file = plain = _UNSAFE.sub("_", name)
+        while file in files:
+            last[plain] += 1
+            file = f"{plain}_{last[plain] + 1}"
+        files[file] = outputs[name]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, values in files.items():

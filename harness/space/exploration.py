@@ -123,7 +123,7 @@ class DeviceRounds:
     @property
     def _left_s(self) -> float:
         budget_s = self.request.policy.budget_s
-        return math.inf if budget_s is None else budget_s - self.device_s
+        return math.inf if budget_s is None else max(0.0, budget_s - self.device_s)
 
     def _cut(self, asked: Round[Configuration]) -> tuple[*_Cuts, dict[int, tuple[LayerPlace, ...]]]:
         """Networks with the layers of the round but not their neighbours, and the layers of each configuration.

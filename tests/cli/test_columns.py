@@ -26,6 +26,14 @@ def test_names_are_cut_in_the_middle_and_numbers_stay_whole() -> None:
     assert all(len(line) <= 34 for line in lines)
 
 
+def test_names_of_digits_and_symbols_are_cut() -> None:
+    """A name that begins with a number, or that has symbols alone, is cut as other names are."""
+    for name in ("/".join(map(str, range(60))) + "/relu", "!" * 300, "9" * 300):
+        for other in ("conv", name):
+            lines = lay_out(("layer", "latency µs"), [(name, "1,234.5"), (other, "9.5")], 1, width=60)
+            assert max(map(len, lines)) <= 60 and lines[-2].endswith("1,234.5")
+
+
 def test_sentences_fold_at_words() -> None:
     """A cell of several words keeps all of them."""
     rows = [("cpu01", "the golden probe was outside its band in the last night")]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
+import click
 import pytest
 import typer
 from command_line import Harness
+from processes import OTHER, as_other
 
 from harness.cli.app import program
 from harness.cli.options.result_files import check_results, result_file, writable_page
 from harness.errors import UsageError
+from harness.files import may_hold
 
 SPACE = "--space s.onnx --candidates c.npy"
 
@@ -88,6 +92,29 @@ def test_folders_that_may_not_be_written_are_refused_before_any_work(
     """A result in a folder that this user may not write to is refused before the network is read."""
     monkeypatch.setattr(os, "access", lambda *_: False)  # the user root may write anywhere
     harness("estimate", "none.onnx", "--csv", "x.csv").assert_refused(3, mentions=("x.csv cannot be written",))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_folders_that_may_not_be_entered_are_refused_before_any_work() -> None:
+    """A result in a folder that may not be entered or written to is refused, but not a link to a folder that may."""
+    context, option = click.Context(click.Command("x")), click.Option(["--csv"])
+    with tempfile.TemporaryDirectory(prefix="harness-test-results-", dir="/tmp") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        for folder, mode in (("locked", 0o600), ("fixed", 0o755), ("own", 0o755)):
+            (place / folder).mkdir(mode=mode)
+        (place / "locked" / "below").mkdir()
+        (place / "fixed" / "link.csv").symlink_to(place / "own" / "x.csv")
+        os.chown(place / "locked", OTHER, OTHER)
+        os.chown(place / "own", OTHER, OTHER)
+
+        def given(file: str) -> str:
+            return as_other(lambda: result_file(context, option, place / file))  # type: ignore[arg-type]
+
+        for file in ("locked/x.csv", "locked/below/x.csv", "fixed/x.csv"):
+            assert given(file).startswith(f"ConfigurationError: {place / file} cannot be written")
+        assert given("fixed/link.csv") == repr(place / "fixed" / "link.csv")
+        assert as_other(lambda: may_hold(place / "locked" / "below" / "new")) == "False"
 
 
 def test_every_file_that_a_command_writes_is_checked() -> None:

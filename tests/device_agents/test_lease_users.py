@@ -11,15 +11,14 @@ import shutil
 import stat
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import OTHER, as_other
 
 from device_agents.lease import Lease, LeaseHeld, LeaseRemoved, holder_of
 
-OTHER = 12345
 GROUP = 23456
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -33,32 +32,6 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HARNESS_RUNTIME_FOLDER", str(folder))
     yield folder
     shutil.rmtree(folder)
-
-
-def as_other(act: Callable[[], object], *groups: int) -> str:
-    """Return what a call returns, or its error, as text, if another user makes it."""
-    receiving, sending = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # newer Pythons warn of threads, which the child does not use
-        child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups(groups)
-            os.setgid(OTHER)
-            os.setuid(OTHER)
-            answer = repr(act())
-        except BaseException as error:  # the parent compares it
-            answer = f"{type(error).__name__}: {error}"
-        finally:
-            os.write(sending, answer.encode())
-            os._exit(0)
-    os.close(sending)
-    with open(receiving, encoding="utf-8") as answers:
-        answer = answers.read()
-    os.waitpid(child, 0)
-    return answer
 
 
 def take() -> int:

@@ -7,8 +7,9 @@ import math
 import os
 import subprocess
 import sys
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,7 +91,7 @@ def test_fixed_runs_are_exact(runs: int) -> None:
 @given(st.integers(1, 60), st.sampled_from([PASSES, KEPT_PASSES]))
 def test_passes_rise_to_the_fewest_rounds(rounds: int, count: int) -> None:
     """Rounds are spread over passes, and the first already gives every probe its minimum."""
-    passes = RepeatPolicy(min_rounds=rounds).passes(count)
+    passes = RepeatPolicy(min_rounds=rounds, max_rounds=60).passes(count)
     assert passes == tuple(sorted(set(passes)))
     assert passes[-1] == max(rounds, min(3, rounds))
     assert passes[0] >= min(3, rounds)
@@ -131,12 +132,26 @@ def test_a_probe_with_a_single_sample_is_never_settled() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"runs": 0}, {"runs": "9"}, {"min_rounds": 1.5}, {"max_rounds": None}, {"target": math.nan}]
+    ("name", "wrong"),
+    [
+        *(("runs", value) for value in (0, "9", True)),
+        *(("min_rounds", value) for value in (1.5, 41)),
+        *(("max_rounds", value) for value in (None, 11)),
+        *(("target", value) for value in (math.nan, math.inf, 0, True, "0.1")),
+        *((name, value) for name in ("budget_s", "wall_s") for value in (math.nan, -1, True, "1")),
+    ],
 )
-def test_a_policy_that_cannot_end_is_refused(wrong: dict[str, Any]) -> None:
-    """Numbers of rounds are whole and 1 or more, and the target is a share above zero; the error has the name."""
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        RepeatPolicy(**wrong)
+def test_a_policy_that_cannot_end_is_refused(name: str, wrong: Any) -> None:
+    """Rounds are whole, 1 or more and in order, the target is a share, times are 0 or more; the error has the name."""
+    with pytest.raises(UsageError, match=name):
+        RepeatPolicy(**{name: wrong})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """A policy of numpy's numbers is that of plain ones, and its settings can be written as JSON."""
+    policy = RepeatPolicy(runs=cast("int", np.int64(9)), target=cast("float", np.float32(0.25)), budget_s=np.float64(2))
+    assert policy == RepeatPolicy(runs=9, target=0.25, budget_s=2.0)
+    assert json.dumps(policy.settings("profile", 0)) == json.dumps(RepeatPolicy(9, 0.25).settings("profile", 0))
 
 
 @pytest.mark.parametrize("wrong", ["2", 2.0, True, 0])

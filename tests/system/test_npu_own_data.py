@@ -11,6 +11,8 @@ import pytest
 from command_line import Harness
 from onnx import TensorProto, helper, numpy_helper
 
+from harness.npu.own_data import write_outputs
+
 
 def _save(folder: Path, *, sharp: float = 1.0) -> Path:
     """Save a convolution with stored and computed weights, a product, and a softmax of the products times `sharp`."""
@@ -140,7 +142,7 @@ def test_files_have_the_names_of_the_outputs(harness: Harness, tmp_path: Path) -
     harness("npu", "run", path, "--input", f"image={tmp_path / 'image.npy'}", "--output-dir", out).assert_ok()
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     *plain, sequence = session.run(None, {"image": image})
-    files = ("copy", "same", "size", "y", "y_z", "y_z_2", "parts_0", "parts_1")
+    files = ("copy", "same", "size", "y", "y_z_2", "y_z", "parts_0", "parts_1")
     assert {file.stem for file in out.iterdir()} == {*files}
     for file, expected in zip(files, [*plain, *sequence], strict=True):
         np.testing.assert_allclose(np.load(out / f"{file}.npy"), expected, rtol=1e-5, atol=1e-6)
@@ -199,3 +201,40 @@ def test_a_saturated_output_is_compared_in_front_of_its_softmax(harness: Harness
         assert found["compared"] == compared
         assert found["max_rel_error"] < 1e-5
     assert found["max_rel_error"] > 0
+
+
+def test_each_of_many_outputs_has_a_file_of_its_own(tmp_path: Path) -> None:
+    """Outputs whose names need no replaced character keep them, and all others have names of their own."""
+    outputs = {name: np.array(at) for at, name in enumerate(["a/b", "a:b", "a_b_2", "a/ b", "a_b", "a__b"])}
+    write_outputs(tmp_path, outputs)
+    found = {file.stem: int(np.load(file)) for file in tmp_path.iterdir()}
+    assert found == {"a_b_2": 2, "a_b": 4, "a__b": 5, "a_b_3": 0, "a_b_4": 1, "a_b_5": 3}
+
+
+def test_inputs_and_constants_share_no_name(harness: Harness, tmp_path: Path) -> None:
+    """An input called as a constant of the compiled network keeps its name, also where it is an output of the file."""
+    shape, kind = [1, 4], TensorProto.FLOAT
+    given = [helper.make_tensor_value_info(name, kind, shape) for name in ("k0", "q/0")]
+    results = [helper.make_tensor_value_info(name, kind, shape) for name in ("y", "same", "other")]
+    nodes = [
+        helper.make_node("Clip", ["k0", "low", "high"], ["r"]),
+        helper.make_node("Add", ["r", "q/0"], ["y"]),
+        helper.make_node("Neg", ["r"], ["n"]),
+        helper.make_node("SequenceConstruct", ["n", "r"], ["q"]),
+        helper.make_node("Identity", ["k0"], ["same"]),
+        helper.make_node("Identity", ["q/0"], ["other"]),
+    ]
+    bounds = [numpy_helper.from_array(np.array(value, np.float32), name) for name, value in (("low", 0), ("high", 1))]
+    outputs = [*results, helper.make_tensor_sequence_value_info("q", kind, shape)]
+    path = tmp_path / "named.onnx"
+    graph = helper.make_graph(nodes, "g", given, outputs, bounds)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    values = {name: np.random.default_rng(at).normal(size=shape).astype("f") for at, name in enumerate(("k0", "q/0"))}
+    np.save(tmp_path / "k.npy", values["k0"])
+    np.save(tmp_path / "q.npy", values["q/0"])
+    inputs = ("--input", f"k0={tmp_path / 'k.npy'}", "--input", f"q/0={tmp_path / 'q.npy'}")
+    harness("npu", "run", path, *inputs, "--output-dir", tmp_path / "out").assert_ok()
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    *plain, parts = session.run(None, values)
+    for file, expected in zip(("y", "same", "other", "q_0", "q_1"), [*plain, *parts], strict=True):
+        np.testing.assert_allclose(np.load(tmp_path / "out" / f"{file}.npy"), expected, rtol=1e-5, atol=1e-6)

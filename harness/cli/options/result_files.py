@@ -19,11 +19,12 @@ _META = "harness.results"
 def result_file(context: typer.Context, option: typer.CallbackParam, path: Path | None) -> Path | None:
     """Return the path of a result, as the callback of its option; raises ConfigurationError without its folder."""
     if path is not None:
-        if not path.parent.is_dir():
+        folder = Path(os.path.realpath(path)).parent  # the file at the end of a link is replaced, not the link
+        is_special = os.path.exists(path) and not os.path.isfile(path)  # a pipe or a device is not replaced
+        if not (is_special or os.path.isdir(folder)):
             what, step = f"{path} cannot be written", "Name a file in a folder that exists"
-            raise ConfigurationError(what, why="There is no such folder", next_step=step)
-        is_special = path.exists() and not path.is_file()  # a pipe or a device is not replaced
-        if not (is_special or may_hold(path.parent)):
+            raise ConfigurationError(what, why="There is no such folder, or this user may not enter it", next_step=step)
+        if not (is_special or may_hold(folder)):
             what, step = f"{path} cannot be written", "Name a file in a folder that you may write to"
             raise ConfigurationError(what, why="This user may not write to the folder", next_step=step)
         context.meta.setdefault(_META, {})[option.name] = path

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 
 _GAP = 2
 _LEAST_TEXT = 8
-_NUMERIC = re.compile(r"(?:[\W\d_]|(?<=[0-9])e(?=[-+][0-9]))*(?:[A-Za-zµ]{1,4}|(?<=[0-9] )[a-zµ]+/[a-z]+)?\Z")
-"""Numbers, intervals and numbers with a unit; other cells are text."""
+_NUMERIC = re.compile(
+    r"(?=.{0,8}\Z|\W{0,3}\d.{0,30}\Z)(?!.*\d/\d)"
+    r"(?:[\W\d_]|(?<=[0-9])e(?=[-+][0-9]))*(?:[A-Za-zµ]{1,4}|(?<=[0-9] )[a-zµ]+/[a-z]+)?\Z"
+)
+"""Numbers, intervals and numbers with a unit; other cells are text, also long ones of digits and symbols alone."""
 _BAR = re.compile(r"█*(?: ◀ .*)?\Z")
 _SENTENCE_WORDS = 3
 _LONG_WORD = 16

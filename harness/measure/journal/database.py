@@ -88,9 +88,15 @@ class DurableFile:
     SPARE: ClassVar[str] = ""
 
     def __init__(self, path: Path, *, to_read: bool = False) -> None:
-        """Open or create the file, or open it `to_read` where it may not be written; raises JournalError."""
+        """Open or create the file; raises JournalError.
+
+        `to_read` opens it also where it may not be written, and creates none: without a file, there are no records.
+        """
         self.path = path
         try:
+            if to_read and not path.exists():
+                self._db = self.SCHEMA.in_memory()
+                return
             path.parent.mkdir(parents=True, exist_ok=True)
             check_path(self._named, path)
             found = self.SCHEMA.version_at(path, self._named)

@@ -14,6 +14,7 @@ from harness.errors import UnsupportedNetwork
 from harness.network.network import Constant, Node, TensorType
 from harness.network.reading.control_flow import AXES_AS_INPUT, SEPARATOR, stacking
 from harness.network.reading.network_ends import choice_step
+from harness.text import unused_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,13 +47,19 @@ class Sequences:
         return self._parts.get(name, (name,))
 
     def file_outputs(self, graph: GraphProto, aliases: Mapping[str, str]) -> dict[str, str]:
-        """Return the tensor that each output of a graph is; a sequence has NAME/0, NAME/1, and so on."""
+        """Return the tensor that each output of a graph is; a sequence has NAME/0, NAME/1, and so on.
+
+        A tensor of a sequence whose name another output has gets `'` at its end.
+        """
         found: dict[str, str] = {}
+        taken = {value.name for value in graph.output}
         for value in graph.output:
             name = aliases.get(value.name, value.name)
-            parts = self.tensors_of(name)
-            names = (value.name if part == name else f"{value.name}{SEPARATOR}{at}" for at, part in enumerate(parts))
-            found.update(zip(names, parts, strict=True))
+            if name not in self._parts:
+                found[value.name] = name
+                continue
+            for at, part in enumerate(self._parts[name]):
+                found[unused_name(f"{value.name}{SEPARATOR}{at}", taken)] = part
         return found
 
     def read_by(self, node: Node) -> str:

@@ -122,7 +122,7 @@ def run_on_one_core(loaded: LoadedProgram, options: RunOptions, note: Note) -> C
     if with_values and source is not None:
         checked = check_values(source, note, data)
         if options.output_dir is not None and data is not None:
-            write_outputs(options.output_dir, data.file_outputs(source.model, checked.outputs))
+            write_outputs(options.output_dir, data.output_values(source.model, checked.outputs))
     if options.image is not None and options.output_dir is not None:
         write_outputs(options.output_dir, values_of_program(loaded, options.image, options.input))
     return CoreRun(

@@ -124,6 +124,16 @@ def test_the_tensors_of_a_sequence_are_outputs() -> None:
     assert prepared(model_of(nodes, {"x": _SHAPE}, ["y"])).outputs == ("a", "b")
 
 
+def test_a_tensor_of_a_sequence_may_have_the_name_of_an_output() -> None:
+    """An output that is called as the first tensor of a sequence would be hides no tensor and no node."""
+    nodes = [node("Relu", "x", "y/0"), node("Neg", "x", "b"), node("Exp", "x", "a")]
+    nodes.append(node("SequenceConstruct", "b a", "y"))
+    for outputs in (["y", "y/0"], ["y/0", "y"]):
+        read = prepared(model_of(nodes, {"x": _SHAPE}, outputs))
+        assert set(read.outputs) == {"y/0", "a", "b"} and [one.op for one in read.nodes] == ["Relu", "Neg", "Exp"]
+        assert read.file_outputs == {"y/0": "y/0", "y/0'": "b", "y/1": "a"}
+
+
 def test_long_sequences_are_left_out() -> None:
     """A tensor that is divided into more parts than a sequence may have is no sequence that is known."""
     nodes = [node("Neg", "x", "a"), node("SplitToSequence", "a", "s", axis=0), node("SequenceLength", "s", "y")]

@@ -68,7 +68,7 @@ def check_types(draft: Draft, operands: Sequence[Value]) -> None:
         types.add(output.dtype)
     other = next((kind for kind in sorted(types) if kind not in _MULTIPLIED), None)
     if other is not None:
-        known = "only float32, float16, and int8 and uint8 with scales are supported"
+        known = "only float32, float16, and integers of 8 and 16 bits with scales are supported"
         raise unsupported(draft.node, f"It multiplies in {other.name.lower()}; {known}")
     if len(types) > 1:
         raise unsupported(draft.node, "It multiplies float16 and float32; only factors of one type are supported")

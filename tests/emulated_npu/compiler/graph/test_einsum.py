@@ -64,13 +64,13 @@ def test_one_operand_is_permuted() -> None:
         ("i,j,k->ijk", [(2,), (3,), (4,)]),
     ],
 )
-@pytest.mark.parametrize("constant", [False, True])
-def test_sums_and_several_operands(equation: str, shapes: list[tuple[int, ...]], constant: bool) -> None:
+@pytest.mark.parametrize("constant", ["", "first", "last"])
+def test_sums_and_several_operands(equation: str, shapes: list[tuple[int, ...]], constant: str) -> None:
     """Axes of one operand alone are summed first; several operands are multiplied two at a time."""
     tensors = {f"x{at}": values(shape, at) for at, shape in enumerate(shapes)}
-    last = f"x{len(shapes) - 1}" if constant and len(shapes) > 1 else ""
-    fed = {name: array for name, array in tensors.items() if name != last}
-    weights = {name: array for name, array in tensors.items() if name == last}
+    fixed = {"first": "x0", "last": f"x{len(shapes) - 1}"}.get(constant) if len(shapes) > 1 else None
+    fed = {name: array for name, array in tensors.items() if name != fixed}
+    weights = {name: array for name, array in tensors.items() if name == fixed}
     imported(model([node("Einsum", " ".join(tensors), "y", equation=equation)], fed, weights), fed)
 
 

@@ -36,6 +36,36 @@ def test_sampling_by_a_grid(data: st.DataObject, align: int, padding: str, compu
     np.testing.assert_allclose(found, by_runtime(proto, fed)[0], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+def test_sampling_of_integers(padding: str) -> None:
+    """The nearest integers are picked as numbers are; between integers there is nothing to pick."""
+    x, grid = np.arange(40, dtype=np.int32).reshape(1, 2, 4, 5), values((1, 3, 4, 2), 1, -1.5, 1.5)
+    fed = {"x": x, "g": grid}
+    made = node("GridSample", "x g", "y", mode="nearest", padding_mode=padding)
+    found = run_graph(import_model(model([made], fed, opset=20)), fed, {})["y"]
+    of_numbers = {**fed, "x": x.astype(np.float32)}
+    np.testing.assert_array_equal(found, by_runtime(model([made], of_numbers, opset=20), of_numbers)[0])
+    with pytest.raises(UnsupportedOperator) as refusal:
+        import_model(model([node("GridSample", "x g", "y", padding_mode=padding)], fed, opset=20))
+    assert "int32 in mode 'linear'" in refusal.value.why
+
+
+@pytest.mark.parametrize("op", ["GridSample", "ScatterND"])
+@pytest.mark.parametrize("computed", [False, True])
+def test_the_long_name_of_the_domain_of_onnx(op: str, computed: bool) -> None:
+    """An operator of domain ai.onnx is that of the domain without a name, by constant or computed places."""
+    places = {"GridSample": {"g": values((1, 3, 3, 2))}, "ScatterND": {"g": np.array([[0], [1]])}}[op]
+    tensors = {"GridSample": {"x": values((1, 2, 4, 4))}, "ScatterND": {"x": values((3, 2)), "u": values((2, 2), 1)}}[
+        op
+    ]
+    made = node(op, "x g u" if "u" in tensors else "x g", "y")
+    made.domain = "ai.onnx"
+    fed, constants = (tensors | places, {}) if computed else (tensors, places)
+    proto = model([made], fed, constants, opset=20)
+    proto.opset_import[0].domain = "ai.onnx"
+    imported(proto, fed)
+
+
 @pytest.mark.parametrize("align", [0, 1])
 @pytest.mark.parametrize("size", [(2, 3, 4, 5), (1, 2, 3, 4, 2)])
 def test_affine_grids(size: tuple[int, ...], align: int) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import TensorProto
 
 from device_agents.emulated_npu.compiler.graph.reading.body import Body, Stand
+from device_agents.emulated_npu.compiler.graph.reading.packed_weights import scaled_product
 from device_agents.emulated_npu.compiler.graph.reading.rotation import Rotation, embedding
 from device_agents.emulated_npu.numpy_types import Array
 
@@ -101,15 +101,15 @@ def _softmax(found: Body, scores: str, shape: Sequence[int], sink: str) -> str:
     return found.sliced(weights, 3, 0, shape[3])
 
 
-def _causal(queries: _Heads, keys: _Heads, window: int = -1) -> Array:
-    """Return which keys each query reads: those before it, of a window of so many, with queries at the end."""
-    place = np.arange(keys.rows - queries.rows, keys.rows).reshape(-1, 1)
+def _causal(queries: _Heads, keys: _Heads, past: int, window: int = -1) -> Array:
+    """Return which keys each query reads: those up to its place behind the past, of a window of so many."""
+    place = np.arange(past, past + queries.rows).reshape(-1, 1)
     key = np.arange(keys.rows)
     read: Array = (key <= place) & ((place - key < window) | (window < 0))
     return read
 
 
-def _mask(found: Body, place: int, queries: _Heads, keys: _Heads) -> list[str]:
+def _mask(found: Body, place: int, queries: _Heads, keys: _Heads, past: int) -> list[str]:
     """Return what is added to the products, (batch or 1, 1, rows or 1, keys): none, or one tensor."""
     given, mask = found.attributes(), ""
     if found.input(place):
@@ -117,7 +117,8 @@ def _mask(found: Body, place: int, queries: _Heads, keys: _Heads) -> list[str]:
     if given.get("unidirectional", 0):
         dtype = found.number_type
         lowest = float(np.finfo(dtype).min)
-        read = _causal(queries, keys)[None, None]
+        read = _causal(queries, keys, past)[None, None]
+        read[..., -1, :] = True  # the runtime masks nothing for the last query, however many keys there are
         if mask:
             mask = found.compute("Where", [found.constant(read), mask, found.number(lowest)])
         else:
@@ -160,17 +161,18 @@ def _of_one_input(found: Body, product: str, places: tuple[int, int]) -> None:
         _heads(found, found.sliced(product, 2, start, start + size), (batch, rows, size), count)
         for start, size in zip(starts, sizes, strict=True)
     )
-    mask_place, past_place = places
+    (mask_place, past_place), past = places, 0
     if found.input(past_place):
-        past = found.shape(past_place, 5)
+        shape = found.shape(past_place, 5)
+        past = shape[3]
         parts = [
-            found.reshaped(found.sliced(found.required(past_place), 0, part, part + 1), past[1:]) for part in (0, 1)
+            found.reshaped(found.sliced(found.required(past_place), 0, part, part + 1), shape[1:]) for part in (0, 1)
         ]
-        keys, values = (_behind(found, *pair, past[3]) for pair in zip(parts, (keys, values), strict=True))
+        keys, values = (_behind(found, *pair, past) for pair in zip(parts, (keys, values), strict=True))
     if found.output(1):
         kept = [found.reshaped(heads.tensor, (1, *heads.shape)) for heads in (keys, values)]
         found.bound(found.joined(kept, 0), 1)
-    biases = _mask(found, mask_place, queries, keys)
+    biases = _mask(found, mask_place, queries, keys, past)
     if places[0] == 3 and found.input(5):
         biases.append(found.input(5))
     _attended(found, queries, keys, values, biases)
@@ -197,17 +199,17 @@ def _several_inputs(found: Body) -> None:
     """Stand for MultiHeadAttention, whose queries, keys and values are inputs."""
     if any(map(found.input, (8, 9))) or found.output(3):
         raise found.unsupported("The compiler does not support its shared past, its beams, or its output of products")
-    if not found.input(1) or not found.input(2):
-        raise found.unsupported("The compiler does not support packed heads, and the CPU kernel of the runtime neither")
+    if found.required(0) and not (found.input(1) and found.input(2)):
+        raise found.unsupported("The compiler does not support packed heads; nor does ONNX Runtime on a CPU")
     first, second = found.shape(0, 3), found.shape(1, 3, 4)
     queries, keys = _given_heads(found, 0, first, 0), _given_heads(found, 1, second, first[2])
     values = _given_heads(found, 2, found.shape(2, len(second)), 2 * first[2])
-    if found.input(6):
-        rows = found.shape(6, 4)[2]
-        keys, values = (_behind(found, found.required(place), heads, rows) for place, heads in ((6, keys), (7, values)))
+    past = found.shape(6, 4)[2] if found.input(6) else 0
+    if past:
+        keys, values = (_behind(found, found.required(place), heads, past) for place, heads in ((6, keys), (7, values)))
     found.bound(keys.tensor, 1)
     found.bound(values.tensor, 2)
-    biases = _mask(found, 4, queries, keys)
+    biases = _mask(found, 4, queries, keys, past)
     if found.input(5):
         biases.append(found.input(5))
     _attended(found, queries, keys, values, biases)
@@ -229,6 +231,9 @@ def _grouped(found: Body) -> None:
     past = int(total.reshape(-1)[0]) - rows
     if not 0 <= past <= buffer:
         raise found.invalid(f"Its total_sequence_length is {past + rows}, with {rows} new tokens and {buffer} before")
+    last = found.value(found.input(5))
+    if last is not None and (last != past + rows - 1).any():
+        raise found.unsupported(f"Its seqlens_k are not all {past + rows - 1}, as its total_sequence_length says")
     if given.get("do_rotary", 0):
         rotation = Rotation.of(found, (7, 8, 9), rows, past)
         queries, keys = (
@@ -243,7 +248,7 @@ def _grouped(found: Body) -> None:
         found.bound(found.joined([whole.tensor, *after], 2), place - 2)
         kept.append(whole)
     keys, values = kept
-    read, dtype = _causal(queries, keys, given.get("local_window_size", -1)), found.number_type
+    read, dtype = _causal(queries, keys, past, given.get("local_window_size", -1)), found.number_type
     biases = [found.constant(np.where(read, 0.0, np.finfo(dtype).min).astype(dtype))] if not read.all() else []
     if found.input(10):
         biases.append(found.input(10))
@@ -277,11 +282,9 @@ def _sink(found: Body, count: int) -> str:
 
 def _of_integers(found: Body) -> None:
     """Stand for QAttention, whose product has integer factors."""
-    integers = [found.required(0), found.required(1), found.input(6), found.input(7)]
-    product = found.compute("Cast", [found.compute("MatMulInteger", integers)], {"to": TensorProto.FLOAT})
-    scale = found.compute("Mul", [found.required(3), found.required(4)])
-    product = found.compute("Mul", [product, scale])
-    _of_one_input(found, found.compute("Add", [product, found.required(2)]), (5, 8))
+    factors = [found.required(0), found.required(1), found.input(6), found.input(7)]
+    product = scaled_product(found, factors, [found.required(3), found.required(4)], found.required(2))
+    _of_one_input(found, product, (5, 8))
 
 
 BODIES: Mapping[str, Stand] = {

@@ -15,7 +15,7 @@ from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import DataType
 
 _FLOAT, _INT = AttributeProto.FLOAT, AttributeProto.INT
-_DEQUANTIZE, _QUANTIZE = "DequantizeLinear", "QuantizeLinear"
+DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
 PARAMETERS = ("activation_alpha", "activation_beta", "activation_gamma")
 """The attributes of FusedGemm with the parameters of its activation."""
 _ATTRIBUTE_TYPES: Mapping[str, int] = {
@@ -63,13 +63,14 @@ class Body:
     def shape(self, place: int, *ranks: int) -> tuple[int, ...]:
         """Return the shape of an input, whose first two axes have elements.
 
-        Raises InvalidModel if it has another number of axes than one of `ranks`, or no elements.
+        Raises InvalidModel if it has another number of axes than one of `ranks`, UnsupportedOperator if it has no
+        elements.
         """
         shape = self.types[self.required(place)].shape
         if ranks and len(shape) not in ranks:
             raise self.invalid(f"Its input {place} has {len(shape)} axes")
         if 0 in shape[:2]:
-            raise self.invalid(f"Its input {place} has no elements")
+            raise self.unsupported(f"Its input {place} has no elements")
         return shape
 
     def output(self, place: int) -> str:
@@ -103,7 +104,7 @@ class Body:
     def numbers(self, place: int, scale: str, zero_point: str, axis: int | None = None) -> str:
         """Add the conversion of an input to numbers; `axis` is that of a scale with several elements."""
         given = [self.required(place), scale, *filter(None, [zero_point])]
-        return self._add(_DEQUANTIZE, given, {} if axis is None else {"axis": axis})
+        return self._add(DEQUANTIZE, given, {} if axis is None else {"axis": axis})
 
     def operand(self, place: int, axis: int | None = None) -> str:
         """Add the conversion of an input whose scale and zero point follow it."""
@@ -162,7 +163,7 @@ class Body:
     def result(self, numbers: str, place: int) -> None:
         """Add the conversion to the node's output; its scale and zero point are the inputs from `place` on."""
         given = [numbers, self.required(place), *filter(None, [self.input(place + 1)])]
-        self.nodes.append(helper.make_node(_QUANTIZE, given, [self.node.output[0]]))
+        self.nodes.append(helper.make_node(QUANTIZE, given, [self.node.output[0]]))
 
     def bound(self, numbers: str, place: int = 0) -> None:
         """Make numbers an output of the node, if it has this output."""

@@ -15,7 +15,7 @@ _ACTIVATIONS: Mapping[bytes, tuple[str, ...]] = {
     b"Clip": ("min", "max"),
 }
 """The activations behind a convolution or product, with the names of their parameters."""
-_EPSILON = 1e-12
+EPSILON = 1e-12
 """What ONNX Runtime adds to the variance of a sum whose node has no epsilon; LayerNormalization adds more."""
 _BOUNDS_ARE_INPUTS = 11
 """The opset from which the bounds of Clip are inputs."""
@@ -97,7 +97,7 @@ def _normalised_sum(op: str, biases: tuple[int, ...]) -> Stand:
             total = found.compute("Add", [total, found.input(bias)], {})
         factors = [found.required(2), *(found.input(place) for place in shifts if found.input(place))]
         normal = found.compute(
-            op, [total, *factors], {"axis": -1, "epsilon": found.attributes().get("epsilon", _EPSILON)}
+            op, [total, *factors], {"axis": -1, "epsilon": found.attributes().get("epsilon", EPSILON)}
         )
         found.bound(normal)
         found.bound(total, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,6 +10,7 @@ from onnx import TensorProto
 
 from device_agents.emulated_npu.compiler.graph.constants import FLOATS
 from device_agents.emulated_npu.compiler.graph.reading.body import Body, Stand
+from device_agents.emulated_npu.compiler.graph.reading.fused import EPSILON
 
 _NUMBER = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.float16): TensorProto.FLOAT16}
 
@@ -25,13 +27,17 @@ def _few_bits(found: Body) -> None:
     if found.input(4):
         raise found.unsupported("The compiler does not support its order of blocks")
     blocks = -(-rows // block)
+    _check_size(found, 1, columns * blocks * -(-block * bits // 8))
+    _check_size(found, 2, columns * blocks)
     weights = _unpacked(found, found.required(1), bits, (columns, blocks, block))
     scales = found.reshaped(found.required(2), (columns, blocks, 1))
     if not found.input(3):
         zeros = found.number(float(1 << bits - 1))
     elif found.types[found.input(3)].dtype in FLOATS:
+        _check_size(found, 3, columns * blocks)
         zeros = found.reshaped(found.input(3), (columns, blocks, 1))
     else:
+        _check_size(found, 3, columns * -(-blocks * bits // 8))
         zeros = _unpacked(found, found.input(3), bits, (columns, blocks, 1))
     numbers = found.compute("Mul", [found.compute("Sub", [weights, zeros]), scales])
     matrix = found.sliced(found.reshaped(numbers, (columns, blocks * block)), 1, 0, rows)
@@ -39,6 +45,13 @@ def _few_bits(found: Body) -> None:
     if found.input(5):
         product = found.compute("Add", [product, found.input(5)])
     found.bound(product)
+
+
+def _check_size(found: Body, place: int, wanted: int) -> None:
+    """Raise InvalidModel if an input has another number of elements than the attributes say."""
+    size = math.prod(found.types[found.required(place)].shape)
+    if size != wanted:
+        raise found.invalid(f"Its input {place} has {size} elements; N, K, bits and block_size need {wanted}")
 
 
 def _unpacked(found: Body, tensor: str, bits: int, shape: tuple[int, int, int]) -> str:
@@ -63,22 +76,23 @@ def _unpacked(found: Body, tensor: str, bits: int, shape: tuple[int, int, int]) 
 def _scaled_integers(found: Body) -> None:
     """Stand for MatMulIntegerToFloat: a product of integers, its scales, and a bias."""
     factors = [found.required(0), found.required(1), found.input(4), found.input(5)]
-    _scaled(found, factors, [found.required(2), found.required(3)], found.input(6))
+    found.bound(scaled_product(found, factors, [found.required(2), found.required(3)], found.input(6)))
 
 
 def _dynamic(found: Body) -> None:
     """Stand for DynamicQuantizeMatMul, whose first factor becomes integers of 8 bits first."""
     first, scale, zero = found.compute_several("DynamicQuantizeLinear", [found.required(0)], 3)
     factors = [first, found.required(1), zero, found.input(3)]
-    _scaled(found, factors, [scale, found.required(2)], found.input(4))
+    found.bound(scaled_product(found, factors, [scale, found.required(2)], found.input(4)))
 
 
-def _scaled(found: Body, factors: list[str], scales: list[str], bias: str) -> None:
+def scaled_product(found: Body, factors: list[str], scales: list[str], bias: str) -> str:
+    """Return a product of integers, which may have zero points, times two scales, plus a bias if there is one."""
     while not factors[-1]:
         factors = factors[:-1]
     numbers = found.compute("Cast", [found.compute("MatMulInteger", factors)], {"to": TensorProto.FLOAT})
     product = found.compute("Mul", [numbers, found.compute("Mul", scales)])
-    found.bound(found.compute("Add", [product, bias]) if bias else product)
+    return found.compute("Add", [product, bias]) if bias else product
 
 
 def _embedded(found: Body) -> None:
@@ -93,7 +107,7 @@ def _embedded(found: Body) -> None:
     if found.input(1) and found.input(4):
         segment = found.compute("Gather", [found.input(4), found.input(1)], {"axis": 0})
         total = found.compute("Add", [total, segment])
-    epsilon = found.attributes().get("epsilon", 1e-12)
+    epsilon = found.attributes().get("epsilon", EPSILON)
     normal = [total, found.required(5), found.required(6)]
     found.bound(found.compute("LayerNormalization", normal, {"axis": -1, "epsilon": epsilon}))
     if found.output(1) and found.input(7):

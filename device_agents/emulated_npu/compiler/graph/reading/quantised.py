@@ -13,19 +13,19 @@ from onnx import NodeProto, TensorProto
 
 from device_agents.emulated_npu.compiler.graph import constants
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant
-from device_agents.emulated_npu.compiler.graph.reading.body import Body, Stand
+from device_agents.emulated_npu.compiler.graph.reading.body import DEQUANTIZE, QUANTIZE, Body, Stand
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import RUNTIME, ValueType
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
 from device_agents.emulated_npu.unit_commands import DataType
 
-_DEQUANTIZE, _QUANTIZE = "DequantizeLinear", "QuantizeLinear"
 _INTEGER_PRODUCTS = ("ConvInteger", "MatMulInteger")
 
 
 def standard(node: NodeProto) -> NodeProto:
-    """Return a node of ONNX Runtime's domain as the operator of ONNX that has its name and meaning, if one has."""
-    if node.domain != RUNTIME or node.op_type not in (_DEQUANTIZE, _QUANTIZE, "Trilu"):
+    """Return a node with an operator of ONNX in the domain ""; some of ONNX Runtime's have its name and meaning."""
+    same_meaning = node.domain == RUNTIME and node.op_type in (DEQUANTIZE, QUANTIZE, "Trilu")
+    if node.domain != "ai.onnx" and not same_meaning:
         return node
     same = NodeProto()
     same.CopyFrom(node)
@@ -36,7 +36,7 @@ def standard(node: NodeProto) -> NodeProto:
 def with_origin(constant: LazyConstant, node: NodeProto, parents: Sequence[LazyConstant]) -> LazyConstant:
     """Return the result of a node of constants; that of a DequantizeLinear knows its integers."""
     attributes = {item.name: item.i for item in node.attribute}
-    if node.op_type != _DEQUANTIZE or attributes.get("block_size", 0) or not 2 <= len(parents) <= 3:
+    if node.op_type != DEQUANTIZE or attributes.get("block_size", 0) or not 2 <= len(parents) <= 3:
         return constant
     integers, scale, *zero = parents
     return constants.with_integers(constant, integers, scale, zero[0] if zero else None, attributes.get("axis", 1))
@@ -45,7 +45,7 @@ def with_origin(constant: LazyConstant, node: NodeProto, parents: Sequence[LazyC
 def evaluated(node: NodeProto, dtype: DataType) -> Callable[..., Array] | None:
     """Return the function that converts constants as a node does, to a type; None for any other node."""
     attributes = {item.name: item.i for item in node.attribute}
-    if node.op_type not in (_DEQUANTIZE, _QUANTIZE) or attributes.get("block_size", 0):
+    if node.op_type not in (DEQUANTIZE, QUANTIZE) or attributes.get("block_size", 0):
         return None
     axis = attributes.get("axis", 1)
 
@@ -65,7 +65,7 @@ def evaluated(node: NodeProto, dtype: DataType) -> Callable[..., Array] | None:
         ends = np.iinfo(NUMPY_TYPES[dtype])
         return np.asarray(np.clip(np.rint(tensor.astype(np.float32) / factor) + zeros, ends.min, ends.max))
 
-    function = to_numbers if node.op_type == _DEQUANTIZE else to_integers
+    function = to_numbers if node.op_type == DEQUANTIZE else to_integers
 
     def compute(*operands: Array) -> Array:
         try:

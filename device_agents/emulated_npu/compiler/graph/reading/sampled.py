@@ -12,7 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto, helper
 
+from device_agents.emulated_npu.compiler.graph.constants import FLOATS
 from device_agents.emulated_npu.compiler.graph.reading.body import Body
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
+from device_agents.emulated_npu.unit_commands import DataType
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 """Names of modes before opset 20."""
@@ -110,7 +113,7 @@ def grid_sample(found: Body) -> None:
     grid, (batch, channels, *sizes) = found.shape(1, len(shape)), shape
     if grid[0] != batch or grid[-1] != len(sizes):
         raise found.invalid(f"A grid of shape {list(grid)} does not fit a map of shape {list(shape)}")
-    given = found.attributes()
+    given, kind = found.attributes(), found.types[found.required(0)].dtype
     mode, padding = (
         (given.get(name) or default).decode(errors="replace")
         for name, default in (("mode", b"linear"), ("padding_mode", b"zeros"))
@@ -118,6 +121,8 @@ def grid_sample(found: Body) -> None:
     mode = _MODES.get(mode, mode)
     if mode not in (*_TAPS, "nearest") or padding not in ("zeros", "border", "reflection"):
         raise found.unsupported(f"Mode {mode[:40]!r} with padding {padding[:40]!r} is not supported")
+    if kind not in FLOATS and (mode != "nearest" or kind is DataType.BOOL):
+        raise found.unsupported(f"It samples elements of type {kind.name.lower()} in mode {mode!r}")
     positions = found.compute("Cast", [found.required(1)], {"to": TensorProto.FLOAT})
     taps = []
     for place, size in enumerate(sizes):
@@ -145,7 +150,7 @@ def picked(found: Body, table: str, sizes: Sequence[int], taps: Sequence[Sequenc
     pixels = found.compute("Gather", [table, rows], {"axis": 0})
     if several[0][1]:
         weights = found.joined([found.reshaped(weight, (1, *shape, 1)) for _, weight in several], 0)
-        kind = helper.np_dtype_to_tensor_dtype(found.number_type)
+        kind = helper.np_dtype_to_tensor_dtype(NUMPY_TYPES[found.types[found.required(0)].dtype])
         pixels = found.compute("Mul", [pixels, found.compute("Cast", [weights], {"to": kind})])
     total = found.reduced("ReduceSum", pixels, 0) if len(several) > 1 else pixels
     return found.compute("Squeeze", [total, found.integers([0])])

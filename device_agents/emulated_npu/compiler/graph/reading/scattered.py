@@ -1,18 +1,19 @@
-"""Scattering to places that the network computes: each place is compared with all that updates go to."""
+"""Scattering to computed places, and reductions of computed updates: all places are compared with all updates."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
-from onnx import TensorProto
+from onnx import NodeProto, TensorProto
 
 from device_agents.emulated_npu.compiler.graph.reading.body import Body, Stand
-from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
+from device_agents.emulated_npu.numpy_types import NUMPY_TYPES, Array
+from device_agents.emulated_npu.unit_commands import DataType
 
 _MOST_PAIRS = 1 << 24
-"""The most pairs of an update and a place."""
+"""The most pairs of an update and a place; with a reduction, of an element of each."""
 _COMBINED: Mapping[str, tuple[str, str, float]] = {
     "add": ("ReduceSum", "Add", 0.0),
     "mul": ("ReduceProd", "Mul", 1.0),
@@ -20,6 +21,13 @@ _COMBINED: Mapping[str, tuple[str, str, float]] = {
     "min": ("ReduceMin", "Min", math.inf),
 }
 """Reductions of updates: what combines those of a place, what adds them to the tensor, and what changes nothing."""
+
+
+def is_computed(node: NodeProto, constants: Collection[str]) -> bool:
+    """Return whether the network computes the places of a scattering, or updates that a reduction combines."""
+    reductions = (item.s for item in node.attribute if item.name == "reduction")
+    places = (1,) if next(reductions, b"") in (b"", b"none") else (1, 2)
+    return any(place < len(node.input) and node.input[place] not in constants for place in places)
 
 
 def _elements(found: Body) -> None:
@@ -31,6 +39,7 @@ def _elements(found: Body) -> None:
     axis %= len(shape)
     if any(own != size for place, (own, size) in enumerate(zip(indices, shape, strict=True)) if place != axis):
         raise found.unsupported(f"Its indices {list(indices)} do not cover the other axes of a tensor {list(shape)}")
+    _check_updates(found, indices)
     size = found.constant(np.array(shape[axis], NUMPY_TYPES[found.types[found.required(1)].dtype]))
     numbers = found.compute("Mod", [found.required(1), size])
     found.bound(_scattered(found, (found.required(0), numbers, found.required(2)), shape, indices, axis))
@@ -43,6 +52,7 @@ def _rows(found: Body) -> None:
     if not 0 < depth <= len(shape):
         raise found.invalid(f"Its indices {list(indices)} do not fit a tensor {list(shape)}")
     outer, inner, count = shape[:depth], math.prod(shape[depth:]), math.prod(indices[:-1])
+    _check_updates(found, (*indices[:-1], *shape[depth:]))
     strides = [math.prod(outer[place + 1 :]) for place in range(depth)]
     wrapped = found.compute("Mod", [found.required(1), found.integers(outer)])
     scaled = found.compute("Mul", [wrapped, found.integers(strides)])
@@ -51,6 +61,23 @@ def _rows(found: Body) -> None:
     tensor, updates = found.reshaped(found.required(0), table), found.reshaped(found.required(2), (count, inner))
     operands = tensor, found.reshaped(total, (count, 1)), updates
     found.bound(found.reshaped(_scattered(found, operands, table, (count, 1), 0), shape))
+
+
+def _check_updates(found: Body, wanted: Sequence[int]) -> None:
+    if found.shape(2) != tuple(wanted):
+        raise found.invalid(f"Its updates have shape {list(found.shape(2))}, and its indices need {list(wanted)}")
+
+
+def _neutral(found: Body, number: float) -> Array:
+    """Return a number in the type of the tensor; infinite ones are the ends of integers."""
+    kind = found.types[found.required(0)].dtype
+    dtype = NUMPY_TYPES[kind]
+    if kind is DataType.BOOL:
+        raise found.unsupported("It reduces elements of type bool")
+    if dtype.kind == "f":
+        return np.array(number, dtype)
+    ends = np.iinfo(dtype)
+    return np.array(int(min(max(number, ends.min), ends.max)), dtype)
 
 
 def _scattered(
@@ -63,22 +90,21 @@ def _scattered(
     tensor, places, updates = operands
     count, size = indices[axis], shape[axis]
     before, behind = tuple(indices[:axis]), tuple(indices[axis + 1 :])
-    if math.prod((*before, size, count, *behind)) > _MOST_PAIRS:
-        raise found.unsupported(
-            f"It compares {count} updates with {size} places, {math.prod((*before, *behind))} times"
-        )
+    reduction = (found.attributes().get("reduction") or b"none").decode(errors="replace")
+    times = math.prod((*before, *(behind if reduction == "none" else shape[axis + 1 :])))
+    if size * count * times > _MOST_PAIRS:
+        raise found.unsupported(f"It compares {count} updates with {size} places, {times} times")
     dtype = NUMPY_TYPES[found.types[found.required(1)].dtype]
     ones = (1,) * len(before)
     own = found.constant(np.arange(size, dtype=dtype).reshape((*ones, size, 1, *[1] * len(behind))))
     hit = found.compute("Equal", [found.reshaped(places, (*before, 1, count, *behind)), own])
-    reduction = (found.attributes().get("reduction") or b"none").decode(errors="replace")
     if reduction == "none":
         return _replaced(found, (tensor, hit, updates), shape, indices, axis)
     if reduction not in _COMBINED:
         raise found.unsupported(f"Its reduction is {reduction[:40]!r}")
     reduce, combine, neutral = _COMBINED[reduction]
     around = (*shape[:axis], 1, count, *shape[axis + 1 :])
-    spread = found.compute("Where", [hit, found.reshaped(updates, around), found.number(neutral)])
+    spread = found.compute("Where", [hit, found.reshaped(updates, around), found.constant(_neutral(found, neutral))])
     total = found.reshaped(found.reduced(reduce, spread, axis + 1), shape)
     return found.compute(combine, [tensor, total])
 
@@ -86,9 +112,10 @@ def _scattered(
 def _replaced(
     found: Body, operands: tuple[str, str, str], shape: Sequence[int], indices: Sequence[int], axis: int
 ) -> str:
-    """Return a tensor with the last update of each place; `operands` are the tensor, who hits whom, and updates.
+    """Return a tensor with the last update of each place.
 
-    The tensor and its updates are one table: a place without updates picks its own element.
+    Operands are the tensor, which update goes to which place, and the updates. The tensor and its updates are one
+    table: a place without updates picks its own element.
     """
     tensor, hit, updates = operands
     count, size = indices[axis], shape[axis]
@@ -107,7 +134,4 @@ def _replaced(
     return found.compute("GatherElements", [table, picked], {"axis": axis})
 
 
-BODIES: Mapping[str, tuple[int, Stand]] = {
-    "ScatterElements": (1, _elements),
-    "ScatterND": (1, _rows),
-}
+BODIES: Mapping[str, Stand] = {"ScatterElements": _elements, "ScatterND": _rows}

@@ -26,8 +26,6 @@ _BODIES: Mapping[tuple[str, str], Stand] = {
         for operator, stand in bodies.items()
     },
 }
-_OF_COMPUTED: Mapping[str, tuple[int, Stand]] = {**scattered.BODIES}
-"""By operator of ONNX: the input that its handler needs constant, and what stands for it where it is computed."""
 
 
 def defines(node: NodeProto) -> bool:
@@ -40,7 +38,6 @@ def stand_in(node: NodeProto, constants: Collection[str], types: Mapping[str, Va
     """Return what adds the nodes that stand for a node, or None for a node that stands for itself."""
     if quantised.has_computed_zero(node, constants, types):
         return quantised.moved_product
-    if not node.domain and node.op_type in _OF_COMPUTED:
-        place, stand = _OF_COMPUTED[node.op_type]
-        return stand if len(node.input) > place and node.input[place] not in constants else None
+    if not node.domain and node.op_type in scattered.BODIES:
+        return scattered.BODIES[node.op_type] if scattered.is_computed(node, constants) else None
     return _BODIES[node.domain, node.op_type] if defines(node) else None

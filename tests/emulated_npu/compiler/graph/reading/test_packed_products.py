@@ -9,7 +9,7 @@ import pytest
 from quantised_networks import by_runtime, integers, network, on_npu
 from small_models import node, values
 
-from device_agents.emulated_npu.emulator_errors import EmulatorError
+from device_agents.emulated_npu.emulator_errors import EmulatorError, InvalidModel
 from device_agents.emulated_npu.numpy_types import Array
 
 X = {"x": values((2, 3, 40))}
@@ -24,7 +24,11 @@ def found_and_wanted(op: str, inputs: str, constants: dict[str, Array], **attrib
 
 @pytest.mark.parametrize(
     ("bits", "block", "zeros"),
-    [(4, 16, ""), (4, 16, " packed"), (4, 16, " numbers"), (4, 32, " packed"), (8, 16, ""), (8, 16, " packed")],
+    [
+        *((bits, 16, zeros) for bits in (2, 4, 8) for zeros in ("", " packed")),
+        (4, 16, " numbers"),
+        (4, 32, " packed"),
+    ],
 )
 def test_products_by_blocks_of_few_bits(bits: int, block: int, zeros: str) -> None:
     """Blocks of a row have one scale, and one zero point, packed or as a number; the last block is not full."""
@@ -49,6 +53,19 @@ def test_an_order_of_blocks_is_refused() -> None:
         with pytest.raises(EmulatorError) as caught:
             found_and_wanted("MatMulNBits", inputs, constants, **attributes)
         assert why in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "needed"), [("w", (6, 2, 8), 144), ("s", (12,), 18), ("packed", (6,), 12), ("numbers", (6,), 18)]
+)
+def test_weights_that_contradict_the_attributes_are_refused(name: str, shape: tuple[int, ...], needed: int) -> None:
+    """Weights, scales and zero points of another size than N, K, bits and block_size need are not valid."""
+    constants = {"w": integers((6, 3, 8), np.uint8), "s": values((18,), 1)}
+    constants[name] = integers(shape, np.uint8) if name in ("w", "packed") else values(shape, 1)
+    inputs = f"x w s {name}" if name in ("packed", "numbers") else "x w s"
+    with pytest.raises(InvalidModel) as refusal:
+        found_and_wanted("MatMulNBits", inputs, constants, N=6, K=40, bits=4, block_size=16)
+    assert f"need {needed}" in refusal.value.why
 
 
 @pytest.mark.parametrize("inputs", ["x w ws", "x w ws wz", "x w ws wz b", "x w ws - b"])

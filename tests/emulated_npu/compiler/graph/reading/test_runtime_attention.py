@@ -12,7 +12,7 @@ from reference_graph import run_graph
 from small_models import node, values
 
 from device_agents.emulated_npu.compiler.graph.importer import import_model
-from device_agents.emulated_npu.emulator_errors import EmulatorError, InvalidModel
+from device_agents.emulated_npu.emulator_errors import EmulatorError, InvalidModel, UnsupportedOperator
 from device_agents.emulated_npu.numpy_types import Array
 
 BATCH, ROWS, HEADS, SIZE, PAST = 2, 3, 4, 8, 5
@@ -103,6 +103,16 @@ def test_several_inputs_with_a_past(unidirectional: int) -> None:
     tensors = {**rows, "pk": heads(PAST, 4), "pv": heads(PAST, 5)}
     attributes = {"num_heads": HEADS, "unidirectional": unidirectional}
     check("MultiHeadAttention", "x k v - - - pk pv", tensors, "y keys values", **attributes)
+
+
+@pytest.mark.parametrize("inputs", ["x k v", "x k v - mask"])
+@pytest.mark.parametrize(("queries", "keys"), [(3, 5), (5, 3), (1, 4)])
+def test_queries_of_another_sequence_read_up_to_their_own_place(queries: int, keys: int, inputs: str) -> None:
+    """Query n of a unidirectional node reads the first n keys of another sequence, and the last query all of them."""
+    tensors = {"x": values((BATCH, queries, WIDTH)), "mask": (np.arange(BATCH * keys) % 3 > 0).astype(np.int32)}
+    tensors["mask"] = tensors["mask"].reshape(BATCH, keys)
+    tensors |= {name: values((BATCH, keys, WIDTH), seed) for seed, name in enumerate("kv", 1)}
+    check("MultiHeadAttention", inputs, tensors, num_heads=HEADS, unidirectional=1)
 
 
 def grouped(past: int, total: int, buffer: int = 0) -> dict[str, Array]:
@@ -211,8 +221,10 @@ def test_embeddings(inputs: str) -> None:
         ("Attention", "x w b", "y", {"num_heads": 0}, InvalidModel, "0 heads do not divide"),
         ("Attention", "x w b", "y", {"num_heads": HEADS, "qkv_hidden_sizes": [8]}, InvalidModel, "96 columns for [8]"),
         ("MultiHeadAttention", "x k v", "y - - q", {"num_heads": HEADS}, EmulatorError, "output of products"),
-        ("MultiHeadAttention", "x", "y", {"num_heads": HEADS}, EmulatorError, "packed heads"),
-        ("Attention", "none w b", "y", {"num_heads": HEADS}, InvalidModel, "input 0 has no elements"),
+        ("MultiHeadAttention", "x", "y", {"num_heads": HEADS}, UnsupportedOperator, "packed heads"),
+        ("MultiHeadAttention", "- k v", "y", {"num_heads": HEADS}, InvalidModel, "no input 0"),
+        ("MultiHeadAttention", "- k", "y", {"num_heads": HEADS}, InvalidModel, "no input 0"),
+        ("Attention", "none w b", "y", {"num_heads": HEADS}, UnsupportedOperator, "input 0 has no elements"),
         ("RotaryEmbedding", "x ids none none", "y", {}, InvalidModel, "input 2 has"),
         ("RotaryEmbedding", "x ids b b", "y", {}, InvalidModel, "input 2 has 1 axes"),
         (
@@ -247,3 +259,11 @@ def test_reasons_of_refusals(
     with pytest.raises(error) as caught:
         import_model(proto)
     assert why in caught.value.why
+
+
+def test_sequences_of_different_lengths_are_refused() -> None:
+    """Constant lengths of sequences that contradict the total length are refused, not computed as the total length."""
+    tensors = {**grouped(5, 6), "last": np.full(1, 3, np.int32)}
+    with pytest.raises(UnsupportedOperator) as refusal:
+        check("GroupQueryAttention", "x k v pk pv last total", tensors, num_heads=HEADS, kv_num_heads=2)
+    assert "seqlens_k are not all 5" in refusal.value.why
