@@ -11,6 +11,9 @@ import pytest
 from npu_command import Npu
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+LAYERS = ("--chains", "layers")
+"""For what does not depend on chains: to search for them takes most of the time of a command."""
+
 
 def _branches() -> ModelProto:
     """Six convolutions: two in a row, two concatenated, one after them, and one added around all of these."""
@@ -82,7 +85,7 @@ def test_options_of_the_score_change_the_partition(npu: Npu, network: Path) -> N
     """Threshold, node limit, start and coefficients change the partition by score (S5.4, S5.5)."""
 
     def parts(*words: str) -> list[list[str]]:
-        found = npu("pipeline", network, *words, "--no-values", "--partition", "score", "--json").data
+        found = npu("pipeline", network, *LAYERS, *words, "--no-values", "--partition", "score", "--json").data
         return [group["nodes"] for group in found["partitions"][0]["groups"]]
 
     free = parts("--groups", "6", "--threshold", "1000")
@@ -98,7 +101,7 @@ def test_options_of_the_score_change_the_partition(npu: Npu, network: Path) -> N
 @pytest.mark.parametrize("words", [("--parts", "4"), ("--max-nodes", "2")], ids=str)
 def test_parts_share_groups(npu: Npu, network: Path, words: tuple[str, ...]) -> None:
     """With more parts than groups, a group runs several, one after the other, and values are those of the network."""
-    found = npu("pipeline", network, "--groups", "2", *words, "--partition", "score", "--json").data
+    found = npu("pipeline", network, *LAYERS, "--groups", "2", *words, "--partition", "score", "--json").data
     (by_score,) = found["partitions"]
     groups = by_score["groups"]
     assert sum(len(group["parts"]) for group in groups) > len(groups) == 2
@@ -111,12 +114,12 @@ def test_parts_share_groups(npu: Npu, network: Path, words: tuple[str, ...]) -> 
 def test_a_chip_smaller_than_the_network(npu: Npu, network: Path, tmp_path: Path) -> None:
     """A network that one chip cannot hold runs on several, and the report compares with a core that has room."""
     text = npu_inputs.machine_text(per_chip="1", chips="3")
-    whole = npu("pipeline", network, "--groups", "1", "--no-values", "--json").data
+    whole = npu("pipeline", network, *LAYERS, "--groups", "1", "--no-values", "--json").data
     size = whole["one_core_bytes"] * 2 // 3
     for number, fits in ((size, True), (2_000, False)):
         small = text.replace("bytes = 2_147_483_648", f"bytes = {number}")
         machine = npu_inputs.save(small, tmp_path / f"{number}.toml")
-        words = ("pipeline", network, "--groups", "3", "--machine", machine)
+        words = ("pipeline", network, *LAYERS, "--groups", "3", "--machine", machine)
         if not fits:
             npu.refuses(3, *words, mentions=("bytes",))
             continue
@@ -133,7 +136,7 @@ def test_groups_are_added_on_another_chip(npu: Npu, network: Path, tmp_path: Pat
     text = npu_inputs.machine_text(per_chip="2", chips="3")
     machine = npu_inputs.save(text, tmp_path / "three.toml")
     words = ("--groups", "2", "--machine", machine, "--core-storage", "60000", "--add-groups", "--json")
-    (by_score,) = npu("pipeline", network, *words, "--partition", "score").data["partitions"]
+    (by_score,) = npu("pipeline", network, *LAYERS, *words, "--partition", "score").data["partitions"]
     assert {group["chip"] for group in by_score["groups"]} > {0}
     assert any("added on chip 1" in event for event in by_score["events"])
     assert by_score["max_rel_error"] < 1e-4
@@ -141,7 +144,8 @@ def test_groups_are_added_on_another_chip(npu: Npu, network: Path, tmp_path: Pat
 
 def test_one_group_obeys_the_options_of_the_score(npu: Npu, network: Path) -> None:
     """A single group is split, and groups are added, if the options request it."""
-    found = npu("pipeline", network, "--groups", "1", "--add-groups", "--max-nodes", "3", "--no-values", "--json").data
+    words = ("--groups", "1", "--add-groups", "--max-nodes", "3", "--no-values", "--json")
+    found = npu("pipeline", network, *LAYERS, *words).data
     assert [each["method"] for each in found["partitions"]] == ["balanced", "score"]
     assert len(found["partitions"][1]["groups"]) > 1
 
@@ -160,13 +164,15 @@ def test_chips_are_joined_by_both_links(npu: Npu, network: Path, tmp_path: Path)
         "bytes_per_s = 64_000_000_000  # Choice: as", "bytes_per_s = 0  # as"
     )
     machine = npu_inputs.save(text, tmp_path / "three.toml")
-    npu.refuses(3, "pipeline", network, "--groups", "3", "--machine", machine, mentions=("cores.link.bytes_per_s", "3"))
+    npu.refuses(
+        3, "pipeline", network, *LAYERS, "--groups", "3", "--machine", machine, mentions=("cores.link.bytes_per_s", "3")
+    )
 
 
 @pytest.mark.parametrize("inputs", [1, 2, 5, 40])
 def test_short_streams_are_lengthened(npu: Npu, network: Path, inputs: int) -> None:
     """A short stream is lengthened until its interval is that of the steady state: no load exceeds 100 %."""
-    words = ("pipeline", network, "--groups", "4", "--inputs", inputs, "--no-values", "--json")
+    words = ("pipeline", network, *LAYERS, "--groups", "4", "--inputs", inputs, "--no-values", "--json")
     for each in npu(*words).data["partitions"]:
         assert each["inputs"] >= max(inputs, 16)
         assert max(group["load"] for group in each["groups"]) <= 1.001
@@ -175,8 +181,8 @@ def test_short_streams_are_lengthened(npu: Npu, network: Path, inputs: int) -> N
 
 def test_corrections_of_a_run_are_events(npu: Npu, network: Path) -> None:
     """Predictions are made before any run; if stages turn out otherwise, an event reports what a correction gained."""
-    found = npu("pipeline", network, "--groups", "4", "--no-values", "--json").data
-    again = npu("pipeline", network, "--groups", "4", "--inputs", "64", "--no-values", "--json").data
+    words = ("pipeline", network, *LAYERS, "--groups", "4", "--no-values", "--json")
+    found, again = npu(*words).data, npu(*words, "--inputs", "64").data
     balanced, longer = _partitions(found)["balanced"], _partitions(again)["balanced"]
     if balanced["groups"][0]["nodes"] == longer["groups"][0]["nodes"]:
         assert balanced["groups"][0]["predicted_s"] == longer["groups"][0]["predicted_s"]
@@ -186,9 +192,8 @@ def test_corrections_of_a_run_are_events(npu: Npu, network: Path) -> None:
 
 def test_every_step_of_the_score_is_reported(npu: Npu, network: Path) -> None:
     """The report has the score of every node that was tried in a group, and why a group was closed."""
-    (found,) = npu("pipeline", network, "--groups", "3", "--partition", "score", "--no-values", "--json").data[
-        "partitions"
-    ]
+    words = ("--groups", "3", "--partition", "score", "--no-values", "--json")
+    (found,) = npu("pipeline", network, *LAYERS, *words).data["partitions"]
     tried = [step["node"] for step in found["steps"]]
     assert set(tried) == {node for group in found["groups"] for node in group["nodes"]}
     assert [step["closes"] for step in found["steps"]].count(None) == len(set(tried))
@@ -197,14 +202,13 @@ def test_every_step_of_the_score_is_reported(npu: Npu, network: Path) -> None:
 
 def test_a_group_computes_no_more_than_its_period(npu: Npu, network: Path) -> None:
     """With --period-ms, computation is a demand on a group; an impossible period is refused."""
-    free = npu("pipeline", network, "--groups", "5", "--threshold", "1000", "--no-values", "--json").data["partitions"][
-        1
-    ]
+    words = ("pipeline", network, *LAYERS, "--groups", "5", "--threshold", "1000", "--no-values", "--json")
+    free = npu(*words).data["partitions"][1]
     (group,) = free["groups"]
     half_ms = group["compute_slots"] / 1024 / 1e6 * 0.6
-    words = ("--groups", "5", "--threshold", "1000", "--period-ms", half_ms, "--partition", "score", "--json")
-    assert len(npu("pipeline", network, *words, "--no-values").data["partitions"][0]["groups"]) > 1
-    npu.refuses(3, "pipeline", network, "--groups", "2", "--period-ms", "1e-6", mentions=("multiply-adds",))
+    short = npu(*words, "--period-ms", half_ms, "--partition", "score").data
+    assert len(short["partitions"][0]["groups"]) > 1
+    npu.refuses(3, "pipeline", network, *LAYERS, "--groups", "2", "--period-ms", "1e-6", mentions=("multiply-adds",))
 
 
 @pytest.mark.parametrize(
@@ -245,7 +249,7 @@ def test_impossible_groups_are_refused(
     npu: Npu, network: Path, words: tuple[str, ...], mentions: tuple[str, ...]
 ) -> None:
     """Contradictory groups, weights and thresholds are input errors that name the value and the limit."""
-    npu.refuses(3, "pipeline", network, *words, mentions=mentions)
+    npu.refuses(3, "pipeline", network, *LAYERS, *words, mentions=mentions)
 
 
 @pytest.mark.parametrize(
