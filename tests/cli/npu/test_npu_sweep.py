@@ -12,6 +12,8 @@ from npu_command import Npu
 
 DIRECT = ("--conv-algorithm", "direct")
 """For tests in which the algorithm plays no part: searching the blocks of a DFT takes most of a compilation."""
+LAYERS = (*DIRECT, "--chains", "layers")
+"""For tests in which chains play no part, either: searching them takes most of what is left."""
 
 
 def test_points_are_what_runs_take(npu: Npu, network: Path, tmp_path: Path) -> None:
@@ -56,7 +58,7 @@ def test_grid_of_machines_and_values(npu: Npu, network: Path, tmp_path: Path) ->
     """Presets and parameters make a grid, with one line per combination of all but the first parameter."""
     page = tmp_path / "p.html"
     sets = ("--set", "mfu.rows=16,32", "--set", "vfu.lanes=32,64")
-    command = ("sweep", network, *DIRECT, "--preset", "edge", "--preset", "nvdla-256", *sets)
+    command = ("sweep", network, *LAYERS, "--preset", "edge", "--preset", "nvdla-256", *sets)
     found = npu(*command, "--plot", page, "--json").data
     got = [(point["machine"], *point["settings"].values()) for point in found["points"]]
     assert sorted(got) == [(m, r, v) for m in ("edge", "nvdla-256") for r in (16, 32) for v in (32, 64)]
@@ -79,7 +81,7 @@ def test_what_is_left_out_is_named(npu: Npu, tmp_path: Path) -> None:
 def test_presets_alone(npu: Npu, network: Path, tmp_path: Path) -> None:
     """A sweep over presets and machine files keeps their order, and has no knee."""
     own = npu_inputs.save(npu_inputs.machine_text(columns="16"), tmp_path / "narrow.toml")
-    command = ("sweep", network, *DIRECT, "--preset", "nvdla-256", "--preset", "edge", "--machine", own)
+    command = ("sweep", network, *LAYERS, "--preset", "nvdla-256", "--preset", "edge", "--machine", own)
     found = npu(*command, "--plot", tmp_path / "p.html", "--json").data
     assert [point["machine"] for point in found["points"]] == found["machines"] == ["nvdla-256", "edge", "narrow"]
     assert found["knees"] == [] and "knee" not in npu(*command).stdout
@@ -101,7 +103,7 @@ def test_machines_that_cannot_stay_in_the_table(npu: Npu, network: Path, tmp_pat
 
 def test_one_buffer_is_set_as_a_whole(npu: Npu, network: Path) -> None:
     """On a machine with one buffer both sizes are set, and a note says so; with two buffers only the given one."""
-    command = ("sweep", network, *DIRECT, "--preset", "nvdla-256", "--set", "nb_bytes=128K,1M")
+    command = ("sweep", network, *LAYERS, "--preset", "nvdla-256", "--set", "nb_bytes=128K,1M")
     found = npu(*command, "--json").data
     assert all(point["cycles"] > 0 for point in found["points"]) and found["one_buffer"] == ["nvdla-256"]
     assert "nb_bytes and sb_bytes are set together on nvdla-256" in npu(*command).stdout
@@ -111,7 +113,7 @@ def test_one_buffer_is_set_as_a_whole(npu: Npu, network: Path) -> None:
 
 def test_clocks_are_compared_by_time(npu: Npu, network: Path) -> None:
     """If the clock varies, milliseconds are compared: a faster clock waits more cycles for edge's memory."""
-    command = ("sweep", network, *DIRECT, "--set", "clock_hz=250M:4G:x4")
+    command = ("sweep", network, *LAYERS, "--set", "clock_hz=250M:4G:x4")
     found = npu(*command, "--json").data
     assert found["metric"] == "milliseconds" and npu(*command).stdout.splitlines()[0].endswith("milliseconds")
     first, last = found["points"][0], found["points"][-1]
@@ -120,14 +122,14 @@ def test_clocks_are_compared_by_time(npu: Npu, network: Path) -> None:
 
 def test_values_that_change_nothing(npu: Npu, network: Path) -> None:
     """For a parameter without influence on the NPU's time, the summary says that it changes nothing."""
-    text = npu("sweep", network, *DIRECT, "--set", "host.driver_s=0.001,0.002,0.003").stdout
+    text = npu("sweep", network, *LAYERS, "--set", "host.driver_s=0.001,0.002,0.003").stdout
     assert "none, host.driver_s changes nothing" in text
 
 
 def test_choices_and_names_are_parameters_too(npu: Npu, network: Path) -> None:
     """Dataflows, types and a single fixed value can be set like numbers."""
     sets = ("--set", "mfu.packing=none", "--set", "mfu.dataflow=dot-product,weight-stationary")
-    command = ("sweep", network, *DIRECT, *sets)
+    command = ("sweep", network, *LAYERS, *sets)
     found = npu(*command, "--json").data
     assert [point["settings"]["mfu.dataflow"] for point in found["points"]] == ["dot-product", "weight-stationary"]
     assert found["points"][0]["cycles"] != found["points"][1]["cycles"]
