@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harness.array_types import Floats
+from harness.array_types import Singles
 from harness.measure.summary import MAD_TO_SIGMA
 from harness.npu.fit.layer_model import (
     LEAST_ERROR,
@@ -104,15 +104,19 @@ class _QuickFit:
 
 
 def _quick_fits(samples: LayerSamples, model: LayerModel) -> dict[MultiplierArray, _QuickFit]:
-    """Return the best rates of products on each array; transfer, start-up and overlap are `model`'s."""
+    """Return the best rates of products on each array; transfer, start-up and overlap are `model`'s.
+
+    Seven digits are enough: the best arrays are fitted again.
+    """
     products = samples.take(np.flatnonzero(samples.in_array))
     work = amounts_of(products, model.classes, NO_STEPS)
-    _, transfer = model.parts(work)
+    doubles = model.parts(work)[1], work.latency_s, work.stderr_s
+    transfer, latency_s, stderr_s = (one.astype(np.float32) for one in doubles)
     members = {at: work.class_of == at for at in sorted(set(work.class_of.tolist()))}
     steps = int(np.log(_SLOWER * _FASTER) / np.log(_STEP))
-    factors = np.geomspace(1 / _FASTER, _SLOWER, steps)[:, None]
+    factors = np.geomspace(1 / _FASTER, _SLOWER, steps, dtype=np.float32)[:, None]
 
-    def class_losses(off: Floats, modelled: Floats, shorter: Floats, stderr_s: Floats) -> Floats:
+    def class_losses(off: Singles, modelled: Singles, shorter: Singles, stderr_s: Singles) -> Singles:
         """Return the loss at each rate of one class, with the error that its residuals show; (rates, layers)."""
         shown = MAD_TO_SIGMA * np.median(off / modelled, axis=1, keepdims=True)
         variance = (np.clip(shown, LEAST_ERROR, MOST_ERROR) * modelled) ** 2 + stderr_s**2
@@ -121,14 +125,16 @@ def _quick_fits(samples: LayerSamples, model: LayerModel) -> dict[MultiplierArra
         return np.asarray(np.log((variance + off**2) / np.sqrt(variance)).sum(axis=1))
 
     def quick_fit(array: MultiplierArray) -> _QuickFit:
-        compute = factors * (array.operations(products.arrays) * model.operation_s[work.class_of])
+        compute = factors * (array.operations(products.arrays) * model.operation_s[work.class_of]).astype(np.float32)
         shorter = np.minimum(compute, transfer)
-        hidden = model.overlap * (array.after_first(products.arrays) if model.waits else 1.0) * shorter
+        hidden = model.overlap * shorter
+        if model.waits:
+            hidden *= array.after_first(products.arrays).astype(np.float32)
         modelled = model.start_s + compute + transfer - hidden
-        off = np.abs(work.latency_s - modelled)
+        off = np.abs(latency_s - modelled)
         operation_s, least = model.operation_s.copy(), 0.0
         for at, own in members.items():
-            losses = class_losses(off[:, own], modelled[:, own], shorter[:, own], work.stderr_s[own])
+            losses = class_losses(off[:, own], modelled[:, own], shorter[:, own], stderr_s[own])
             operation_s[at] *= float(factors[np.argmin(losses), 0])
             least += float(losses.min())
         return _QuickFit(least, replace(model, operation_s=operation_s))
