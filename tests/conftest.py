@@ -23,7 +23,7 @@ settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
 
-FIRST = ("system", "cli", "fleet", "nightly")
+FIRST = ("system", "cli", "fleet", "nightly", "npu")
 """Folders of long files, which must not be the last ones to begin."""
 
 
