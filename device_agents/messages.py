@@ -16,7 +16,8 @@ MOST_PUTS, MOST_PUT_AHEAD_BYTES = 16, 1 << 20
 class LoadRequest:
     """A probe as it is sent: the model without its weights, and how the device makes weights and inputs.
 
-    `reveal` asks for the graph that the runtime executes.
+    `reveal` asks for the graph that the runtime executes. Without `runs` the probe is loaded for its graph alone, which
+    needs no chains.
     """
 
     probe: str
@@ -25,6 +26,7 @@ class LoadRequest:
     inputs: Sequence[Dict[str, Any]]
     output_bytes: int
     reveal: bool = False
+    runs: bool = True
 
 
 @dataclass(frozen=True)

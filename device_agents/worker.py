@@ -262,6 +262,7 @@ def _load_request(frame: wire.Frame) -> LoadRequest:
         inputs=lists["inputs"],
         output_bytes=int(frame.fields["output_bytes"]),
         reveal=bool(frame.fields["reveal"]),
+        runs=bool(frame.fields.get("runs", True)),
     )
 
 

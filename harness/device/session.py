@@ -192,6 +192,7 @@ class AgentSession:
             sha256=hashlib.sha256(content).hexdigest(),
             output_bytes=request.output_bytes,
             reveal=request.reveal,
+            runs=request.runs,
         )
 
     def oracle(self, probe: str) -> Truth:

@@ -42,11 +42,11 @@ class TimeUp(Exception):
     """The wall time of the campaign's run is used up."""
 
 
-def load_request(probe: Probe, load: str | None = None, *, reveal: bool = False) -> LoadRequest:
+def load_request(probe: Probe, load: str | None = None, *, reveal: bool = False, runs: bool = True) -> LoadRequest:
     """Return a probe as the session sends it, under its own id or as another copy `load` of it."""
     model = probe.model
     weights, inputs = ([spec.wire() for spec in specs] for specs in (model.weights, model.inputs))
-    return LoadRequest(load or probe.id, model.content, weights, inputs, model.output_bytes, reveal)
+    return LoadRequest(load or probe.id, model.content, weights, inputs, model.output_bytes, reveal, runs)
 
 
 def device_s(samples: Sequence[Sample]) -> float:

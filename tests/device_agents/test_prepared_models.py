@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from load_requests import request_of
 from nullbench import build_network
 
+from device_agents.backends import Refused
 from device_agents.backends.emulated_npu import EmulatedNpuBackend, emulated_npu_backend
 from device_agents.backends.emulated_npu.parallel_compile import time_models
 from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
@@ -108,6 +111,19 @@ def test_a_later_session_loads_without_compiling(
         put(path.name, b"{}")
     assert EmulatedNpuBackend({}).load(request) == revealed
     assert len(compiled) == 3
+
+
+def test_a_graph_alone_needs_no_compilation(models: list[AssembledModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe that never runs reveals the layers of the compiled one, without chains; a faulty model is refused."""
+    request = request_of(models[0], reveal=True)
+    compiled = EmulatedNpuBackend({}).load(request)
+    monkeypatch.setattr(emulated_npu_backend, "time_model", lambda *_: pytest.fail("the model was compiled"))
+    alone = EmulatedNpuBackend({}).load(replace(request, runs=False))
+    assert compiled is not None and alone is not None
+    assert json.loads(compiled.content)["chains"]
+    assert json.loads(alone.content) == {**json.loads(compiled.content), "chains": []}
+    with pytest.raises(Refused):
+        EmulatedNpuBackend({}).load(replace(request, model=b"no model", runs=False))
 
 
 def _samples(folder: Path, model: Path) -> dict[str, list[Any]]:

@@ -9,7 +9,7 @@ import math
 import re
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from device_agents.backends import Refused
 from device_agents.backends.emulated_npu.parallel_compile import time_models
 from device_agents.backends.emulated_npu.timed_model import TimedModel, from_json, time_model, to_json
 from device_agents.backends.option_reader import MOST_SEED, OptionReader
+from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer
+from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.emulator_errors import EmulatorError
 from device_agents.emulated_npu.host_processor import HostModel
 from device_agents.emulated_npu.machine import Machine, Noise, find_machine, parse_machine
@@ -80,7 +82,12 @@ class EmulatedNpuBackend:
         return {"runtime": self.name, "runtime_version": _EMULATOR, "settings": self._settings}
 
     def load(self, request: LoadRequest) -> Optional[Revealed]:
-        """Compile and time the model, once for equal models; the values of weights matter to neither."""
+        """Compile and time the model, once for equal models; the values of weights matter to neither.
+
+        A probe that never runs is not compiled.
+        """
+        if not request.runs:
+            return _fusion(request.model) if request.reveal and self._reported else None
         timed = self._known(request.model)
         if timed is None:
             try:
@@ -90,7 +97,8 @@ class EmulatedNpuBackend:
             self._keep(request.model, timed)
         timed = timed.slowed(self._factors)
         self._probes[request.probe] = _LoadedProbe(timed, sum(map(_bytes, request.inputs)), request.output_bytes)
-        return self._revealed(timed) if request.reveal and self._reported else None
+        chains = timed.chains if "chains" in self._reported else ()
+        return _revealed(timed.layers, timed.free_nodes, chains) if request.reveal and self._reported else None
 
     def prepare(self, models: Sequence[bytes]) -> None:
         """Compile and time models that are new, on all cores; with one core, `load` does it as well."""
@@ -149,13 +157,21 @@ class EmulatedNpuBackend:
         parts = (_EMULATOR, _BACKEND, self._machine.digest, hashlib.sha256(model).hexdigest())
         return result_cache.key_of("timed model", *parts)
 
-    def _revealed(self, timed: TimedModel) -> Revealed:
-        graph = {
-            "layers": [{"name": layer.name, "nodes": layer.nodes} for layer in timed.layers],
-            "free_nodes": timed.free_nodes,
-            "chains": timed.chains if "chains" in self._reported else [],
-        }
-        return Revealed(FORMAT, json.dumps(graph).encode())
+
+def _fusion(model: bytes) -> Revealed:
+    """Return the layers of a model, which are known before it is compiled, without chains."""
+    try:
+        graph = import_model(model)
+    except EmulatorError as error:
+        raise Refused(_words(error)) from error
+    return _revealed(graph.layers, graph.free_nodes, ())
+
+
+def _revealed(
+    layers: Iterable[Union[TrueLayer, HardwareLayer]], free_nodes: Sequence[str], chains: Sequence[Sequence[int]]
+) -> Revealed:
+    named = [{"name": layer.name, "nodes": layer.nodes} for layer in layers]
+    return Revealed(FORMAT, json.dumps({"layers": named, "free_nodes": free_nodes, "chains": chains}).encode())
 
 
 def _factors(slow: Any) -> Dict[str, float]:

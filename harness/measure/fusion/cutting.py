@@ -66,12 +66,11 @@ def cut_as_reported(
         return [_cut_by(network, DEFAULT_RULES) for network in networks], DEFAULT_RULES
     reported: list[tuple[Network, RuntimeGraph]] = []
     probes = [network_probe(network) for network in networks]
-    unknown = [] if _kept_rules(_cache_key(session)) is not None else [network_probe(_examples_for(session))]
-    efforts = [compile_effort(probe.model.products) for probe in (*probes, *unknown)]
-    effort, following = side_by_side(efforts), sum(efforts[: len(probes)])
+    efforts = [compile_effort(probe.model.products) for probe in probes]
+    effort, following = side_by_side(efforts), sum(efforts)
     begin(observe, _CUTTING, effort, ahead={_CHAINS: following, PLANNING: following})
     observe = in_phase(observe, _CUTTING, effort)
-    prepare(session, [*probes, *unknown], observe, stop)
+    prepare(session, probes, observe, stop)
     for number, (network, probe) in enumerate(zip(networks, probes, strict=True)):
         _check_stop(stop)
         observe(Progress(f"reading how {network.name} is fused", number, len(networks)))
@@ -106,7 +105,7 @@ def _rules_of_examples(session: AgentSession) -> tuple[FusionRule, ...]:
 
     examples = _examples_for(session)
     try:
-        graph = _runtime_graph(session, examples, network_probe(examples))
+        graph = _runtime_graph(session, examples, network_probe(examples), runs=False)
     except UnsupportedNetwork:
         return ()
     rules = example_rules(examples, graph.groups, session.hello.backend)
@@ -221,9 +220,9 @@ def _check_stop(stop: threading.Event) -> None:
         raise Interrupted("Stopped on request", why="Nothing was measured yet")
 
 
-def _runtime_graph(session: AgentSession, network: Network, probe: Probe) -> RuntimeGraph:
+def _runtime_graph(session: AgentSession, network: Network, probe: Probe, *, runs: bool = True) -> RuntimeGraph:
     try:
-        revealed = put_network(session, network, probe, reveal=True)
+        revealed = put_network(session, network, probe, reveal=True, runs=runs)
     finally:
         session.drop([probe.id])
     if revealed is None:
@@ -231,10 +230,12 @@ def _runtime_graph(session: AgentSession, network: Network, probe: Probe) -> Run
     return read_runtime_graph(network, probe.model.names, revealed.format, revealed.content)
 
 
-def put_network(session: AgentSession, network: Network, probe: Probe, *, reveal: bool = False) -> Revealed | None:
+def put_network(
+    session: AgentSession, network: Network, probe: Probe, *, reveal: bool = False, runs: bool = True
+) -> Revealed | None:
     """Load a whole network; raises UnsupportedNetwork, in the network's own names, if the device refuses it."""
     try:
-        return session.put(load_request(probe, reveal=reveal))
+        return session.put(load_request(probe, reveal=reveal, runs=runs))
     except BackendError as error:
         raise refused_by_device(network, probe, error.why) from error
 
