@@ -127,10 +127,10 @@ def _quick_fits(samples: LayerSamples, model: LayerModel) -> dict[MultiplierArra
     def quick_fit(array: MultiplierArray) -> _QuickFit:
         compute = factors * (array.operations(products.arrays) * model.operation_s[work.class_of]).astype(np.float32)
         shorter = np.minimum(compute, transfer)
-        hidden = model.overlap * shorter
+        hidden = np.float32(model.overlap) * shorter
         if model.waits:
             hidden *= array.after_first(products.arrays).astype(np.float32)
-        modelled = model.start_s + compute + transfer - hidden
+        modelled = np.float32(model.start_s) + compute + transfer - hidden
         off = np.abs(latency_s - modelled)
         operation_s, least = model.operation_s.copy(), 0.0
         for at, own in members.items():
