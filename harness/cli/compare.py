@@ -47,9 +47,9 @@ def compare(
 ) -> None:
     """Compare two tables or devices: networks, operators and layers.
 
-    A network is faster on one side if the 95 % intervals do not overlap, a layer if it differs by more than 2 % and
-    three standard errors. Layers are compared if both tables have them. A network that one table does not cover is
-    listed, and the exit code is 6.
+    A network counts as faster if the 95 % intervals do not overlap. A layer counts as faster if the difference exceeds
+    2 % and three standard errors. Layers are compared if both tables have them. A network that one table does not cover
+    is listed, and the exit code is 6.
 
     Example: harness compare cpu01 npu01 builtin:squeezenet
     """

@@ -94,7 +94,7 @@ def _refuse_idle(source: SourceFile, section: Section, sections: Sequence[Sectio
     number = [one for one in sections if type(one) is type(section)].index(section) + 1
     raise ConfigurationError(
         f"No row of {source.name} belongs to [[{kind}]] number {number}",
-        why="Its `where` selects none, or an earlier section takes them",
+        why="No row matches its `where`, or earlier sections match them all",
         next_step="Correct `where`, or remove the section",
     )
 

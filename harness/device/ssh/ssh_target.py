@@ -96,7 +96,7 @@ def _chain(name: str, jump: str | None, config: SshConfig, seen: Sequence[str] =
     first = hops[0].alias
     if first in seen or len(seen) + len(hops) > _MOST_HOPS:
         why = f"{' goes through '.join((*seen, first))}"
-        raise ConfigurationError(f"The ProxyJump of {name} leads in a circle, or is too long", why=why)
+        raise ConfigurationError(f"ProxyJump of {name} forms a loop or has too many hops", why=why)
     found = config.lookup(first)
     _refuse_command(name, first, found, config)
     return (*_chain(name, found.jump, config, (*seen, first)), *hops)
