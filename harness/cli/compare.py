@@ -157,7 +157,7 @@ def _show(compared: TableComparison, top: int, wide: bool) -> None:
         _show_layers(compared, top, wide)
     wins = [sum(one.faster == side for one in compared.layers) for side in ("a", "b")]
     common = f"{counted(len(compared.layers), 'common layer')}: A is faster on {wins[0]}, B on {wins[1]}"
-    alone = f"in A alone: {compared.only_a}, in B alone: {compared.only_b}"
+    alone = f"only in A: {compared.only_a}, only in B: {compared.only_b}"
     print_line(f"{common if compared.layers else 'no common layers'}; {alone}")
 
 

@@ -176,7 +176,7 @@ def _note_file(network: NetworkValidation) -> None:
     elif compared is not None and compared.differs and compared.interval is not None:
         low, high = compared.interval
         note(
-            f"{network.name}: what was measured is not what the file is. On this machine it takes {compared.ratio:.2f}"
+            f"{network.name}: the measured model differs from the file. On this machine it takes {compared.ratio:.2f}"
             f" times as long as the file [{low:.2f}, {high:.2f}]; please report this"
         )
 

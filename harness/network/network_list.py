@@ -219,7 +219,7 @@ def _note_unmeasured(network: ListedNetwork, note: Callable[[str], None]) -> Non
     if not network.unmeasured:
         return
     first, count = network.unmeasured[0], len(network.unmeasured)
-    nodes = f"node {first.name!r} ({first.op})" + (f" and {count - 1} behind it" if count > 1 else "")
+    nodes = f"node {first.name!r} ({first.op})" + (f" and {count - 1} after it" if count > 1 else "")
     verb, its = ("are", "their") if count > 1 else ("is", "its")
     reason = f"because {its} sizes depend on the data or {its} results are not numbers"
     note(f"not measured: {network.file or network.name}: {nodes} {verb} left out {reason}")

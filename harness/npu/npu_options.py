@@ -124,7 +124,9 @@ class PipelineOptions:
     """The division of a network over core groups, and its run."""
 
     cores: int | None = option(
-        None, "Number of cores, divided evenly among the groups; with --groups auto, the most to use.", metavar="N"
+        None,
+        "Number of cores, divided evenly among the groups; with --groups auto, the maximum number to use.",
+        metavar="N",
     )
     groups: str | None = option(
         None,

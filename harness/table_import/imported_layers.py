@@ -131,7 +131,7 @@ def check_count(source: SourceFile, layers: int) -> None:
     if layers > MAX_ENTRIES:
         raise ConfigurationError(
             f"{source.name} holds more than {MAX_ENTRIES:,} different layers",
-            why="A table holds no more",
+            why="A table can hold at most this many",
             next_step=f"Take a random part with --sample {MAX_ENTRIES}; the predictor covers the others",
         )
 

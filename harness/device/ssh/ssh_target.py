@@ -176,7 +176,7 @@ def changed_key(target: SshTarget, key: paramiko.PKey) -> HostKeyError:
     """Return the error for a device or bastion whose key differs from the listed one."""
     host, file = shlex.quote(target.known_name), shlex.quote(str(target.settings.known_hosts))
     listed = target.settings.known_hosts
-    why = f"{listed} lists another key: the device was set up anew, or the connection is intercepted"
+    why = f"{listed} lists a different key: the device was reinstalled, or the connection is intercepted"
     mend = f"run `ssh-keygen -R {host} -f {file}` and add this line"
     return _error(f"The host key of {target.title} has changed", why, mend, target, key)
 
