@@ -84,11 +84,11 @@ def profile(
     """Measure the layers of networks, or of a space, on devices.
 
     Without networks, at most 500 layers of many kinds are measured, from which a table predicts other networks. A space
-    alone in place of the networks is measured as with --space.
+    given in place of networks is measured as with --space.
 
     If the command is interrupted, the same command resumes it. Several devices are measured side by side, one job per
     board at a time. A golden probe before and after each campaign checks that the device is in its usual state.
-    Networks that cannot be used, or that the device refuses, are listed, the others are measured, and the exit code is
+    Networks that cannot be used, or that the device refuses, are listed; the others are measured, and the exit code is
     3.
 
     Example: harness profile --device cpu01 builtin:resnet50 model.onnx

@@ -58,7 +58,7 @@ def validate(
 
     Each network is measured in at least three processes, until the verdict on the estimate is clear or the latency is
     known to within 1 %. If the device is emulated, the true overhead and layer latencies are compared as well. Networks
-    that cannot be used, or that the device refuses, are listed, the others are measured, and the exit code is 3.
+    that cannot be used, or that the device refuses, are listed; the others are measured, and the exit code is 3.
 
     Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
     """
