@@ -1,8 +1,8 @@
 """Infer the types of one node's outputs, and compute its outputs if all that it reads is known.
 
 ONNX's shape inference does this for the operators of the standard. It neither expands operators that the standard
-defines by others, nor knows most operators of other domains: those are run once on the host, on ones.
-Networks repeat their nodes, so what inference has found is kept for nodes that differ in names alone.
+defines by functions, nor knows most operators of other domains: those are run once on the host, with inputs of ones, to
+get the shapes of their outputs. Networks repeat their nodes, so results are cached for nodes that differ only in names.
 """
 
 from __future__ import annotations
