@@ -95,6 +95,11 @@ class Function(enum.IntEnum):
         return self >= 0x40
 
     @property
+    def multiplies(self) -> bool:
+        """Whether it sums products of its first and second operand, and takes scale, shift and addend."""
+        return self in (Function.CONVOLVE, Function.DEPTHWISE)
+
+    @property
     def has_own_queue(self) -> bool:
         """Whether its commands may go to the queue of the VFU, or to that of the last-level cache."""
         return self.is_vector or self in (Function.LOAD, Function.STORE, Function.GATHER)

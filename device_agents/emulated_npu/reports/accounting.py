@@ -116,7 +116,7 @@ def useful_macs(compiled: Compiled) -> Mapping[int, int]:
     found: Counter[int] = Counter()
     for plan in compiled.plans:
         for layer in plan.layers:
-            if layer.function in (Function.CONVOLVE, Function.DEPTHWISE):
+            if layer.function.multiplies:
                 products = layer.inputs[0].shape[-1] if layer.matrix else math.prod(layer.fixed_weights.shape[1:])
                 found[layer.index] += _outputs(plan.geometry, layer) * products
     return found

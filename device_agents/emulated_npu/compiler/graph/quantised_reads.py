@@ -20,7 +20,6 @@ from device_agents.emulated_npu.unit_commands import DataType, Function, Quantis
 
 CONVERTING = frozenset(function for function in Function if not function.is_transfer)
 """The functions whose units convert integers."""
-_PRODUCTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
 _SLOTS = ("quantised_first", "quantised_second", "quantised_third")
 
 
@@ -33,7 +32,7 @@ def read_integers(build: Builder) -> tuple[str, ...]:
     for draft in build.drafts:
         if draft.layer.function not in CONVERTING:
             continue
-        if draft.layer.function in _PRODUCTS:
+        if draft.layer.function.multiplies:
             _multiply_integers(build, draft)
         for place, view in enumerate(draft.layer.inputs[: len(_SLOTS)]):
             if view.value in build.integers:

@@ -139,10 +139,7 @@ def _product_of_integers(build: Builder, node: OnnxNode) -> None:
     source = build.view(node.inputs[0])
     _PRODUCTS[node.op](build, replace(node, inputs=node.inputs[:2]))
     draft = build.drafts[-1]
-    if (
-        draft.layer.function not in (Function.CONVOLVE, Function.DEPTHWISE)
-        or draft.layer.inputs[0].value != source.value
-    ):
+    if not draft.layer.function.multiplies or draft.layer.inputs[0].value != source.value:
         raise unsupported(node, "Its windows lie outside of its input")
     settings = replace(draft.layer.settings, quantised_first=codes[0], quantised_second=codes[1])
     draft.layer = replace(draft.layer, settings=settings)

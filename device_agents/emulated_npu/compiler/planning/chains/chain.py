@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value
 from device_agents.emulated_npu.compiler.graph.regions import size_of
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
-from device_agents.emulated_npu.compiler.planning.chains.chain_weights import is_product
+from device_agents.emulated_npu.compiler.planning.chains.chain_weights import multiplies_computed
 from device_agents.emulated_npu.compiler.planning.chains.layer_commands import depthwise_constants
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, Cut, Geometry, count_tiles, cut_chain
 from device_agents.emulated_npu.compiler.planning.chains.weight_plans import WeightPlan, plan_weights
@@ -292,7 +292,7 @@ def _overwritten(
     has room for. In one pass, too little would be left for neighbouring chains.
     """
     homes: dict[str, str] = {}
-    if math.prod(geometry.counts) == 1 or not any(map(is_product, geometry.layers)):
+    if math.prod(geometry.counts) == 1 or not any(map(multiplies_computed, geometry.layers)):
         return homes
     for place, layer in enumerate(geometry.layers):
         output = layer.output.value

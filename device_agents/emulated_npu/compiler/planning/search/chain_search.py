@@ -23,7 +23,7 @@ from device_agents.emulated_npu.compiler.planning.chains.chain import (
 )
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
-    is_product,
+    multiplies_computed,
     packed_bytes,
     slice_outputs,
     uses_weight_buffer,
@@ -170,7 +170,7 @@ class ChainSearch:
         refused: DoesNotFit | None = None
         last = chain.layers[-1]
         most = effort.tiles if len(chain.layers) > 1 else MAX_PASSES
-        products = any(map(is_product, chain.layers))
+        products = any(map(multiplies_computed, chain.layers))
         for stage in itertools.islice(self._candidates.stages(chain.layers), effort.stages):
             found: list[ChainPlan] = []
             for group in stage:
