@@ -370,6 +370,18 @@ class Command:
         return Queue.VFU if self.own_queue else Queue.CP
 
     @property
+    def loads_packed_weights(self) -> bool:
+        """Whether it moves packed weights, bytes in one run, to SB or on their way there to the last-level cache.
+
+        A second factor of bytes has several axes.
+        """
+        if self.function is not Function.LOAD or self.first is None:
+            return False
+        target, source = self.target.descriptor, self.first.descriptor
+        plain = target.dtype is source.dtype is DataType.UINT8 and target.strides == source.strides == (1,)
+        return plain and target.space in (Space.SB, Space.LLC)
+
+    @property
     def sources(self) -> tuple[Operand, ...]:
         """The operands that it reads, without the target."""
         return tuple(item for item in (self.first, self.second, self.third, self.fourth) if item is not None)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
-from device_agents.emulated_npu.arithmetic import PS_PER_S, ceil_div
+from device_agents.emulated_npu.arithmetic import PS_PER_S, aligned
 from device_agents.emulated_npu.cached_value import CachedValue
 from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, Conflicts, dependencies
 from device_agents.emulated_npu.compiler.ordering.late_weights import Timeline, late_loads
@@ -23,14 +23,12 @@ from device_agents.emulated_npu.unit_commands import (
     Command,
     DataType,
     Descriptor,
-    Function,
     Item,
     Operand,
     Queue,
     Space,
 )
 
-_ALIGNMENT_BYTES = 64
 _LEAST_BYTES = 4 << 10
 """Fewer bytes than this are not worth the latency of a transfer."""
 
@@ -74,12 +72,9 @@ def _pause_ps(machine: Machine) -> int:
 
 
 def _is_weight_load(command: Command) -> bool:
-    """Return whether a command loads packed weights from DDR into SB: plain bytes in one run."""
-    if command.function is not Function.LOAD or command.first is None:
-        return False
-    target, source = command.target.descriptor, command.first.descriptor
-    plain = target.dtype is DataType.UINT8 and source.strides == (1,)  # a second factor of bytes has several axes
-    return plain and target.space is Space.SB and source.space is Space.DDR
+    """Return whether a command loads packed weights from DDR into SB."""
+    spaces = [operand.descriptor.space for operand in (command.target, *command.sources)]
+    return command.loads_packed_weights and spaces == [Space.SB, Space.DDR]
 
 
 class _Room:
@@ -190,9 +185,7 @@ class _Walk:
             size_bytes = self._commands[place].target.descriptor.elements
             if place > position and (known is None or known.bytes < size_bytes):
                 if known is None:
-                    address = self._room.reserve(
-                        ceil_div(size_bytes, _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES, position, place
-                    )
+                    address = self._room.reserve(aligned(size_bytes), position, place)
                     if address is None:
                         return None
                     known = self._ahead[place] = _Ahead(place, address)

@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
-
-_ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,11 @@ def keep_weights(
     for count in range(len(regions.spans), 0, -1):
         kept = sorted(regions.by_benefit[:count])
         others = set(range(len(tops))) - set(kept)
-        base = _aligned(max(tops[region] for region in others))
+        base = aligned(max(tops[region] for region in others))
         addresses, end = {}, base
         for region in kept:
             addresses[region] = end
-            end += _aligned(regions.spans[region][1] - regions.spans[region][0])
+            end += aligned(regions.spans[region][1] - regions.spans[region][0])
         if end <= sb_bytes:
             loads = tuple(regions.load(region, address) for region, address in addresses.items())
             moved = (_moved(*pair, regions, addresses) for pair in zip(commands, uses, strict=True))
@@ -109,15 +108,13 @@ class _Regions:
 
     def _constant_source(self, command: Command) -> tuple[int, int] | None:
         """Return the bytes of DDR that a command copies to SB as they are, if no run writes them."""
-        source, target = command.first, command.target.descriptor
-        if command.function is not Function.LOAD or target.space is not Space.SB or source is None:
+        source = command.first
+        if source is None or not command.loads_packed_weights or source.descriptor.space is not Space.DDR:
             return None
-        here = source.descriptor
-        if here.space is not Space.DDR or here.dtype is not DataType.UINT8 or here.strides != (1,):
+        if command.target.descriptor.space is not Space.SB:
             return None
         place = bisect_right(self._constants, (source.address, 1 << 62)) - 1
-        inside = place >= 0 and source.span[1] <= self._constants[place][1]
-        return source.span if inside and target.strides == (1,) else None
+        return source.span if place >= 0 and source.span[1] <= self._constants[place][1] else None
 
     def uses(self, commands: Sequence[Command]) -> list[list[_Use]] | None:
         """Return the bytes of SB that each command reads, then those that it writes; None if a use is not clear.
@@ -189,7 +186,3 @@ def _moved(command: Command, uses: Sequence[_Use], regions: _Regions, addresses:
         return Operand(operand.descriptor, operand.address + at - use.start)
 
     return replace(command, second=moved(command.second), fourth=moved(command.fourth))
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

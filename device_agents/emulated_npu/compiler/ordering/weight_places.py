@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from device_agents.emulated_npu.arithmetic import ceil_div
+from device_agents.emulated_npu.arithmetic import ALIGNMENT_BYTES, aligned
 from device_agents.emulated_npu.unit_commands import Command, Operand, Space
 
 _NEVER = -1
-_ALIGNMENT_BYTES = 64
 _OPERANDS = ("first", "second", "third", "fourth")
 
 
@@ -61,7 +60,7 @@ class _Block:
     @property
     def room_bytes(self) -> int:
         """Its size, rounded up to the alignment."""
-        return ceil_div(self.stop - self.start, _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        return aligned(self.stop - self.start)
 
 
 def _blocks(commands: Sequence[Command]) -> tuple[list[_Block], int] | None:
@@ -143,7 +142,7 @@ class _Room:
         best, newest = None, first
         parts = self._parts
         for place, (start, _, _) in enumerate(parts):
-            if start % _ALIGNMENT_BYTES or start + size > parts[-1][1]:
+            if start % ALIGNMENT_BYTES or start + size > parts[-1][1]:
                 continue
             last = _NEVER
             for low, _, used in parts[place:]:

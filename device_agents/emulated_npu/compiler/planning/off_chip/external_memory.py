@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.compiler.graph.hardware_graph import (
     Graph,
     HardwareLayer,
@@ -16,7 +17,7 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import (
 )
 from device_agents.emulated_npu.compiler.graph.regions import multiplier, size_of
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value
-from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, aligned, allocate
+from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, allocate
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, depthwise_bytes, element_type
 from device_agents.emulated_npu.compiler.planning.chains.chain_commands import (
     Destination,
