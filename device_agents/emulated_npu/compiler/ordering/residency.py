@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.arithmetic import aligned
+from device_agents.emulated_npu.compiler.ordering.held_bytes import HeldBytes
 from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
 
 
@@ -121,7 +122,7 @@ class _Regions:
 
         It is not clear if an operand has bytes of several loads, or if others than a product read weights.
         """
-        held: list[_Use] = []
+        held: HeldBytes[_Use] = HeldBytes()
         found = []
         for command in commands:
             uses = []
@@ -134,7 +135,7 @@ class _Regions:
                     uses.append(use)
             if command.target.descriptor.space is Space.SB:
                 written = self._written(command)
-                held = [part for one in held for part in _without(one, written)] + [written]
+                held = held.written(written.start, written.stop, written)
                 uses.append(written)
             found.append(uses)
         return found
@@ -147,27 +148,16 @@ class _Regions:
         return _Use(start, stop, bisect_right(self._starts, source[0]) - 1, source[0])
 
 
-def _read(operand: Operand, held: Sequence[_Use]) -> _Use | None:
+def _read(operand: Operand, held: HeldBytes[_Use]) -> _Use | None:
     """Return the use of an operand, from what SB holds; None if it has weights of several loads, or only some."""
     start, stop = operand.span
-    touched = [one for one in held if one.start < stop and start < one.stop]
-    if all(one.region == _OTHER for one in touched):
+    touched = held.touched(start, stop)
+    if all(loaded.region == _OTHER for _, _, loaded in touched):
         return _Use(start, stop, _OTHER)
-    (one, *more) = touched
-    if more or start < one.start or one.stop < stop:
+    ((low, high, loaded), *more) = touched
+    if more or start < low or high < stop:
         return None
-    return _Use(start, stop, one.region, one.source + start - one.start)
-
-
-def _without(held: _Use, written: _Use) -> list[_Use]:
-    """Return what is left of some bytes of SB when others are written over them."""
-    kept = []
-    if held.start < min(held.stop, written.start):
-        kept.append(replace(held, stop=min(held.stop, written.start)))
-    first = max(held.start, written.stop)
-    if first < held.stop:
-        kept.append(replace(held, start=first, source=held.source + first - held.start))
-    return kept
+    return _Use(start, stop, loaded.region, loaded.source + start - loaded.start)
 
 
 def _moved(command: Command, uses: Sequence[_Use], regions: _Regions, addresses: dict[int, int]) -> Command | None:
