@@ -22,7 +22,8 @@ from device_agents.emulated_npu.isa.instructions import (
     control,
 )
 from device_agents.emulated_npu.isa.settings_words import WORDS, settings_words
-from device_agents.emulated_npu.unit_commands import NO_PEER, UNQUANTISED, Activation, Function, Quantisation, Settings
+from device_agents.emulated_npu.unit_commands import NO_PEER, Function
+from device_agents.emulated_npu.unit_settings import UNQUANTISED, Activation, Quantisation, Settings
 
 REFERENCES = st.builds(OperandReference, st.integers(0, REGISTERS - 1), st.integers(0, DESCRIPTOR_SLOTS - 1))
 

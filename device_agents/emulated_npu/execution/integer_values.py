@@ -13,7 +13,8 @@ import numpy as np
 
 from device_agents.emulated_npu.execution.operand_memories import fault
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import UNQUANTISED, Command, Quantisation
+from device_agents.emulated_npu.unit_commands import Command
+from device_agents.emulated_npu.unit_settings import UNQUANTISED, Quantisation
 
 _EXACT_IN_FLOAT32 = 1 << 24
 _LARGEST_FACTOR = 255

@@ -32,7 +32,8 @@ from device_agents.emulated_npu.isa.settings_words import (
     unpack_signed_triple,
     unpack_triple,
 )
-from device_agents.emulated_npu.unit_commands import NO_PEER, Activation, Function
+from device_agents.emulated_npu.unit_commands import NO_PEER, Function
+from device_agents.emulated_npu.unit_settings import Activation
 
 _JUMPS = (Opcode.JUMP, Opcode.BRANCH_NOT_ZERO, Opcode.BRANCH_LESS)
 _OPCODES = {opcode.name.lower(): opcode for opcode in Opcode}

@@ -23,7 +23,6 @@ from device_agents.emulated_npu.isa.instructions import (
 from device_agents.emulated_npu.isa.settings_words import settings_of_words, settings_words
 from device_agents.emulated_npu.unit_commands import (
     MAX_RANK,
-    Binary,
     Command,
     DataType,
     Descriptor,
@@ -33,11 +32,10 @@ from device_agents.emulated_npu.unit_commands import (
     Operand,
     Post,
     Queue,
-    Reduction,
-    Settings,
     Space,
     Wait,
 )
+from device_agents.emulated_npu.unit_settings import Binary, Reduction, Settings
 
 DEFAULT_BUDGET = 20_000_000
 """The number of instructions after which a program counts as an endless loop."""

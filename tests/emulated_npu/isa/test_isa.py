@@ -30,16 +30,8 @@ from device_agents.emulated_npu.isa.instructions import (
     control,
 )
 from device_agents.emulated_npu.isa.settings_words import WORDS, settings_of_words, settings_words
-from device_agents.emulated_npu.unit_commands import (
-    Activation,
-    Binary,
-    DataType,
-    Function,
-    Queue,
-    Reduction,
-    Settings,
-    Space,
-)
+from device_agents.emulated_npu.unit_commands import DataType, Function, Queue, Space
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "isa.md"
 HALT = control(Opcode.HALT)

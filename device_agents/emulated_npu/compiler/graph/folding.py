@@ -17,7 +17,8 @@ from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft
 from device_agents.emulated_npu.compiler.graph.hardware_graph import LazyConstant, View
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
 from device_agents.emulated_npu.compiler.graph.quantised_reads import CONVERTING
-from device_agents.emulated_npu.unit_commands import Activation, Binary, DataType, Function
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary
 
 _PRODUCTS = frozenset(function for function in Function if function.multiplies)
 _WITH_STEPS = _PRODUCTS | {Function.AFFINE}

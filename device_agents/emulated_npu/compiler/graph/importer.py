@@ -27,7 +27,8 @@ from device_agents.emulated_npu.compiler.graph.orders import ordered
 from device_agents.emulated_npu.compiler.graph.quantised_reads import read_integers
 from device_agents.emulated_npu.compiler.graph.reading.model_reader import parse_model
 from device_agents.emulated_npu.compiler.graph.recognition.patterns import recognise
-from device_agents.emulated_npu.unit_commands import PLAIN, DataType, Function
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import PLAIN
 
 DEFAULT_DOMAIN = "ai.onnx"
 """The domain of operators that name none."""

@@ -16,7 +16,8 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import BYTES, known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft, IntegerProduct
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.unit_commands import DataType, Function, Quantisation
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Quantisation
 
 CONVERTING = frozenset(function for function in Function if not function.is_transfer)
 """The functions whose units convert integers."""

@@ -32,7 +32,8 @@ from collections.abc import Mapping
 
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.timing.cost.transfer_cost import dims_of, present
-from device_agents.emulated_npu.unit_commands import Activation, Binary, Command, Function, Reduction
+from device_agents.emulated_npu.unit_commands import Command, Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction
 
 _SPECIALS: Mapping[Activation, int] = {
     Activation.SIGMOID: 1,

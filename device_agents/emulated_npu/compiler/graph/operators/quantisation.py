@@ -19,14 +19,8 @@ from device_agents.emulated_npu.compiler.graph.operators.matrix import matmul
 from device_agents.emulated_npu.compiler.graph.operators.spatial.convolution import convolution
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
-from device_agents.emulated_npu.unit_commands import (
-    Activation,
-    Binary,
-    DataType,
-    Function,
-    Quantisation,
-    Settings,
-)
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Quantisation, Settings
 
 _WHOLE = Quantisation(1.0, 0)
 

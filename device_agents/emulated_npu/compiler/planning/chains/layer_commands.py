@@ -24,15 +24,8 @@ from device_agents.emulated_npu.compiler.planning.chains.chain_weights import VE
 from device_agents.emulated_npu.compiler.planning.chains.side_by_side import side_by_side
 from device_agents.emulated_npu.compiler.planning.memory_places import Axes, Buffer, view_operand
 from device_agents.emulated_npu.machine import Mfu
-from device_agents.emulated_npu.unit_commands import (
-    Activation,
-    Command,
-    Function,
-    Operand,
-    Settings,
-    Space,
-    descriptor_of,
-)
+from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space, descriptor_of
+from device_agents.emulated_npu.unit_settings import Activation, Settings
 
 _ONE = (1, 0)
 
