@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from device_agents.emulated_npu.unit_settings import PLAIN, Settings
+from device_agents.emulated_npu.unit_settings import PLAIN, Binary, Reduction, Settings
 
 MAX_RANK = 6
 
@@ -62,29 +62,84 @@ class Queue(enum.IntEnum):
     LLC = 3
 
 
-class Function(enum.IntEnum):
-    """The functions of data commands, by opcode. 0x20: IO, 0x30: CP on the MFU, 0x40: CP on the VFU."""
+SOURCES = ("first", "second", "third", "fourth")
+_ANYWHERE = frozenset(Space)
+_EXTERNAL = frozenset({Space.DDR, Space.LLC})
+_NEURONS = frozenset({Space.NB, Space.HALO})
+_WEIGHTS = frozenset({Space.SB})
+_SCRATCHPAD = _NEURONS | _WEIGHTS
 
-    LOAD = 0x20
-    STORE = 0x21
-    GATHER = 0x22
-    SEND = 0x23
-    RECEIVE = 0x24
-    CONVOLVE = 0x30
-    COPY = 0x40
-    FILL = 0x41
-    MAP = 0x42
-    BINARY = 0x43
-    AFFINE = 0x44
-    WHERE = 0x45
-    REDUCE = 0x46
-    SOFTMAX = 0x47
-    NORMALIZE = 0x48
-    LRN = 0x49
-    POOL_MAX = 0x4A
-    POOL_AVERAGE = 0x4B
-    DEPTHWISE = 0x4C
-    TABLE = 0x4D
+
+@dataclass(frozen=True)
+class FunctionRule:
+    """What holds of all commands of a function; docs/isa.md describes what they compute.
+
+    By default a function of the VFU that reads one operand, element by element.
+
+    - `required`, `optional`: its operands beside the target. `reaches`: the memories in which the target and each
+      source may lie.
+    - `multiplies`: it sums products of its first and second operand, and takes scale, shift and addend.
+    - `has_window`: it slides a window over spatial axes. `works_along_axes`: it combines the elements along the axes of
+      its settings. `activates`: it ends with the activation of its settings, after work of its own.
+    - `modes`: the values of `mode` in its settings, if they name functions.
+    - `accumulates`: it may add to its target. `names_peer`: it names another core. `has_own_queue`: its commands may go
+      to the queue of the VFU, or to that of the last-level cache.
+    """
+
+    required: tuple[str, ...] = SOURCES[:1]
+    optional: tuple[str, ...] = ()
+    reaches: tuple[frozenset[Space], ...] = (_NEURONS,) * 5
+    multiplies: bool = False
+    has_window: bool = False
+    works_along_axes: bool = False
+    activates: bool = False
+    modes: frozenset[int] = frozenset()
+    accumulates: bool = False
+    names_peer: bool = False
+    has_own_queue: bool = True
+
+
+_ONE, _TWO, _THREE = SOURCES[:1], SOURCES[:2], SOURCES[:3]
+_MOVED = (_SCRATCHPAD, _SCRATCHPAD)
+_WITH_FACTORS = (_NEURONS, _NEURONS, _WEIGHTS, _NEURONS, _WEIGHTS)
+_SUMS = FunctionRule(_TWO, ("third", "fourth"), multiplies=True, has_window=True, activates=True)
+_POOL = FunctionRule(has_window=True, activates=True)
+
+
+class Function(enum.IntEnum):
+    """The functions of data commands, by opcode, each with its `rule`.
+
+    0x20: IO, 0x30: CP on the MFU, 0x40: CP on the VFU.
+    """
+
+    rule: FunctionRule
+
+    LOAD = 0x20, FunctionRule(reaches=(_ANYWHERE, _EXTERNAL))
+    STORE = 0x21, FunctionRule(reaches=(_EXTERNAL, _ANYWHERE))
+    GATHER = 0x22, FunctionRule(_TWO, reaches=(_ANYWHERE, _ANYWHERE, _ANYWHERE))
+    SEND = 0x23, FunctionRule((), _ONE, (_EXTERNAL, _ANYWHERE), names_peer=True, has_own_queue=False)
+    RECEIVE = 0x24, FunctionRule((), reaches=(_EXTERNAL,), names_peer=True, has_own_queue=False)
+    CONVOLVE = 0x30, replace(_SUMS, reaches=_WITH_FACTORS, accumulates=True, has_own_queue=False)
+    COPY = 0x40, FunctionRule(reaches=_MOVED)
+    FILL = 0x41, FunctionRule((), reaches=_MOVED[:1])
+    MAP = 0x42, FunctionRule()
+    BINARY = 0x43, FunctionRule(_TWO, activates=True, modes=frozenset(map(int, Binary)))
+    AFFINE = 0x44, FunctionRule(_THREE, activates=True)
+    WHERE = 0x45, FunctionRule(_THREE, activates=True)
+    REDUCE = 0x46, FunctionRule(works_along_axes=True, modes=frozenset(map(int, Reduction)))
+    SOFTMAX = 0x47, FunctionRule(works_along_axes=True)
+    NORMALIZE = 0x48, FunctionRule(_ONE, ("second", "third"), works_along_axes=True, activates=True)
+    LRN = 0x49, FunctionRule(activates=True)
+    POOL_MAX = 0x4A, _POOL
+    POOL_AVERAGE = 0x4B, _POOL
+    DEPTHWISE = 0x4C, _SUMS
+    TABLE = 0x4D, FunctionRule(_TWO, activates=True)
+
+    def __new__(cls, opcode: int, rule: FunctionRule = FunctionRule()) -> Function:
+        """Return a member, an integer with a rule."""
+        member = int.__new__(cls, opcode)
+        member._value_, member.rule = opcode, rule
+        return member
 
     @property
     def is_transfer(self) -> bool:
@@ -98,13 +153,8 @@ class Function(enum.IntEnum):
 
     @property
     def multiplies(self) -> bool:
-        """Whether it sums products of its first and second operand, and takes scale, shift and addend."""
-        return self in (Function.CONVOLVE, Function.DEPTHWISE)
-
-    @property
-    def has_own_queue(self) -> bool:
-        """Whether its commands may go to the queue of the VFU, or to that of the last-level cache."""
-        return self.is_vector or self in (Function.LOAD, Function.STORE, Function.GATHER)
+        """Whether it sums products of its first and second operand; see `FunctionRule`."""
+        return self.rule.multiplies
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def commands(draw: st.DrawFn) -> Command:
         _SETTINGS[settings],
         function is Function.CONVOLVE and accumulate == 1,
         layer=layer - 1,
-        own_queue=function.has_own_queue and apart == 1,
+        own_queue=function.rule.has_own_queue and apart == 1,
     )
 
 

@@ -22,14 +22,7 @@ from device_agents.emulated_npu.unit_settings import Activation, Binary
 
 _PRODUCTS = frozenset(function for function in Function if function.multiplies)
 _WITH_STEPS = _PRODUCTS | {Function.AFFINE}
-_WITH_EPILOGUE = _WITH_STEPS | {
-    Function.BINARY,
-    Function.WHERE,
-    Function.NORMALIZE,
-    Function.LRN,
-    Function.POOL_MAX,
-    Function.POOL_AVERAGE,
-}
+_WITH_EPILOGUE = frozenset(function for function in Function if function.rule.activates) - {Function.TABLE}
 _ALPHA_TAKEN = frozenset({Function.NORMALIZE, Function.LRN})  # their settings need alpha themselves
 _WITHOUT_PARAMETERS = frozenset(
     {

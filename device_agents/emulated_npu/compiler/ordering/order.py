@@ -151,7 +151,7 @@ def _faster(by_place: Iterable[Ordered], by_time: Iterable[Ordered]) -> Ordered:
 
 def _is_of_cache(command: Command) -> bool:
     """Return whether a command moves data between the last-level cache and the core, and no other memory."""
-    if not command.function.has_own_queue or command.function.is_vector:
+    if not command.function.rule.has_own_queue or command.function.is_vector:
         return False
     spaces = {operand.descriptor.space for operand in (command.target, *command.sources)}
     return Space.LLC in spaces and Space.DDR not in spaces

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from device_agents.emulated_npu.arithmetic import ceil_div
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, Value
-from device_agents.emulated_npu.compiler.graph.regions import can_cut, cut_axis, is_windowed, read_axis
+from device_agents.emulated_npu.compiler.graph.regions import can_cut, cut_axis, is_windowed, read_axis, takes_pictures
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import multiplies_computed
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Cut, count_tiles
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
@@ -109,7 +109,7 @@ def _cut_axes(layer: HardwareLayer) -> list[int]:
     shape = layer.output.shape
     if not shape:
         return []
-    if is_windowed(layer) or layer.function is Function.LRN:
+    if takes_pictures(layer):
         axes = [0, *range(2, len(shape))]
         if layer.function in (Function.POOL_MAX, Function.POOL_AVERAGE):
             axes.append(1)
