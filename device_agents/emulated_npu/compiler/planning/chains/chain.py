@@ -14,9 +14,10 @@ from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant, Value
 from device_agents.emulated_npu.compiler.graph.regions import size_of
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, allocate
+from device_agents.emulated_npu.compiler.planning.chains.chain_cutting import cut_chain
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import multiplies_computed
 from device_agents.emulated_npu.compiler.planning.chains.layer_commands import depthwise_constants
-from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, Cut, Geometry, count_tiles, cut_chain
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, Cut, Geometry, count_tiles
 from device_agents.emulated_npu.compiler.planning.chains.weight_plans import WeightPlan, plan_weights
 from device_agents.emulated_npu.compiler.planning.memory_places import stored_type
 from device_agents.emulated_npu.emulator_errors import DoesNotFit

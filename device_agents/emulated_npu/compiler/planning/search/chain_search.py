@@ -21,22 +21,15 @@ from device_agents.emulated_npu.compiler.planning.chains.chain import (
     draft_chain,
     element_type,
 )
-from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chains.chain_cutting import DividesParts, NotTileable, cut_chain
 from device_agents.emulated_npu.compiler.planning.chains.chain_weights import (
     multiplies_computed,
     packed_bytes,
     slice_outputs,
     uses_weight_buffer,
 )
-from device_agents.emulated_npu.compiler.planning.chains.tiling import (
-    Chain,
-    Cut,
-    DividesParts,
-    HaloMode,
-    NotTileable,
-    count_tiles,
-    cut_chain,
-)
+from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, Cut, HaloMode, count_tiles
 from device_agents.emulated_npu.compiler.planning.search.chain_times import ChainTimes, QueueTimes, TimedPlan
 from device_agents.emulated_npu.compiler.planning.search.choices import (
     ASSUMPTIONS,
