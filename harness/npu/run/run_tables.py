@@ -90,7 +90,7 @@ def _summary(run: CoreRun) -> Iterator[tuple[str, str]]:
         yield "reordering", f"saves {run.reorder_gain:.2%} of {run.in_order_cycles:,.0f} cycles"
     if run.checked is not None:
         compared = run.checked.compared[len(run.outputs) :]
-        beside = f"; also compared: {', '.join(compared)}, as an output behind it is saturated" if compared else ""
+        beside = f"; also compared: {', '.join(compared)}, because an output after it is saturated" if compared else ""
         error = f"{run.checked.max_rel_error:.2g} of the largest value"
         yield "values", f"largest difference from ONNX Runtime {error}{beside}"
     took = [
