@@ -1,4 +1,4 @@
-"""The progress of a campaign and its remaining time, from the time that loading and visiting its batches took so far."""
+"""The progress of a campaign and its remaining time, from what loading and visiting its batches has taken so far."""
 
 from __future__ import annotations
 
