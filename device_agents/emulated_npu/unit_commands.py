@@ -64,7 +64,7 @@ class Queue(enum.IntEnum):
 
 SOURCES = ("first", "second", "third", "fourth")
 _ANYWHERE = frozenset(Space)
-_EXTERNAL = frozenset({Space.DDR, Space.LLC})
+EXTERNAL = frozenset({Space.DDR, Space.LLC})
 _NEURONS = frozenset({Space.NB, Space.HALO})
 _WEIGHTS = frozenset({Space.SB})
 _SCRATCHPAD = _NEURONS | _WEIGHTS
@@ -114,11 +114,11 @@ class Function(enum.IntEnum):
 
     rule: FunctionRule
 
-    LOAD = 0x20, FunctionRule(reaches=(_ANYWHERE, _EXTERNAL))
-    STORE = 0x21, FunctionRule(reaches=(_EXTERNAL, _ANYWHERE))
+    LOAD = 0x20, FunctionRule(reaches=(_ANYWHERE, EXTERNAL))
+    STORE = 0x21, FunctionRule(reaches=(EXTERNAL, _ANYWHERE))
     GATHER = 0x22, FunctionRule(_TWO, reaches=(_ANYWHERE, _ANYWHERE, _ANYWHERE))
-    SEND = 0x23, FunctionRule((), _ONE, (_EXTERNAL, _ANYWHERE), names_peer=True, has_own_queue=False)
-    RECEIVE = 0x24, FunctionRule((), reaches=(_EXTERNAL,), names_peer=True, has_own_queue=False)
+    SEND = 0x23, FunctionRule((), _ONE, (EXTERNAL, _ANYWHERE), names_peer=True, has_own_queue=False)
+    RECEIVE = 0x24, FunctionRule((), reaches=(EXTERNAL,), names_peer=True, has_own_queue=False)
     CONVOLVE = 0x30, replace(_SUMS, reaches=_WITH_FACTORS, accumulates=True, has_own_queue=False)
     COPY = 0x40, FunctionRule(reaches=_MOVED)
     FILL = 0x41, FunctionRule((), reaches=_MOVED[:1])

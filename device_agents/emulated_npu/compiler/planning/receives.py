@@ -13,9 +13,7 @@ from itertools import accumulate
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.graph.regions import Region, overlap
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer
-from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space
-
-_EXTERNAL = (Space.DDR, Space.LLC)
+from device_agents.emulated_npu.unit_commands import EXTERNAL, Command, Function, Operand
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ def with_receives(
     result: list[Command] = []
     for command in commands:
         for operand in command.sources:
-            if operand.descriptor.space in _EXTERNAL:
+            if operand.descriptor.space in EXTERNAL:
                 result.extend(inbox.awaited(operand, command.layer))
         result.append(command)
     result.extend(inbox.rest(commands[-1].layer if commands else -1))

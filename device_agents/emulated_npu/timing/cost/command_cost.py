@@ -99,7 +99,7 @@ class CostModel:
             asked = demands(machine, command)
             alone_ps = max((demand.latency_ps + demand.work_ps for demand in asked), default=0)
             return CommandCost(alone_ps, 0, 0, external_bytes(command, machine), asked)
-        on_mfu = runs_on_mfu(machine.mfu, command)
+        on_mfu = runs_on_mfu(machine.mfu, command.function)
         if on_mfu:
             cycles, streaming = matrix_cycles(machine.mfu, command)
             startup = machine.mfu.startup_cycles

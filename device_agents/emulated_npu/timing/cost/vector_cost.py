@@ -87,69 +87,37 @@ def vector_operations(command: Command, special_cycles: int) -> int:
     return simple + special * special_cycles
 
 
-def _per_element(command: Command) -> _Operations:
-    return command.target.descriptor.elements, 0
-
-
-def _map(command: Command) -> _Operations:
-    return _special(command, _SPECIALS.get(command.settings.activation, 0))
-
-
-def _binary(command: Command) -> _Operations:
-    return _special(command, _BINARY_SPECIALS.get(command.settings.mode, 0))
-
-
-def _table(command: Command) -> _Operations:
-    return _special(command, 1)
+def _elements(command: Command) -> int:
+    return command.target.descriptor.elements
 
 
 def _special(command: Command, specials: int) -> _Operations:
     """Return so many special operations for each element, or one simple operation if there are none."""
-    elements = command.target.descriptor.elements
+    elements = _elements(command)
     return (0, specials * elements) if specials else (elements, 0)
 
 
 def _reduce(command: Command) -> _Operations:
-    mode, elements = command.settings.mode, command.target.descriptor.elements
+    mode, elements = command.settings.mode, _elements(command)
     simple = present(command, command.first).descriptor.elements * (2 if mode == Reduction.ARGMAX else 1)
     return simple + elements * (mode == Reduction.MEAN), elements * (mode == Reduction.L2)
 
 
-def _softmax(command: Command) -> _Operations:
-    elements, rows = _rows(command)
-    return elements * 4, elements + rows
-
-
 def _normalize(command: Command) -> _Operations:
-    elements, rows = _rows(command)
     affine = command.second is not None or command.third is not None
-    return elements * (3 + affine), rows * 2
+    return _elements(command) * (3 + affine), _rows(command) * 2
 
 
-def _rows(command: Command) -> tuple[int, int]:
-    """Return the elements and the rows; a row is the set of elements that share one maximum or mean."""
+def _rows(command: Command) -> int:
+    """Return the number of rows; a row is the set of elements that share one maximum or mean."""
     dims, axes = command.target.descriptor.dims, command.settings.axes
-    elements = math.prod(dims)
-    return elements, math.prod(size for axis, size in enumerate(dims) if not axes >> axis & 1) if elements else 0
-
-
-def _response(command: Command) -> _Operations:
-    elements = command.target.descriptor.elements
-    return elements * (3 + command.settings.mode), elements * 2
-
-
-def _maximum(command: Command) -> _Operations:
-    return _pool_taps(command), 0
-
-
-def _average(command: Command) -> _Operations:
-    return _pool_taps(command) + command.target.descriptor.elements, 0
+    return math.prod(size for axis, size in enumerate(dims) if not axes >> axis & 1) if math.prod(dims) else 0
 
 
 def _depthwise(command: Command) -> _Operations:
     taps = math.prod(dims_of(command, command.second, 5)[:3])
     operands = (command.third is not None) + (command.fourth is not None)
-    return command.target.descriptor.elements * (taps + operands), 0
+    return _elements(command) * (taps + operands), 0
 
 
 def _pool_taps(command: Command) -> int:
@@ -172,19 +140,16 @@ def _taps_along(outputs: int, size: int, kernel: int, stride: int, dilation: int
 
 
 _BODIES: Mapping[Function, Callable[[Command], _Operations]] = {
-    Function.COPY: _per_element,
-    Function.FILL: _per_element,
-    Function.AFFINE: _per_element,
-    Function.WHERE: _per_element,
-    Function.MAP: _map,
-    Function.BINARY: _binary,
-    Function.TABLE: _table,
+    **dict.fromkeys((Function.COPY, Function.FILL, Function.AFFINE, Function.WHERE), lambda one: _special(one, 0)),
+    Function.MAP: lambda one: _special(one, _SPECIALS.get(one.settings.activation, 0)),
+    Function.BINARY: lambda one: _special(one, _BINARY_SPECIALS.get(one.settings.mode, 0)),
+    Function.TABLE: lambda one: _special(one, 1),
     Function.REDUCE: _reduce,
-    Function.SOFTMAX: _softmax,
+    Function.SOFTMAX: lambda one: (_elements(one) * 4, _elements(one) + _rows(one)),
     Function.NORMALIZE: _normalize,
-    Function.LRN: _response,
-    Function.POOL_MAX: _maximum,
-    Function.POOL_AVERAGE: _average,
+    Function.LRN: lambda one: (_elements(one) * (3 + one.settings.mode), _elements(one) * 2),
+    Function.POOL_MAX: lambda one: (_pool_taps(one), 0),
+    Function.POOL_AVERAGE: lambda one: (_pool_taps(one) + _elements(one), 0),
     Function.DEPTHWISE: _depthwise,
 }
 """The operations of a command of each function of the VFU, without its activation."""

@@ -22,6 +22,7 @@ from device_agents.emulated_npu.compiler.planning.chains.weight_plans import Wei
 from device_agents.emulated_npu.compiler.planning.memory_places import stored_type
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
+from device_agents.emulated_npu.timing.cost.matrix_cost import runs_on_mfu
 from device_agents.emulated_npu.unit_commands import DataType, Function
 
 MAX_PASSES = 1 << 16
@@ -166,7 +167,7 @@ def draft_chain(
 def _is_between_units(geometry: Geometry, name: str, machine: Machine) -> bool:
     """Return whether MFU and VFU both write or read a value of a pass."""
     units = {
-        layer.function is Function.CONVOLVE or (layer.function is Function.DEPTHWISE and machine.mfu.depthwise == "mfu")
+        runs_on_mfu(machine.mfu, layer.function)
         for layer in geometry.layers
         if name in (layer.output.value, *(view.value for view in layer.reads))
     }
