@@ -26,7 +26,8 @@ from device_agents.emulated_npu.timing.cost.matrix_cost import runs_on_mfu
 from device_agents.emulated_npu.unit_commands import DataType, Function
 
 MAX_PASSES = 1 << 16
-_ELEMENTWISE = frozenset({Function.SOFTMAX, Function.MAP, Function.BINARY, Function.WHERE})
+_IN_PLACE = frozenset({Function.SOFTMAX, Function.MAP, Function.BINARY, Function.WHERE})
+"""The functions that may write over an operand that nothing else reads."""
 
 
 @dataclass(frozen=True)
@@ -299,7 +300,7 @@ def _overwritten(
         return homes
     for place, layer in enumerate(geometry.layers):
         output = layer.output.value
-        if layer.function not in _ELEMENTWISE or lives[output][0] != place or _has_halo(geometry, output):
+        if layer.function not in _IN_PLACE or lives[output][0] != place or _has_halo(geometry, output):
             continue
         for view in layer.inputs:
             name = view.value
