@@ -221,6 +221,11 @@ class Operand:
 NO_PEER = -1
 
 
+def plain_bytes(space: Space, address: int, size_bytes: int) -> Operand:
+    """Return bytes in one run, as packed weights are."""
+    return Operand(descriptor_of(space, DataType.UINT8, (size_bytes,), (1,)), address)
+
+
 @dataclass(frozen=True)
 class Command:
     """One data command.

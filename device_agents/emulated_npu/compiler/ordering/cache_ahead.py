@@ -19,15 +19,7 @@ from device_agents.emulated_npu.compiler.ordering.synchronise import synchronise
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import CostModel
 from device_agents.emulated_npu.timing.cost.transfer_cost import present
-from device_agents.emulated_npu.unit_commands import (
-    Command,
-    DataType,
-    Descriptor,
-    Item,
-    Operand,
-    Queue,
-    Space,
-)
+from device_agents.emulated_npu.unit_commands import Command, Item, Queue, Space, plain_bytes
 
 _LEAST_BYTES = 4 << 10
 """Fewer bytes than this are not worth the latency of a transfer."""
@@ -197,9 +189,9 @@ class _Walk:
         """Return the command that moves the next piece of a load's weights into the cache."""
         load = self._commands[ahead.position]
         size_bytes = min(most_bytes, load.target.descriptor.elements - ahead.bytes)
-        target = _bytes(Space.LLC, ahead.address + ahead.bytes, size_bytes)
+        target = plain_bytes(Space.LLC, ahead.address + ahead.bytes, size_bytes)
         source = present(load, load.first).address + ahead.bytes
-        return replace(load, target=target, first=_bytes(Space.DDR, source, size_bytes))
+        return replace(load, target=target, first=plain_bytes(Space.DDR, source, size_bytes))
 
     def _parts(self, position: int, command: Command) -> list[Command]:
         """Return the commands of a load: one from the cache for what is there, and one from DDR for the rest."""
@@ -208,13 +200,9 @@ class _Walk:
             return [command]
         target, source, there = command.target.address, present(command, command.first).address, ahead.bytes
         rest_bytes = command.target.descriptor.elements - there
-        cached, first = _bytes(Space.SB, target, there), _bytes(Space.LLC, ahead.address, there)
+        cached, first = plain_bytes(Space.SB, target, there), plain_bytes(Space.LLC, ahead.address, there)
         parts = [replace(command, target=cached, first=first, own_queue=self._own_queue)]
         if rest_bytes:
-            first = _bytes(Space.DDR, source + there, rest_bytes)
-            parts.append(replace(command, target=_bytes(Space.SB, target + there, rest_bytes), first=first))
+            first = plain_bytes(Space.DDR, source + there, rest_bytes)
+            parts.append(replace(command, target=plain_bytes(Space.SB, target + there, rest_bytes), first=first))
         return parts
-
-
-def _bytes(space: Space, address: int, size_bytes: int) -> Operand:
-    return Operand(Descriptor(space, DataType.UINT8, (size_bytes,), (1,)), address)

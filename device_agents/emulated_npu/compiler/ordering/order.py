@@ -15,11 +15,7 @@ from device_agents.emulated_npu.compiler.ordering.gaps import fill_gaps
 from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, Conflicts, dependencies
 from device_agents.emulated_npu.compiler.ordering.overlap import in_own_queues, overlap_units
 from device_agents.emulated_npu.compiler.ordering.reorder import hoist_loads, hoisted
-from device_agents.emulated_npu.compiler.ordering.synchronise import (
-    fence_between_layers,
-    synchronise,
-    synchronised,
-)
+from device_agents.emulated_npu.compiler.ordering.synchronise import fence_between_layers, synchronise, synchronised
 from device_agents.emulated_npu.compiler.ordering.weight_places import spread_weights
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from device_agents.emulated_npu.arithmetic import aligned
 from device_agents.emulated_npu.compiler.ordering.held_bytes import HeldBytes
-from device_agents.emulated_npu.unit_commands import Command, DataType, Descriptor, Function, Operand, Space
+from device_agents.emulated_npu.unit_commands import Command, Function, Operand, Space, plain_bytes
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,7 @@ class _Regions:
     def load(self, region: int, address: int) -> Command:
         """Return the load of a region to an address of SB."""
         start, stop = self.spans[region]
-        there, here = (
-            Operand(Descriptor(space, DataType.UINT8, (stop - start,), (1,)), at)
-            for space, at in ((Space.SB, address), (Space.DDR, start))
-        )
+        there, here = plain_bytes(Space.SB, address, stop - start), plain_bytes(Space.DDR, start, stop - start)
         return Command(Function.LOAD, there, here)
 
     def _constant_source(self, command: Command) -> tuple[int, int] | None:

@@ -53,7 +53,7 @@ from device_agents.emulated_npu.compiler.planning.memory_places import (
     stored_type,
 )
 from device_agents.emulated_npu.machine import Machine
-from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Operand, Space, descriptor_of
+from device_agents.emulated_npu.unit_commands import Command, DataType, Function, Space, plain_bytes
 
 
 @dataclass(frozen=True)
@@ -310,8 +310,7 @@ class ChainWriter:
         return self._bytes_load(Space.SB, address, source, load.bytes, layer.index)
 
     def _bytes_load(self, space: Space, address: int, source: int, size: int, layer: int) -> Command:
-        target = Operand(descriptor_of(space, DataType.UINT8, (size,), (1,)), address)
-        first = Operand(descriptor_of(Space.DDR, DataType.UINT8, (size,), (1,)), source)
+        target, first = plain_bytes(space, address, size), plain_bytes(Space.DDR, source, size)
         return Command(Function.LOAD, target, first, layer=layer)
 
     def _constant_buffer(self, layer: HardwareLayer, name: str, address: int) -> Buffer:

@@ -9,12 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from device_agents.emulated_npu.arithmetic import aligned
-from device_agents.emulated_npu.compiler.graph.hardware_graph import (
-    Graph,
-    HardwareLayer,
-    LazyConstant,
-    Value,
-)
+from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer, LazyConstant, Value
 from device_agents.emulated_npu.compiler.graph.regions import multiplier, size_of
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value
 from device_agents.emulated_npu.compiler.planning.allocation import Lifetime, allocate

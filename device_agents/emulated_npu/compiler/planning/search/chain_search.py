@@ -40,18 +40,8 @@ from device_agents.emulated_npu.compiler.planning.search.choices import (
     estimate_of,
     label_of,
 )
-from device_agents.emulated_npu.compiler.planning.search.cuts import (
-    CutCandidates,
-    Cuts,
-    first_guess,
-    first_that_fits,
-)
-from device_agents.emulated_npu.compiler.planning.search.effort import (
-    THOROUGH,
-    Effort,
-    effort_of,
-    is_searched,
-)
+from device_agents.emulated_npu.compiler.planning.search.cuts import CutCandidates, Cuts, first_guess, first_that_fits
+from device_agents.emulated_npu.compiler.planning.search.effort import THOROUGH, Effort, effort_of, is_searched
 from device_agents.emulated_npu.emulator_errors import DoesNotFit
 from device_agents.emulated_npu.machine import Machine
 
