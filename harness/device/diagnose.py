@@ -40,7 +40,7 @@ def check_device(device: Device) -> tuple[Check, ...]:
     """Check a device from the connection upwards; never raises, and disturbs no measurement."""
     try:
         return tuple(_checks(device))
-    except Exception as error:  # a failing check is a finding, too
+    except Exception as error:  # a failing check is also a finding
         return (Check("check", False, f"{type(error).__name__}: {last_part(str(error))}", "Report this as a bug"),)
 
 

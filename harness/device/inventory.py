@@ -7,7 +7,7 @@
     host = "board.lab"
     user = "harness"
     identity = "keys/board"      # relative to the folder of devices.toml
-    key_agent = "keys/agent"     # the socket of the key agent that holds it; without this, no agent is asked
+    key_agent = "keys/agent"     # the socket of the key agent that holds it; without this, no agent is used
     proxy_jump = "me@gate.lab"   # bastions on the way; or "none"
     ssh_config = "none"          # the default is ~/.ssh/config, for settings that are not given here
     known_hosts = "known_hosts"  # this is the default

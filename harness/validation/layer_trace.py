@@ -184,7 +184,7 @@ def _events(trace: DeviceTrace, process: int) -> Iterator[Event]:
 def _track(
     process: int, track: int, category: str, spans: Sequence[tuple[str, float, dict[str, Any]]]
 ) -> Iterator[Event]:
-    """Yield slices one behind the other; those of no time are left out, because they have no width."""
+    """Yield consecutive slices; those of no time are omitted, because they have no width."""
     start_s = 0.0
     for name, latency_s, arguments in spans:
         if latency_s > 0:

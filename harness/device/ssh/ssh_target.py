@@ -89,7 +89,7 @@ class _Hop:
 
 
 def _chain(name: str, jump: str | None, config: SshConfig, seen: Sequence[str] = ()) -> tuple[_Hop, ...]:
-    """The hops of a ProxyJump in the order of the connections; the first one may have a ProxyJump of its own."""
+    """The hops of a ProxyJump in the order of the connections; the first one may have its own ProxyJump."""
     if jump is None or jump.lower() == "none":
         return ()
     hops = tuple(_hop(name, text) for text in jump.split(","))
