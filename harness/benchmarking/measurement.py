@@ -45,7 +45,7 @@ from harness.workspace import AnyWorkspace, Workspace, as_workspace
 DEFAULT_RUNS = 200
 _RUNS_PER_VISIT = 20
 _PURPOSE = "validate"
-"""Campaigns of whole networks enter no table and start anew."""
+"""Campaigns of whole networks are not used for tables, and each starts from the beginning."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _measure_all(
 
 
 def _plan(probe: Probe, runs: int) -> tuple[ProbePlan, RepeatPolicy]:
-    """Return a plan of the network alone, and the policy that runs it so often."""
+    """Return a plan of only the network, and the policy with this number of runs."""
     reference = reference_probe()
     each = min(runs, _RUNS_PER_VISIT)
     plan = ProbePlan(

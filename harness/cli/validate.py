@@ -182,7 +182,7 @@ def _note_file(network: NetworkValidation) -> None:
 
 
 def _show_oracle(report: OracleReport) -> None:
-    """Print the fitted overhead beside the true one, and the layers with the largest errors."""
+    """Print the fitted and the true overhead, and the layers with the largest errors."""
     from harness.validation.oracle_comparison import COUNTED_SHARE
 
     print()

@@ -239,7 +239,7 @@ def _warn(table: Lut) -> None:
         note(f"{table.method} is for comparison: other commands use this table only with --lut {table.name}")
     merged = [OVERHEAD_UNITS[name] for name in table.overhead.confounded if table.clock == "device"]
     if table.overhead.model == "plain":
-        merged = []  # they are no terms of it
+        merged = []  # the plain model has no such terms
     if merged:
         note(
             f"Null probes cannot separate {' and '.join(merged)} from a and b on this device: a and b include the time"

@@ -122,7 +122,7 @@ def _end_with_verdict(report: NightReport, written: Path) -> None:
 
 @contextlib.contextmanager
 def _stop_on_signal() -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C or SIGTERM sets; the second raises Interrupted at once."""
+    """Yield an event that the first Ctrl-C or SIGTERM sets; the second raises Interrupted immediately."""
     with stop_on_interrupt() as stop:
         before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
         try:
