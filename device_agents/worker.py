@@ -39,7 +39,7 @@ _FLUSH_S = 0.5
 _LOOK_S = 0.01
 """How often a run checks whether it was cancelled and whether samples are due."""
 _MOST_ON_CPU, _LONGEST_NAME = 200, 100
-"""The most names of nodes in a header, and the most characters of each."""
+"""The maximum number of names of nodes in a header, and of characters of each."""
 _FILE_BYTES = 4 << 30
 _OPEN_FILES = 1024
 CPU_S = 3600 * (os.cpu_count() or 1)
@@ -147,7 +147,7 @@ class Worker:
     def _answer_put(
         self, frame: wire.Frame, load: Callable[[], Optional[Revealed]], memory: Optional[LoadMemory]
     ) -> None:
-        """Answer with what `load` reveals; `memory` is that of the process before, None beside other loads."""
+        """Answer with what `load` reveals; `memory` is that of the process before, None for parallel loads."""
         revealed = load()
         fields: Dict[str, Any] = {} if revealed is None else {"format": revealed.format}
         if isinstance(self._backend, ReportsLoading):
