@@ -21,7 +21,7 @@ POWERCAP, HWMON = "/sys/class/powercap", "/sys/class/hwmon"
 _READING = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) (W|J)\s*\Z")
 _PROGRAM_S, _PROGRAM_BYTES = 2.0, 1 << 12
 _PACKAGE = "intel-rapl:"
-"""Zones `intel-rapl:0`, `intel-rapl:1`, … are packages, on AMD's processors as well; `intel-rapl:0:0` is a part of one."""
+"""Zones `intel-rapl:0`, `intel-rapl:1`, … are packages, on AMD too; `intel-rapl:0:0` is a part of one."""
 _SENSOR = "ina"
 
 
