@@ -251,7 +251,7 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Quantisation:
-    """Integers that stand for numbers, as in ONNX: the number is (integer - zero_point) x scale.
+    """Integers that represent numbers, as in ONNX: the number is (integer - zero_point) x scale.
 
     `scale` is a positive float32. With scale 0 the elements are the numbers themselves.
     """

@@ -3,7 +3,7 @@
     graph -> odd_dft -> splitting -> planning -> ordering -> codegen
 
 A network on one core is the case of one group with one core. A stage knows the values of the stages before it and
-nothing of those behind it. `prediction` runs planning and ordering on candidates, where a choice needs their time.
+nothing of later ones. `prediction` runs planning and ordering on candidates, where a choice needs their time.
 """
 
 from __future__ import annotations

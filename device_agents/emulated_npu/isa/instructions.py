@@ -174,7 +174,7 @@ def control(opcode: Opcode, *values: int) -> ControlInstruction:
 
 @dataclass(frozen=True)
 class OperandRule:
-    """The operands of a function beside the target: required and optional ones.
+    """The operands of a function without the target: required and optional ones.
 
     `accumulate`: the function may add to its target. `peer`: it names another core.
     """

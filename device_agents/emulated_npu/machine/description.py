@@ -2,7 +2,7 @@
 
 The fields below are the keys of a machine file, the nested dataclasses its tables. Each number has a `ValueRange`,
 which catches a wrong unit and keeps sums of picoseconds and addresses within 64 bits. `OPTIONAL_KEYS` may be missing
-from a file; what they mean by default is what the other keys describe alone.
+from a file; by default they have no effect.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Mfu:
       packing "row" and one position otherwise. A stationary array computes channel by channel.
     - `output_lanes`: elements that leave the array in a cycle; 0: as many as it computes.
     - `residual_lanes`: elements of a residual that are added in a cycle, after the product; 0: the addition is free.
-    - `held_columns`: output channels whose sums are kept beside the array. Features are read from NB once for so many;
-      0: for `columns`.
+    - `held_columns`: output channels whose sums are kept next to the array. Features are read from NB once for this
+      many; 0: for `columns`.
     """
 
     rows: Annotated[int, ValueRange(1, 65_536)]
@@ -176,7 +176,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Host:
-    """The processor that drives the NPU: the costs of an inference beside the NPU's own work."""
+    """The processor that drives the NPU: the costs of an inference outside the NPU's own work."""
 
     preprocess_s_per_byte: _Fraction
     postprocess_s_per_byte: _Fraction
@@ -247,10 +247,10 @@ class Machine:
       move their data; 1: it begins when the transfer before it has ended.
     - `nb_port_bytes`, `sb_port_bytes`: bytes that the units read from and write to NB, and read from SB, in a cycle;
       0: as many as they need.
-    - `vfu_queue_depth`: entries of a queue of the VFU, which then has a server of its own and works while the MFU does.
+    - `vfu_queue_depth`: entries of a queue of the VFU, which then has its own server and works while the MFU does.
       0: MFU and VFU share the CP queue.
     - `llc_queue_depth`: entries of a queue for transfers between the last-level cache and the core, which then has a
-      server of its own and works while the IO queue moves data of DDR. 0: all transfers share the IO queue. Several
+      separate server and works while the IO queue moves data of DDR. 0: all transfers share the IO queue. Several
       cores that share a cache share its bandwidth, and run with one queue each.
     - `kinds`: cores that differ from the others.
     """

@@ -43,9 +43,9 @@ def partition_by_score_adding_groups(
     """Return the partition on the given groups and as many more as needed; a given threshold is kept.
 
     A new group lies on the chip of the last one, or on the next chip with room. It is as large as the last given group,
-    larger if its first node needs that, smaller if the chip has fewer free cores. All cores, also those of the given
-    groups, count with their guaranteed capability (`Fabric.guaranteed`). Raises as `partition_by_score`, and
-    `DoesNotFit` if no core is left for a group.
+    larger if its first node needs that, smaller if the chip has fewer free cores. All cores, including those of the
+    given groups, count with their guaranteed capability (`Fabric.guaranteed`). Raises as `partition_by_score`, and
+    `DoesNotFit` if there is no free core for a group.
     """
     check_demand(graph, traversal, groups)
     if fabric.kinds:

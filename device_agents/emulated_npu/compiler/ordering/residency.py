@@ -163,7 +163,7 @@ def _read(operand: Operand, held: Sequence[_Use]) -> _Use | None:
 
 
 def _without(held: _Use, written: _Use) -> list[_Use]:
-    """Return what is left of some bytes of SB when others are written over them."""
+    """Return the part of some bytes of SB that remains after others are written over them."""
     kept = []
     if held.start < min(held.stop, written.start):
         kept.append(replace(held, stop=min(held.stop, written.start)))

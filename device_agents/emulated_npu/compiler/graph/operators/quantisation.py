@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear: conversion between numbers and the integers that stand for them.
+"""QuantizeLinear and DequantizeLinear: conversion between numbers and the integers that represent them.
 
 With one constant scale they are copies that convert, which folding makes settings of other layers. Several scales, or
 computed ones, are spelled out in arithmetic on numbers.
@@ -32,7 +32,7 @@ _WHOLE = Quantisation(1.0, 0)
 
 
 def _quantize(build: Builder, node: OnnxNode) -> None:
-    """Add a QuantizeLinear; it is a view where it reverses the DequantizeLinear in front of it."""
+    """Add a QuantizeLinear; it is a view if it reverses the DequantizeLinear before it."""
     source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
     code = _of_whole_tensor(build, node)
     if code is None:

@@ -69,7 +69,7 @@ _HARDLY_MORE = 1.03
 _DOUBT = 1.15
 """How much faster a chain in several passes is beyond doubt, where one pass would do."""
 _FEW_CUTS = 3
-"""Fewer cuts along an axis, such as three heads, do not show whether parts are faster: the next axis is cut, too."""
+"""Fewer cuts along an axis, such as three heads, do not show whether parts are faster: the next axis is cut as well."""
 _FEW_PASSES = 2
 """Where these do not fit, more passes than one must be faster beyond doubt."""
 _RETAIN: tuple[HaloMode, ...] = ("retain",)
@@ -157,7 +157,7 @@ class ChainSearch:
         return [parts for parts in ways if len(parts) > 1]
 
     def _plans_of(self, part: HardwareLayer, chain: Chain, room: Room) -> list[TimedPlan]:
-        """Return plans of one of several parts; in half of NB, the next part arrives meanwhile."""
+        """Return plans of one of several parts; in half of NB, the next part arrives during computation."""
         alone, effort = replace(chain, layers=(part,)), effort_of(chain)
         plans = self._coarsest(alone, room, effort)
         with contextlib.suppress(DoesNotFit, NotTileable):
@@ -282,7 +282,7 @@ class ChainSearch:
     def _fitting(
         self, candidates: list[Cuts], guess: int, chain: Chain, room: Room, effort: Effort
     ) -> tuple[int, list[ChainPlan]]:
-        """Return the place of the first candidate that fits, and the plans of it and of some behind it."""
+        """Return the place of the first candidate that fits, and the plans of it and of some after it."""
         tried: dict[int, list[ChainPlan]] = {}
 
         def plans(place: int) -> list[ChainPlan]:
@@ -343,7 +343,7 @@ class ChainSearch:
 
 
 def _is_faster(parts: QueueTimes, whole: QueueTimes) -> bool:
-    """Return whether a chain in several passes is faster beyond doubt, and hardly busier beside its neighbours."""
+    """Return whether a chain in several passes is clearly faster, and hardly loads its neighbours' queues."""
     busy = parts.io_ps <= _HARDLY_MORE * whole.io_ps and parts.cp_ps <= _HARDLY_MORE * whole.cp_ps
     return busy and _DOUBT * parts.together_ps < whole.together_ps
 
