@@ -29,7 +29,7 @@ from device_agents.backends import (
 from device_agents.child_processes import end_with_parent
 from device_agents.memory_use import LoadMemory
 from device_agents.messages import LoadRequest, Revealed, Sample
-from device_agents.shortage import disk_trouble, is_memory
+from device_agents.resource_errors import disk_error, is_out_of_memory
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -80,7 +80,7 @@ class Worker:
         try:
             answer()
         except Refused as refused:
-            trouble = disk_trouble(refused)
+            trouble = disk_error(refused)
             code, message = ("system", "%s; %s" % (trouble, refused)) if trouble else ("backend", str(refused))
             self._writer.write("error", frame.id, code=code, message=message[:4000])
         except (KeyError, TypeError, ValueError) as error:
@@ -166,7 +166,7 @@ class Worker:
         try:
             revealed = self._backend.load(request)
         except (Refused, MemoryError) as error:
-            if not is_memory(error):
+            if not is_out_of_memory(error):
                 raise
             if payload in self._payloads.values():
                 raise Refused("not enough memory for another copy: %s" % error) from error

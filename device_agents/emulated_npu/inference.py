@@ -10,7 +10,7 @@ from device_agents.emulated_npu.compiler.compiled import Compiled
 from device_agents.emulated_npu.emulator_errors import BudgetExceeded, ExecutionFault
 from device_agents.emulated_npu.execution.functional import FunctionalMachine, memories_for, run
 from device_agents.emulated_npu.execution.operand_memories import operands_of
-from device_agents.emulated_npu.garbage import rare_collections
+from device_agents.emulated_npu.gc_tuning import rare_collections
 from device_agents.emulated_npu.isa.program import Program
 from device_agents.emulated_npu.isa.sequencer import DEFAULT_BUDGET, IssuedStep, sequence
 from device_agents.emulated_npu.machine import Machine

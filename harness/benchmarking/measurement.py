@@ -21,7 +21,7 @@ from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import LoadReport
 from harness.device.variant import Variant
 from harness.errors import UsageError
-from harness.measure.busy_device import Patience, lease_when_free
+from harness.measure.busy_device import BusyWait, lease_when_free
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_run import DeviceRun, leased_run
 from harness.measure.fusion.cutting import refused_by_device
@@ -89,7 +89,7 @@ class _Bench:
                     min(self.count, done) * self.processes + number,
                     self.count * self.processes,
                 )
-                patience = Patience(self.wait_s, observe, self.stop)
+                patience = BusyWait(self.wait_s, observe, self.stop)
                 with (
                     lease_when_free(variant.device(self.device), patience, "validation") as session,
                     leased_run(session, self.device, journal, observe, self.stop, variant) as run,

@@ -146,7 +146,7 @@ def table_folders(root: Path, device: str = "*") -> list[Path]:
     return sorted(path for path in folders if not path.name.startswith(".") and (path / MANIFEST).is_file())
 
 
-class Made(NamedTuple):
+class ManifestSummary(NamedTuple):
     """Time, method, fingerprint and number of entries in a table's manifest."""
 
     created: str
@@ -155,17 +155,17 @@ class Made(NamedTuple):
     entries: int = 0
 
 
-def _tables(root: Path, device: str, variant: Variant) -> dict[Path, Made]:
+def _tables(root: Path, device: str, variant: Variant) -> dict[Path, ManifestSummary]:
     """Return the tables of a device for this batch and these threads, and what their manifests say."""
     made = {path: made_of(path) for path in table_folders(root, device)}
     return {path: one for path, one in made.items() if one.fingerprint is None or variant.is_of(one.fingerprint)}
 
 
-def made_of(folder: Path) -> Made:
+def made_of(folder: Path) -> ManifestSummary:
     """Return what a table's manifest says, nothing of one that cannot be read, which `read_lut` reports."""
     try:
         manifest = json.loads(read_part(folder / MANIFEST))
         fingerprint, entries = dict(manifest["fingerprint"]), int(manifest["entries"])
-        return Made(str(manifest["created"]), str(manifest["method"]), fingerprint, entries)
+        return ManifestSummary(str(manifest["created"]), str(manifest["method"]), fingerprint, entries)
     except (ValueError, KeyError, TypeError, RecursionError):
-        return Made("", "", None)
+        return ManifestSummary("", "", None)

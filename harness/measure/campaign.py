@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from harness.errors import BackendError, WorkerDied
+from harness.measure.core_placement import waiting_for_shared_cache
 from harness.measure.device_requests import DeviceRequests, DueVisit, TimeUp, device_s, load_request
 from harness.measure.device_run import DeviceRun
 from harness.measure.forecast import CampaignForecast
 from harness.measure.journal.records import Campaign, Slot
 from harness.measure.loaded_probes import LoadedProbes, prepare
-from harness.measure.near_cores import near_cores
 from harness.measure.policy import FEWEST_ROUNDS, KEPT_PASSES, PASSES, RepeatPolicy, unsettled, visit_order
 from harness.measure.progress import Progress
 from harness.measure.summary import Measurement, summarise
@@ -66,7 +66,7 @@ class CampaignRun:
         The campaign is complete when every batch has been measured well enough, or as well as the budget allows
         with at least the minimum number of rounds.
         """
-        with near_cores(self.on, self.campaign) as wait:
+        with waiting_for_shared_cache(self.on, self.campaign) as wait:
             self._requests = DeviceRequests.of(self.on, self.campaign, self._limit_s(), wait)
             self._run()
 

@@ -22,7 +22,7 @@ from harness.space.configuration import (
     Transposed,
     padding_of,
 )
-from harness.space.movers import (
+from harness.space.data_movement import (
     BROADCAST,
     MAP,
     ORDERS,

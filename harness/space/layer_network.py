@@ -21,8 +21,8 @@ from harness.space.configuration import (
     Transposed,
     padding_of,
 )
+from harness.space.data_movement import Elementwise, Joining, Permutation, Rowwise
 from harness.space.layer_parts import IntegerParts, LayerParts, mover_nodes
-from harness.space.movers import Elementwise, Joining, Permutation, Rowwise
 
 _NEIGHBOUR_CHANNELS = 4
 _READER_CHANNELS = 8

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from harness.network.zoo.network_parts import NetworkParts
-from harness.space.movers import ORDERS, ROWS, Elementwise, Joining, Mover, Resizing, Rowwise
+from harness.space.data_movement import ORDERS, ROWS, Elementwise, Joining, Mover, Resizing, Rowwise
 
 _SCALE = 1 / 16
 _LRN_CHANNELS = 5

@@ -17,7 +17,7 @@ from harness.device.session import AgentSession, LoadReport, Truth
 from harness.device.variant import NO_VARIANT, Variant
 from harness.errors import BackendError, LutMismatch
 from harness.lut.table import Lut
-from harness.measure.busy_device import Patience, lease_when_free
+from harness.measure.busy_device import BusyWait, lease_when_free
 from harness.measure.campaign import CampaignRun
 from harness.measure.device_requests import load_request
 from harness.measure.device_run import DeviceRun, leased_run
@@ -121,7 +121,7 @@ def measure_processes(
     found: list[ProcessSamples] = []
     refused: dict[str, str] = {}
     stops: dict[str, Stop] = {}
-    patience = Patience(wanted.busy_s, observe, stop)
+    patience = BusyWait(wanted.busy_s, observe, stop)
     most = max(rule.most_processes for rule in wanted.rules.values())
     fewest = min(most, FEWEST_PROCESSES)
     with Journal(workspace.journal) as journal:

@@ -37,7 +37,7 @@ from device_agents.emulated_npu.compiler.splitting.assignment import Assignment,
 from device_agents.emulated_npu.compiler.splitting.division import Division, divide, shared_layers
 from device_agents.emulated_npu.compiler.splitting.layer_split import LayerSplit
 from device_agents.emulated_npu.emulator_errors import ChipTooSmall, DoesNotFit
-from device_agents.emulated_npu.garbage import rare_collections
+from device_agents.emulated_npu.gc_tuning import rare_collections
 from device_agents.emulated_npu.isa.program import NO_SETUP, Footprint, Program, Setup
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.unit_commands import Command, Function, Space

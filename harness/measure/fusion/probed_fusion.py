@@ -21,7 +21,7 @@ from harness.network.fusion.fusion_candidates import NodePair, neighbours, shape
 from harness.network.fusion.fusion_rules import SIGNIFICANCE, FusionRule
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind
-from harness.probe.pairs import pair_producers, plan_pairs
+from harness.probe.fusion_probes import pair_producers, plan_pairs
 from harness.probe.producer import ProducerKind
 
 POLICIES = (RepeatPolicy(runs=16), RepeatPolicy(runs=48))

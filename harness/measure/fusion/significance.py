@@ -61,7 +61,7 @@ def shape_saving(
     first_inputs: Measurement,
     second_inputs: Measurement,
 ) -> ShapeSaving:
-    """Return the saving in one shape from its six probes, which `harness.probe.pairs` plans."""
+    """Return the saving in one shape from its six probes, which `harness.probe.fusion_probes` plans."""
     saving_s = first.latency_s + second.latency_s - both.latency_s - between.latency_s
     group, inputs = _smaller((first, first_inputs), (second, second_inputs))
     own_s = group.latency_s - inputs.latency_s

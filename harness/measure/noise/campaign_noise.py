@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from harness.measure.journal.reader import JournalReader
 from harness.measure.journal.records import Campaign
+from harness.measure.noise.campaign_drift import drift_of, scatter_of
 from harness.measure.noise.machine_noise import MachineNoise, Spreads, State, between_most_processes, judge, load_of
 from harness.measure.noise.quiet_phases import Phases, phases_of
-from harness.measure.noise.steadiness import drift_of, scatter_of
 from harness.measure.summary import undisturbed
 from harness.samples import Sample
 

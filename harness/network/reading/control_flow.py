@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import InvalidNetwork, UnsupportedNetwork
 from harness.network.network import Node
-from harness.network.reading.network_ends import choice_step
+from harness.network.reading.network_boundary import choice_step
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto

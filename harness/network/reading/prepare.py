@@ -31,7 +31,7 @@ from harness.network.reading.control_flow import (
     unknown_flow,
 )
 from harness.network.reading.free_nodes import free_reason
-from harness.network.reading.network_ends import (
+from harness.network.reading.network_boundary import (
     bound_inputs,
     check_outputs,
     choice_step,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import UnsupportedNetwork
 from harness.network.network import Constant, Node, TensorType
 from harness.network.reading.control_flow import AXES_AS_INPUT, SEPARATOR, stacking
-from harness.network.reading.network_ends import choice_step
+from harness.network.reading.network_boundary import choice_step
 from harness.text import unused_name
 
 if TYPE_CHECKING:

@@ -15,6 +15,17 @@ from dataclasses import replace
 from harness.errors import UsageError
 from harness.network.layers import FEATURE_MAP
 from harness.network.network import ITEM_BYTES, PARTIAL_READS
+from harness.predictor.features.contiguous_lengths import is_general, run_of
+from harness.predictor.features.data_movement_classes import (
+    CONVERSIONS,
+    COPY,
+    INTERPOLATE,
+    NORM,
+    SCALING,
+    between_conversions,
+    class_of_mover,
+    type_suffix,
+)
 from harness.predictor.features.key_parser import (
     CONVOLUTIONS,
     COPIES,
@@ -38,17 +49,6 @@ from harness.predictor.features.layer_features import (
     channelwise,
     plane_of,
     unfolding,
-)
-from harness.predictor.features.memory_runs import is_general, run_of
-from harness.predictor.features.mover_classes import (
-    CONVERSIONS,
-    COPY,
-    INTERPOLATE,
-    NORM,
-    SCALING,
-    between_conversions,
-    class_of_mover,
-    type_suffix,
 )
 
 _MATRIX_OPERATORS = frozenset({"Gemm", "MatMul", "MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm"})

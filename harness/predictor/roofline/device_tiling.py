@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays
-from harness.predictor.roofline.reloads import times_loaded
+from harness.predictor.roofline.tile_refetch import times_loaded
 
 _MOST_TAPS = 64
 _ALONE = 2.0

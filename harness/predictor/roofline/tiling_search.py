@@ -10,9 +10,9 @@ import numpy as np
 from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.roofline.device_tiling import ALL_TILES, DeviceTiling
-from harness.predictor.roofline.reloads import times_loaded
 from harness.predictor.roofline.roofline import Roofline
 from harness.predictor.roofline.roofline_fit import fit_roofline
+from harness.predictor.roofline.tile_refetch import times_loaded
 
 _MOST_SAMPLES = 1000
 _FEWEST_SAMPLES = 12

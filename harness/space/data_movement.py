@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from harness.predictor.features.data_movement_classes import INTERPOLATE, class_of_mover
 from harness.predictor.features.layer_features import LayerFeatures, Pair, channelwise
-from harness.predictor.features.mover_classes import INTERPOLATE, class_of_mover
 
 BROADCAST = "channel"
 """The second operand is one value for each channel, as in a squeeze-and-excitation block."""

@@ -26,7 +26,7 @@ from harness.probe.producer import ProducerKind, produce_as, producer_of
 
 
 @dataclass(frozen=True)
-class PairProbes:
+class FusionProbes:
     """Ids of the probes of one pair in one shape; `producer` is the producer in place of the first group."""
 
     pattern: str
@@ -54,7 +54,7 @@ def pair_producers(pair: NodePair, auxiliary: AuxiliaryKind) -> tuple[ProducerKi
 
 def plan_pairs(
     pairs: Sequence[tuple[NodePair, ProducerKind]], auxiliary: AuxiliaryKind
-) -> tuple[ProbePlan, tuple[PairProbes, ...]]:
+) -> tuple[ProbePlan, tuple[FusionProbes, ...]]:
     """Return the distinct probes of these pairs; new probes of one pair are in one batch."""
     reference = reference_probe()
     probes: dict[str, Probe] = {reference.id: reference}
@@ -65,7 +65,7 @@ def plan_pairs(
         probes.update(fresh)
         groups.append(tuple(fresh.values()))
         ids = {name: probe.id for name, probe in built.items()}
-        planned.append(PairProbes(pair.pattern, pair.shape, producer, **ids))
+        planned.append(FusionProbes(pair.pattern, pair.shape, producer, **ids))
     batches = tuple(batched_groups(groups))
     return ProbePlan(probes, (), batches, reference.id, (), auxiliary), tuple(planned)
 
@@ -83,7 +83,7 @@ class _PairBuilder:
     auxiliary: AuxiliaryKind
 
     def probes(self) -> Mapping[str, Probe]:
-        """Return all six probes by the names of `PairProbes`."""
+        """Return all six probes by the names of `FusionProbes`."""
         network, between = self.pair.network, self.pair.between
         first = canonical(network, self.pair.first, [between])
         second = canonical(network, self.pair.second, [self.pair.result])
