@@ -92,7 +92,7 @@ def published_lut(device: str, variant: Variant = NO_VARIANT) -> Lut | None:
 
 
 def _with_threads(table: Lut, variant: Variant) -> Lut:
-    """Return the table; raises LutMismatch if it was measured with another number of threads than is asked for."""
+    """Return the table; raises LutMismatch if it was measured with a different number of threads."""
     measured = table.fingerprint.get("threads")
     if variant.threads is not None and measured != str(variant.threads):
         why = f"It was measured with {f'--threads {measured}' if measured else 'the thread count in devices.toml'}"
@@ -105,7 +105,7 @@ def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
     """Return the folder of a device's newest table for this batch and these threads; raises LutNotFound.
 
     Tables of comparison methods do not count, and imported ones only if there is none that was measured. A newer folder
-    without a manifest is left out with a DamagedFileWarning.
+    without a manifest is skipped with a DamagedFileWarning.
     """
     made = _tables(root, device, variant)
     usable = [path for path, one in made.items() if one.method not in COMPARISON_METHODS]

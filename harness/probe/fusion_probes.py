@@ -43,7 +43,7 @@ class FusionProbes:
 def pair_producers(pair: NodePair, auxiliary: AuxiliaryKind) -> tuple[ProducerKind, ...]:
     """Return the producers that may replace the first group, the likelier one first.
 
-    A device with its own memory gets only convolutions: behind a layer that only loads data it hides the computation of
+    A device with its own memory gets only convolutions: after a layer that only loads data it hides the computation of
     the next layer, and a saving with it.
     """
     kind = pair.network.types[pair.between]
@@ -74,7 +74,7 @@ def plan_pairs(
 class _PairBuilder:
     """Builds the probes of a pair.
 
-    Each input of a group, except its first, has an auxiliary layer of its own in the probes with and without that
+    Each input of a group, except its first, has its own auxiliary layer in the probes with and without that
     group, so that both sides of the subtraction have the same number of auxiliary layers.
     """
 

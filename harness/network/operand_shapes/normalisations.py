@@ -12,7 +12,7 @@ _GROUP_SCALES_OF_CHANNELS = 21
 
 
 def per_channel(names: Sequence[str]) -> Rule:
-    """Operands behind the input with one number for each of its channels."""
+    """Operands after the input with one number for each of its channels."""
 
     def rule(call: Call) -> Iterator[str]:
         read = call.shape(0)

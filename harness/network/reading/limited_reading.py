@@ -1,7 +1,7 @@
 """Read a file's network in a child process with limits: a hostile file costs an error, not the memory of the host.
 
 All that depends on the file is done there: parsing, checking, preparing, and setting another batch. Rows with another
-batch are compared in a child of that child, with limits of its own: if they are exceeded, nothing was compared, but the
+batch are compared in a child of that child, with separate limits: if they are exceeded, nothing was compared, but the
 network is handed back.
 """
 

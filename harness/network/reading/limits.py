@@ -69,7 +69,7 @@ class LimitSettings:
 READING = LimitSettings("HARNESS_READ_MEMORY", "HARNESS_READ_SECONDS", 512 << 20, 4, more_s=4)
 """Reading a file: parsing, checking and inlining hold six copies of it at the same time."""
 COMPARING = LimitSettings("HARNESS_READ_MEMORY", "HARNESS_READ_SECONDS", 512 << 20, 60)
-"""Running a file beside what is sent for it."""
+"""Running a file and the model that is sent for it."""
 NPU = LimitSettings("HARNESS_NPU_MEMORY", "HARNESS_NPU_SECONDS", 900 << 20, 60)
 """A command of `harness npu` on a network that was read, or on a program."""
 NODES_PER_S = 10_000

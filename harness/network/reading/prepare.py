@@ -1,7 +1,7 @@
 """Prepare a checked model in one topological pass: bind dimensions, fold constants, infer all types.
 
 Only what ONNX Runtime folds itself when it loads a file is folded, so that the network that is measured is the network
-of the file. DequantizeLinear stays: a runtime that computes with integers reads the integers behind it.
+of the file. DequantizeLinear stays: a runtime that computes with integers reads the integers directly.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class _Preparation:
     def _stack(
         self, node: Node, outputs: Sequence[str], rows: Sequence[Sequence[str]], stacks: Sequence[tuple[int, bool]]
     ) -> None:
-        """Join what each iteration of a loop adds to its last outputs."""
+        """Join the values that each iteration of a loop adds to its scan outputs."""
         import numpy
 
         wanted = [(at, name) for at, name in enumerate(outputs) if name in self._read]

@@ -28,7 +28,7 @@ _POSITIONS = {"SequenceInsert": 2, "SequenceErase": 1, "SequenceAt": 1}
 
 @dataclass(frozen=True)
 class Resolved:
-    """What stands for an operator on a sequence: other names of tensors, constants, and nodes that read them."""
+    """The replacement of an operator on a sequence: other names of tensors, constants, and nodes that read them."""
 
     aliases: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Sequences:
         return next((name for name in node.inputs if name in self._parts), "")
 
     def resolve(self, node: Node) -> Resolved | None:
-        """Return what stands for a node; None if it works on no known sequence, or on tensors that are not known."""
+        """Return the replacement of a node; None if it works on no known sequence, or on tensors that are not known."""
         handler = None if node.domain else _HANDLERS.get(node.op)
         return None if handler is None else handler(self, node)
 

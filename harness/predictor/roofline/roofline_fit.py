@@ -82,7 +82,7 @@ def fit_roofline(
 
 
 def _centred(table: Floats, names: Sequence[str], layers: Floats) -> Floats:
-    """Return offsets in which a class holds what its finer names have in common, so that unseen ones get it, too.
+    """Return offsets in which a class has the common part of its finer names, so that unseen ones get it as well.
 
     `layers` counts the layers of each name. Only names of which each layer of the class has exactly one are centred:
     the constants of learnt layers stay the same.
