@@ -15,7 +15,7 @@ from harness.errors import HarnessError, gravest
 
 if TYPE_CHECKING:
     from harness.fleet.profile_outcome import ProfileOutcome
-    from harness.measure.pace import Pace
+    from harness.measure.campaign_durations import Pace
     from harness.measure.profiling import DryRun, ProfileResult
     from harness.measure.progress import Observer
     from harness.measure.request import ProfileRequest

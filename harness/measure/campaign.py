@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from harness.errors import BackendError, WorkerDied
+from harness.measure.campaign_forecast import CampaignForecast
 from harness.measure.core_placement import waiting_for_shared_cache
 from harness.measure.device_requests import DeviceRequests, DueVisit, TimeUp, device_s, load_request
 from harness.measure.device_run import DeviceRun
-from harness.measure.forecast import CampaignForecast
 from harness.measure.journal.records import Campaign, Slot
 from harness.measure.loaded_probes import LoadedProbes, prepare
 from harness.measure.policy import FEWEST_ROUNDS, KEPT_PASSES, PASSES, RepeatPolicy, unsettled, visit_order

@@ -141,7 +141,7 @@ def diff(
 
     Example: harness lut diff lut/cpu01/2026-01-01-0a1b2c3d lut/cpu01/2026-01-02-4e5f6a7b
     """
-    from harness.lut.diff import compare
+    from harness.lut.layer_diff import compare
     from harness.lut.table_choice import open_table
 
     workspace = find_workspace(directory)
