@@ -228,7 +228,7 @@ def _open_shared(path: str) -> int:
     # A second name could be that of a file of this user, which the token would overwrite.
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(handle)
-        raise _unsafe(path, "it is not a file of its own; remove it")
+        raise _unsafe(path, "it is not a plain file with a single name; remove it")
     return handle
 
 

@@ -191,7 +191,7 @@ def load_inventory(path: str | os.PathLike[str] | None) -> Mapping[str, Device]:
             raise invalid_key(path, "devices", why, "Divide the lab between several workspaces")
         for name, table in tables.items():
             if name in BUILT_IN:
-                raise invalid_key(path, f"devices.{name}", "is the name of a built-in device", "Choose another name")
+                raise invalid_key(path, f"devices.{name}", "is the name of a built-in device", "Use a different name")
             devices[name] = _device(path, name, table)
     return MappingProxyType(devices)
 

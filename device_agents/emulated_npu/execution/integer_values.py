@@ -76,7 +76,7 @@ def _check(command: Command, dtype: np.dtype[Any], quantisation: Quantisation, s
         raise fault(command, f"a quantised operand is {dtype.name}")
     ends = np.iinfo(dtype)
     if not ends.min <= quantisation.zero_point <= ends.max:
-        raise fault(command, f"the zero point {quantisation.zero_point} is no {dtype.name}")
+        raise fault(command, f"the zero point {quantisation.zero_point} is not a valid {dtype.name} value")
 
 
 def _of_bytes(command: Command, sources: Sequence[Array | None]) -> bool:

@@ -213,7 +213,7 @@ def _added_group(
         if len(free) >= needed:
             return CoreGroup(tuple(free[: max(size, needed)]), chip, fabric.guaranteed())
     raise DoesNotFit(
-        f"no core group is left for {_name(splitting, position)} and the nodes after it",
+        f"there is no free core group for {_name(splitting, position)} and the nodes after it",
         f"it needs {needed} free cores of one chip; {fabric.cores - len(taken)} of {fabric.cores} cores are free, "
         f"{_groups(len(groups))} are formed",
         "raise the threshold or the node limit, or describe more cores or chips",

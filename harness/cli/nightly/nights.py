@@ -88,7 +88,7 @@ def run(
         written.append(html)
     rows = [row for device in report.devices for row in device.sets]
     if all(row.status == "done" and not row.now for row in rows) and not report.stopped:
-        note(f"Nothing is left to measure: the night of {report.night} is complete")
+        note(f"There is nothing to measure: the night of {report.night} is complete")
     if json:
         print_json(**report.data, reports=[str(path) for path in written])
     else:

@@ -87,7 +87,7 @@ def _padded_part(layer: HardwareLayer, part: HardwareLayer, axis: int, low: int,
     first, last = window_interval(layer, axis, (low, high))
     start = max(0, first)
     if start >= layer.inputs[0].axes[axis].size:
-        raise ValueError(f"{layer.name} sees nothing but padding from {low} on")
+        raise ValueError(f"{layer.name} reads only padding from {low} on")
     pad = list(layer.settings.pad)
     pad[axis - len(layer.output.axes) + 3] = start - first if last > 0 else -first
     return replace(part, settings=replace(layer.settings, pad=(pad[0], pad[1], pad[2])))

@@ -77,7 +77,7 @@ def _of_whole_tensor(build: Builder, node: OnnxNode) -> Quantisation | None:
         raise unsupported(node, f"Its scale is {scale}, not a positive number")
     ends = np.iinfo(NUMPY_TYPES[integers])
     if zero and not ends.min <= zero[0] <= ends.max:
-        raise unsupported(node, f"Its zero point {zero[0]} is no {integers.name.lower()}")
+        raise unsupported(node, f"Its zero point {zero[0]} is not a valid {integers.name.lower()} value")
     return Quantisation(float(scale), int(zero[0]) if zero else 0)
 
 

@@ -102,7 +102,7 @@ def _unknown(node: OnnxNode, domain: str) -> UnsupportedOperator:
     why = f"The compiler does not support operator {node.op[:80]}{place}"
     step = "Export the network with operators of ONNX; docs/emulator.md lists what is supported"
     if domain.startswith(RUNTIME):
-        step = f"If ONNX Runtime optimised this file, give the one from before; otherwise {step[0].lower()}{step[1:]}"
+        step = f"If ONNX Runtime optimised this file, use the original file; otherwise {step[0].lower()}{step[1:]}"
     return UnsupportedOperator(f"Node {shown(node)} is not supported", why, step)
 
 

@@ -349,7 +349,7 @@ class _Cutter:
                 have[tile] = union(have[tile], needed)
                 # The layer reads between two writers of the value, whose parts are final.
                 if known is not None and union(known.held[tile], needed) != known.held[tile]:
-                    raise NotTileable(f"{layer.name} needs more of {view.value} than the layers behind it")
+                    raise NotTileable(f"{layer.name} needs more of {view.value} than later layers")
 
 
 def _extend(regions: dict[str, Region], name: str, region: Region) -> None:
