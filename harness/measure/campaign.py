@@ -231,7 +231,7 @@ class CampaignRun:
         return max(found, key=lambda one: one[0])[1:] if found else None
 
     def _prospect(self, number: int) -> _Prospect | None:
-        """Return what further rounds of a batch are worth; computed anew if its probes have new samples."""
+        """Return the value of further rounds of a batch; computed again if its probes have new samples."""
         batch, rounds, samples = self.plan.batches[number], self._rounds[number], self._requests.samples
         count = sum(len(samples.get(probe, ())) for probe in batch.probes)
         if number not in self._prospects or self._prospects[number][0] != count:
@@ -257,7 +257,7 @@ class CampaignRun:
     def _send_ahead(self, load: str) -> bool:
         """Send a probe before `_load` loads it; return whether the device takes it.
 
-        Whole networks are loaded alone, because time and memory of their loading are reported.
+        Whole networks are loaded one at a time, because time and memory of their loading are reported.
         """
         probe = self.plan.probes[probe_of(load)]
         may = self._sends_ahead and probe.role != "network" and probe.id not in self._refused

@@ -44,7 +44,7 @@ from harness.probe.probe_plan import CutNetwork, ProbePlan, plan_probes
 from harness.workspace import AnyWorkspace, Workspace, as_workspace
 
 PROBES_PER_LAYER_RUN = 3.0
-"""Device time of one round, as a multiple of one run of the networks: a layer is run alone and in context."""
+"""Device time of one round, as a multiple of one run of the networks: a layer is run by itself and in context."""
 PURPOSE = "profile"
 
 

@@ -13,11 +13,11 @@ class Progress:
 
     The command is in step `batch` of `batches`, counted from 0, each of which is a `unit`; a campaign has batches of
     probes. It runs in `processes` of the device's worker, and is in the one with number `process`. `note` is a line to
-    show once beside the progress, such as the refusal of a network; it is mostly empty.
+    show once next to the progress, such as the refusal of a network; it is mostly empty.
 
     The stage belongs to a `phase` of the command, by default the stage itself. A phase takes time in proportion to its
-    `effort`, in a unit of its own; None is one that takes equally long in all runs. `share` is the part of the phase's
-    time that has passed, as far as its own steps show it, and `next_share` that at the end of the present step. `ahead`
+    `effort`, in its own unit; None is one that takes equally long in all runs. `share` is the part of the phase's
+    time that has passed, by its own steps, and `next_share` that at the end of the present step. `ahead`
     is the effort of phases to come, 0 for one that does not take place.
     """
 

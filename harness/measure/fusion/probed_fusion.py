@@ -1,7 +1,7 @@
 """Find the fusion of a device that reports none: probe neighbouring operators apart and together.
 
 The search starts with pairs of operators. A pair that turns out to be fused then counts as one operator and is tried
-with its own neighbours, until no new pattern is found. Each step is a campaign of its own in the journal (purpose
+with its own neighbours, until no new pattern is found. Each step is a separate campaign in the journal (purpose
 `fusion`), so that an interrupted search resumes and a finished step is not repeated.
 """
 
