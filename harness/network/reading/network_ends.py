@@ -12,9 +12,13 @@ from harness.network.network import Constant, Node, TensorType
 from harness.network.node_inference import tensor_type
 
 if TYPE_CHECKING:
-    from onnx import ValueInfoProto
+    from onnx import ModelProto, ValueInfoProto
 
 
+IR_WITHOUT_INPUTS = 4
+"""From this version of the format on, initializers need not be inputs."""
+_REAL_TYPES = frozenset({1, 10, 11})
+"""ONNX's numbers of float32, float16 and float64."""
 _ANY_SIZE = -1
 """The size that some exporters write for an unknown size."""
 _CHOICES = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
@@ -57,6 +61,16 @@ def bound_inputs(
         known.update((value.name,) if is_choice(kind) else ())
         types[value.name] = kind
     return types, frozenset(known)
+
+
+def replaceable_weights(model: ModelProto) -> frozenset[str]:
+    """Return the weights of a file that are inputs as well, so that runtimes do not take them for constants.
+
+    Before version 4 of the format, all weights are listed and are constants. Vectors may state shapes and do not count.
+    """
+    listed = {value.name for value in model.graph.input} if model.ir_version >= IR_WITHOUT_INPUTS else set()
+    weights = (one for one in model.graph.initializer if one.name in listed and len(one.dims) > 1)
+    return frozenset(one.name for one in weights if one.data_type in _REAL_TYPES)
 
 
 def is_choice(kind: TensorType) -> bool:
@@ -139,7 +153,8 @@ def check_outputs(outputs: Sequence[str], nodes: Iterable[Node], types: Mapping[
             raise InvalidNetwork(f"Output {name[:80]!r} is written by no node")
     if {name for node in nodes for name in node.outputs}.isdisjoint(outputs):
         why = "Its outputs are inputs or constants: no node takes time"
-        raise UnsupportedNetwork(f"{network} has nothing to measure", why=why)
+        step = "Give a network with an operator that computes its outputs"
+        raise UnsupportedNetwork(f"{network} has nothing to measure", why=why, next_step=step)
 
 
 def needed_nodes(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:

@@ -39,6 +39,7 @@ from harness.network.reading.network_ends import (
     given_choices,
     measured_outputs,
     needed_nodes,
+    replaceable_weights,
 )
 from harness.network.reading.read import ModelFile
 from harness.network.reading.sequences import Resolved, Sequences, undecided
@@ -87,6 +88,7 @@ class _Preparation:
         self._nodes: list[Node] = []
         self._names: set[str] = set()
         self._read = set(tensors_read(self._graph))
+        self._replaceable = replaceable_weights(file.model)
         self._unmeasured: list[Node] = []
         self._unrolled = 0
         self._unknown: dict[str, NetworkError] = {}
@@ -147,7 +149,7 @@ class _Preparation:
                 value = numpy_helper.to_array(tensor)
             except ValueError as error:
                 raise InvalidNetwork(f"Tensor {tensor.name[:80]!r} is damaged", why=str(error)[:200]) from error
-        self._set_constant(tensor.name, Constant(kind, value))
+        self._set_constant(tensor.name, Constant(kind, value, tensor.name in self._replaceable))
 
     def _set_constant(self, name: str, constant: Constant) -> None:
         self._constants[name] = constant
@@ -173,7 +175,7 @@ class _Preparation:
             self._replace(node, resolved)
         elif node.op in ("Shape", "Size") and node.inputs[0] in self._types:
             self._fold_shape(node)
-        elif all(not name or name in self._constants for name in node.inputs) and node.op not in NOT_FOLDED:
+        elif node.op not in NOT_FOLDED and all(map(self._is_foldable, node.inputs)):
             self._fold(node)
         elif reason := free_reason(node, self._operands, self._read):
             self._aliases[node.outputs[0]] = node.inputs[0]
@@ -182,6 +184,10 @@ class _Preparation:
             self._leave_out(node, undecided(node, sequence, self._choices(node.inputs)))
         else:
             self._measure(node)
+
+    def _is_foldable(self, name: str) -> bool:
+        """Return whether an input of a node is absent, or a constant that no runtime may be given other values for."""
+        return not name or (name in self._constants and not self._constants[name].replaceable)
 
     def _replace(self, node: Node, resolved: Resolved) -> None:
         self._free.append(FreeNode(node.name, node.op, "sequence"))

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
 from harness.files import read_with_digest
 from harness.network.network import ML_DOMAIN
-from harness.network.reading.control_flow import all_nodes, domain_of, sort_nodes
+from harness.network.reading.control_flow import all_nodes, domain_of, sort_nodes, subgraphs
 from harness.network.reading.expansion import check_expansion
+from harness.network.reading.network_ends import IR_WITHOUT_INPUTS
 from harness.network.runtime_operators import RUNTIME_DOMAINS, checkable, defined
 from harness.text import printable
 
@@ -35,9 +36,6 @@ _LARGE_BYTES = 1 << 16
 _MOST_VERSION = (1 << 31) - 1
 """ONNX finds operators by versions of 32 bits."""
 _ORT_FORMAT = b"ORTM"
-_IR_WITHOUT_INPUTS = 4
-"""From this version of the format on, initializers need not be inputs."""
-_EXPORT_AGAIN = "Copy or export the file again"
 
 
 @dataclass(frozen=True)
@@ -85,13 +83,13 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
     except DecodeError as error:
         if "alloc" in str(error) or "memory" in str(error):
             raise MemoryError(str(error)) from error
-        why, step = "Its content is not a protobuf message, or it is cut short", _EXPORT_AGAIN
+        why, step = "Its content is not a protobuf message, or it is cut short", ""
         if content[4:8] == _ORT_FORMAT:
             why, step = "It has ONNX Runtime's own format", "Give the ONNX file that it was made from"
         raise InvalidNetwork(f"{shown} is not an ONNX file", why=why, next_step=step) from error
     if not model.HasField("graph") or not model.graph.node:
         why = "Its graph has no nodes" if content else "The file is empty"
-        raise InvalidNetwork(f"{shown} holds no network", why=why, next_step=_EXPORT_AGAIN)
+        raise InvalidNetwork(f"{shown} holds no network", why=why)
     for field, value in (part for message in _messages([model]) for part in _fields(message)):
         texts = value if field.is_repeated else (value,)
         # Protobuf passes other bytes on if a file is damaged.
@@ -111,13 +109,14 @@ def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") 
     for entry in (*model.opset_import, *(entry for each in model.functions for entry in each.opset_import)):
         if not 0 <= entry.version <= _MOST_VERSION:
             why = f"It states opset {entry.version} of {entry.domain[:80] or 'ai.onnx'!r}"
-            raise InvalidNetwork(f"{name} is not valid ONNX", why=why, next_step=_EXPORT_AGAIN)
+            raise InvalidNetwork(f"{name} is not valid ONNX", why=why)
     try:
         if model.functions:
             _align_functions(model)
             model = inliner.inline_local_functions(model)
         sort_nodes(model.graph)
         _complete_domains(model)
+        _complete_names(model)
         _complete_outputs(model)
         _complete_attributes(model)
         _check_operators(name, model)
@@ -125,7 +124,7 @@ def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") 
         with checkable(model, all_nodes(model.graph.node)):
             onnx.checker.check_model(_without_weights(model))
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
-        why = next((line for line in str(error).splitlines() if line.strip()), "the ONNX checker rejects it")
+        why = " ".join(str(error).split()) or "the ONNX checker rejects it"
         raise InvalidNetwork(what, why=why[:300]) from error
     return ModelFile(name, model, sha256 or hashlib.sha256(content).hexdigest(), len(content))
 
@@ -229,7 +228,7 @@ def _without_weights(model: ModelProto) -> ModelProto:
     def is_weight(tensor: TensorProto) -> bool:
         if tensor.data_location == TensorProto.EXTERNAL:
             return True
-        is_declared = model.ir_version >= _IR_WITHOUT_INPUTS or tensor.name in inputs
+        is_declared = model.ir_version >= IR_WITHOUT_INPUTS or tensor.name in inputs
         return is_declared and bool(tensor.name) and names[tensor.name] == 1 and _is_large(tensor)
 
     weights = [is_weight(tensor) for tensor in initializers]
@@ -303,6 +302,13 @@ def _complete_domains(model: ModelProto) -> None:
             message.domain = ""
     if imports and all(entry.domain for entry in (*imports, *nodes)):
         imports.add(version=DEFAULT_OPSET)
+
+
+def _complete_names(model: ModelProto) -> None:
+    """Name the graphs that have no name: the checker demands one, and runtimes do not read it."""
+    inner = (graph for node in all_nodes(model.graph.node) for graph in subgraphs(node))
+    for graph in (model.graph, *inner):
+        graph.name = graph.name or "graph"
 
 
 def _complete_outputs(model: ModelProto) -> None:
