@@ -12,13 +12,9 @@ from harness.network.network import Constant, Node, TensorType
 from harness.network.node_inference import tensor_type
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, ValueInfoProto
+    from onnx import ValueInfoProto
 
 
-IR_WITHOUT_INPUTS = 4
-"""From this version of the format on, initializers need not be inputs."""
-_REAL_TYPES = frozenset({1, 10, 11})
-"""ONNX's numbers of float32, float16 and float64."""
 _ANY_SIZE = -1
 """The size that some exporters write for an unknown size."""
 _CHOICES = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
@@ -62,16 +58,6 @@ def bound_inputs(
         known.update((value.name,) if is_choice(kind) else ())
         types[value.name] = kind
     return types, frozenset(known)
-
-
-def replaceable_weights(model: ModelProto) -> frozenset[str]:
-    """Return the weights of a file that are inputs as well, so that runtimes do not take them for constants.
-
-    Before version 4 of the format, all weights are listed and are constants. Vectors may state shapes and do not count.
-    """
-    listed = {value.name for value in model.graph.input} if model.ir_version >= IR_WITHOUT_INPUTS else set()
-    weights = (one for one in model.graph.initializer if one.name in listed and len(one.dims) > 1)
-    return frozenset(one.name for one in weights if one.data_type in _REAL_TYPES)
 
 
 def is_choice(kind: TensorType) -> bool:

@@ -39,7 +39,6 @@ from harness.network.reading.network_ends import (
     given_choices,
     measured_outputs,
     needed_nodes,
-    replaceable_weights,
 )
 from harness.network.reading.read import ModelFile
 from harness.network.reading.sequences import Resolved, Sequences, undecided
@@ -88,7 +87,7 @@ class _Preparation:
         self._nodes: list[Node] = []
         self._names: set[str] = set()
         self._read = set(tensors_read(self._graph))
-        self._replaceable = replaceable_weights(file.model)
+        self._replaceable = file.replaceable_weights
         self._unmeasured: list[Node] = []
         self._unrolled = 0
         self._unknown: dict[str, NetworkError] = {}
@@ -175,7 +174,7 @@ class _Preparation:
             self._replace(node, resolved)
         elif node.op in ("Shape", "Size") and node.inputs[0] in self._types:
             self._fold_shape(node)
-        elif node.op not in NOT_FOLDED and all(map(self._is_foldable, node.inputs)):
+        elif node.op not in NOT_FOLDED and self._operands.are_fixed(node.inputs):
             self._fold(node)
         elif reason := free_reason(node, self._operands, self._read):
             self._aliases[node.outputs[0]] = node.inputs[0]
@@ -184,10 +183,6 @@ class _Preparation:
             self._leave_out(node, undecided(node, sequence, self._choices(node.inputs)))
         else:
             self._measure(node)
-
-    def _is_foldable(self, name: str) -> bool:
-        """Return whether an input of a node is absent, or a constant that no runtime may be given other values for."""
-        return not name or (name in self._constants and not self._constants[name].replaceable)
 
     def _replace(self, node: Node, resolved: Resolved) -> None:
         self._free.append(FreeNode(node.name, node.op, "sequence"))
@@ -396,8 +391,7 @@ class _Preparation:
 
         shape = numpy.array(self._types[node.inputs[0]].shape, numpy.int64)
         span = {attribute.name: attribute.i for attribute in node.proto.attribute}
-        part = shape[span.get("start", 0) : span.get("end")]
-        value = numpy.array(shape.prod()) if node.op == "Size" else part
+        value = numpy.array(shape.prod()) if node.op == "Size" else shape[span.get("start", 0) : span.get("end")]
         self._free.append(FreeNode(node.name, node.op, "constant"))
         self._set_constant(node.outputs[0], _constant(value))
 

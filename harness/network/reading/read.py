@@ -18,7 +18,6 @@ from harness.files import read_with_digest
 from harness.network.network import ML_DOMAIN
 from harness.network.reading.control_flow import all_nodes, domain_of, sort_nodes, subgraphs
 from harness.network.reading.expansion import check_expansion
-from harness.network.reading.network_ends import IR_WITHOUT_INPUTS
 from harness.network.runtime_operators import RUNTIME_DOMAINS, checkable, defined
 from harness.text import printable
 
@@ -36,6 +35,10 @@ _LARGE_BYTES = 1 << 16
 _MOST_VERSION = (1 << 31) - 1
 """ONNX finds operators by versions of 32 bits."""
 _ORT_FORMAT = b"ORTM"
+_IR_WITHOUT_INPUTS = 4
+"""From this version of the format on, initializers need not be inputs."""
+_REAL_TYPES = frozenset({1, 10, 11})
+"""ONNX's numbers of float32, float16 and float64."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,18 @@ class ModelFile:
     model: ModelProto
     sha256: str
     stored_bytes: int = 0
+
+    @property
+    def replaceable_weights(self) -> frozenset[str]:
+        """The weights that are inputs as well, so that runtimes do not take them for constants.
+
+        Before version 4 of the format, all weights are listed and are constants. Vectors may state shapes and do not
+        count.
+        """
+        graph, lists_replaceable = self.model.graph, self.model.ir_version >= _IR_WITHOUT_INPUTS
+        listed = {value.name for value in graph.input} if lists_replaceable else set()
+        weights = (one for one in graph.initializer if one.name in listed and len(one.dims) > 1)
+        return frozenset(one.name for one in weights if one.data_type in _REAL_TYPES)
 
 
 def read_model(path: Path) -> ModelFile:
@@ -228,7 +243,7 @@ def _without_weights(model: ModelProto) -> ModelProto:
     def is_weight(tensor: TensorProto) -> bool:
         if tensor.data_location == TensorProto.EXTERNAL:
             return True
-        is_declared = model.ir_version >= IR_WITHOUT_INPUTS or tensor.name in inputs
+        is_declared = model.ir_version >= _IR_WITHOUT_INPUTS or tensor.name in inputs
         return is_declared and bool(tensor.name) and names[tensor.name] == 1 and _is_large(tensor)
 
     weights = [is_weight(tensor) for tensor in initializers]
