@@ -17,7 +17,7 @@ from harness.network.assemble import assemble_network
 from harness.network.fusion.fusion_rules import DEFAULT_RULES
 from harness.network.layers import cut
 from harness.network.reading.batch import rebatch
-from harness.network.reading.hand_back import decode_network, encode_network
+from harness.network.reading.network_codec import decode_network, encode_network
 
 FACTORS = {name: np.full(4, 0.5, np.float32) for name in "smbv"}
 TABLE = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6)
