@@ -79,20 +79,28 @@ class HarnessError(Exception):
     exit_code: ClassVar[int] = 1
     fault: ClassVar[Fault] = "harness"
     retry_helps: ClassVar[bool] = False
+    default_step: ClassVar[str] = ""
+    """The next step of an error that states none."""
 
     def __init_subclass__(
-        cls, *, exit_code: int | None = None, fault: Fault | None = None, retry_helps: bool | None = None
+        cls,
+        *,
+        exit_code: int | None = None,
+        fault: Fault | None = None,
+        retry_helps: bool | None = None,
+        default_step: str | None = None,
     ) -> None:
         super().__init_subclass__()
         cls.exit_code = cls.exit_code if exit_code is None else exit_code
         cls.fault = cls.fault if fault is None else fault
         cls.retry_helps = cls.retry_helps if retry_helps is None else retry_helps
+        cls.default_step = cls.default_step if default_step is None else default_step
 
     def __init__(self, what: str, *, why: str = "", next_step: str = "") -> None:
         super().__init__(what)
         self.what = what
         self.why = why
-        self.next_step = next_step
+        self.next_step = next_step or self.default_step
 
     def __str__(self) -> str:
         return sentences(self.what, self.why, self.next_step)
@@ -129,11 +137,11 @@ class NetworkError(InputError):
     """The ONNX file cannot be used."""
 
 
-class InvalidNetwork(NetworkError):
+class InvalidNetwork(NetworkError, default_step="Copy or export the file again"):
     """The file is not valid ONNX, or refers to files outside its own folder."""
 
 
-class UnsupportedNetwork(NetworkError):
+class UnsupportedNetwork(NetworkError, default_step="Export only the part of it that can be measured"):
     """The file is valid ONNX that harness cannot cut or measure."""
 
 
@@ -201,11 +209,8 @@ class LinkLost(DeviceError, fault="link"):
     """The connection ended before the agent's end record; the campaign can be resumed."""
 
 
-class ProtocolError(DeviceError, retry_helps=False):
+class ProtocolError(DeviceError, retry_helps=False, default_step="Install the agent of this version on the device"):
     """The agent sent messages that break the protocol."""
-
-    def __init__(self, what: str, *, why: str = "", next_step: str = "") -> None:
-        super().__init__(what, why=why, next_step=next_step or "Install the agent of this version on the device")
 
 
 class WorkerDied(DeviceError):

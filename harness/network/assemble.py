@@ -112,6 +112,7 @@ class ModelBuilder:
         self._node_origin: dict[str, int] = {}
         self._constant_origin: dict[str, str] = {}
         self._domains: dict[str, int] = {}
+        self._replaceable: list[str] = []
 
     def type_of(self, name: str) -> TensorType:
         """Return the type of a tensor of this model."""
@@ -224,7 +225,8 @@ class ModelBuilder:
         from onnx import helper
 
         initializers = [*self._initializers, *(map(_external, self._weights) if external else ())]
-        inputs = self._values(spec.name for spec in (self._inputs if external else (*self._inputs, *self._weights)))
+        listed = [spec.name for spec in (self._inputs if external else (*self._inputs, *self._weights))]
+        inputs = self._values(dict.fromkeys((*listed, *self._replaceable)))
         graph = helper.make_graph(self._nodes, "probe", inputs, self._values(outputs), initializers)
         imports = opset_imports({"": self.opset, **self._domains})
         return helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
@@ -243,6 +245,7 @@ class ModelBuilder:
         source = (id(network), name)
         if source not in self._constants:
             self._constants[source] = self._copy_constant(network, name)
+            self._replaceable += [self._constants[source]] if network.constants[name].replaceable else []
             self._constant_origin[self._constants[source]] = name
         return self._constants[source]
 

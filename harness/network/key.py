@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from onnx import AttributeProto
 
 KEY_VERSION = "k1"
-_NO_EFFECT = frozenset({"epsilon", "momentum", "spatial", "consumed_inputs", "is_test", "training_mode", "seed"})
+_NO_EFFECT = frozenset({"epsilon", "momentum", "spatial", "consumed_inputs", "is_test", "seed"})
+_INFERENCE = ("training_mode", 0)
 _WINDOWED = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "ConvInteger", "QLinearConv"})
 _AXIS_CHANGED_AT_13 = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 _COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Max", "Min"})
@@ -98,6 +99,8 @@ def _argument(network: Network, labels: dict[str, str], op: str, name: str) -> s
     if name in labels:
         return labels[name]
     kind, value = network.constants[name].type, network.constants[name].value
+    if network.constants[name].replaceable:
+        return f"c:{kind}?"
     if value is None or kind.elements > _MAX_VALUES_IN_KEY or not _counts_by_value(op, kind):
         return f"c:{kind}"
     return f"c:{kind}=" + ",".join(f"{number:.6g}" for number in value.ravel().tolist())
@@ -126,7 +129,7 @@ def attributes(network: Network, node: Node) -> dict[str, Any]:
     # Before a later opset added an attribute, operators behaved as with its default.
     version = network.domains.get(node.domain, network.opset)
     values = {**_defaults(node.op, node.domain, 0), **_defaults(node.op, node.domain, version), **given}
-    values = {name: value for name, value in values.items() if name not in _NO_EFFECT}
+    values = {name: value for name, value in values.items() if name not in _NO_EFFECT and (name, value) != _INFERENCE}
     if node.op in _WINDOWED:
         _resolve_window(network, node, values)
     _resolve_axes(network, node, values)

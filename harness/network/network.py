@@ -67,10 +67,15 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor that does not depend on the network's inputs; `value` is None if only its type is kept."""
+    """A tensor that does not depend on the network's inputs; `value` is None if only its type is kept.
+
+    A `replaceable` one is also an input of the file: a runtime may be given other values, so it neither folds nor packs
+    it.
+    """
 
     type: TensorType
     value: np.ndarray[Any, Any] | None = None
+    replaceable: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ get the shapes of their outputs. Networks repeat their nodes, so results are cac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,11 @@ class Operands:
     constants: Mapping[str, Constant]
     opsets: Mapping[str, int]
     """Versions of the operator sets by domain; `""` is ONNX."""
+
+    def are_fixed(self, names: Iterable[str]) -> bool:
+        """Return whether all inputs of a node are absent, or constants that no caller of the network may replace."""
+        found = [self.constants.get(name) for name in names if name]
+        return all(constant is not None and not constant.replaceable for constant in found)
 
 
 def opset_imports(opsets: Mapping[str, int]) -> list[OperatorSetIdProto]:

@@ -366,3 +366,15 @@ def test_model_of_is_deterministic() -> None:
     """The model generators of these tests return the same model for the same draw."""
     node = helper.make_node("Relu", ["x"], ["y"])
     assert model_of([node], {"x": IMAGE}) == model_of([node], {"x": IMAGE})
+
+
+def test_training_makes_a_difference() -> None:
+    """Batch normalisation in training mode computes the statistics of its input; the default is stated by nobody."""
+
+    def key(*outputs: str, **attributes: int) -> str:
+        constants = {name: np.ones(4, np.float32) for name in "smbv"}
+        nodes = [helper.make_node("BatchNormalization", ["x", *constants], ["y", *outputs], **attributes)]
+        return key_of(nodes, constants=constants)
+
+    assert key() == key(training_mode=0) != key("mean", "variance", training_mode=1)
+    assert "training_mode" not in key()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import InvalidNetwork, NetworkError, UnsupportedType
@@ -38,16 +38,16 @@ class KnownTensors:
         """Return the name under which a tensor is known."""
         return self.aliases.get(name, name)
 
-    def enter(self, graph: GraphProto) -> None:
-        """Take over what the nodes of a graph read, and its initializers."""
+    def enter(self, graph: GraphProto, replaceable: Set[str] = frozenset()) -> None:
+        """Take over what the nodes of a graph read, and its initializers, some of which a caller may replace."""
         self.read.update(tensors_read(graph))
         for tensor in graph.initializer:
-            self._take_initializer(tensor)
+            self._take_initializer(tensor, tensor.name in replaceable)
         for sparse in graph.sparse_initializer:  # runtimes make them dense when they load a file
             kind = tensor_type(sparse.values.data_type, tuple(sparse.dims), sparse.values.name)
             self.set_constant(sparse.values.name, Constant(kind))
 
-    def _take_initializer(self, tensor: TensorProto) -> None:
+    def _take_initializer(self, tensor: TensorProto, is_replaceable: bool) -> None:
         from onnx import TensorProto, numpy_helper
 
         try:
@@ -63,7 +63,7 @@ class KnownTensors:
                 value = numpy_helper.to_array(tensor)
             except ValueError as error:
                 raise InvalidNetwork(f"Tensor {tensor.name[:80]!r} is damaged", why=str(error)[:200]) from error
-        self.set_constant(tensor.name, Constant(kind, value))
+        self.set_constant(tensor.name, Constant(kind, value, is_replaceable))
 
     def set_constant(self, name: str, constant: Constant) -> None:
         """Make a tensor a constant."""

@@ -222,7 +222,7 @@ def _ended(source: Source, answer: Answer, limits: Limits) -> HarnessError:
     if answer.signal:
         name = signal.Signals(answer.signal).name
         why = f"It crashes the library that parses it, or takes more than {byte_size(limits.memory_bytes)} ({name})"
-        return InvalidNetwork(f"{shown} cannot be read", why=why, next_step="Copy or export the file again")
+        return InvalidNetwork(f"{shown} cannot be read", why=why)
     return _too_much_memory(source, limits)
 
 

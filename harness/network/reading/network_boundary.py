@@ -140,7 +140,8 @@ def check_outputs(outputs: Sequence[str], nodes: Iterable[Node], types: Mapping[
             raise InvalidNetwork(f"Output {name[:80]!r} is written by no node")
     if {name for node in nodes for name in node.outputs}.isdisjoint(outputs):
         why = "Its outputs are inputs or constants: no node takes time"
-        raise UnsupportedNetwork(f"{network} has nothing to measure", why=why)
+        step = "Give a network with an operator that computes its outputs"
+        raise UnsupportedNetwork(f"{network} has nothing to measure", why=why, next_step=step)
 
 
 def needed_nodes(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:

@@ -51,7 +51,7 @@ def encode_network(network: Network, note: str = "") -> bytes:
         "nodes": nodes,
         "types": [[name, kind.dtype, kind.shape] for name, kind in network.types.items()],
         "constants": [
-            [name, constant.type.dtype, constant.type.shape, values(constant)]
+            [name, constant.type.dtype, constant.type.shape, values(constant), constant.replaceable]
             for name, constant in network.constants.items()
         ],
         "free": [[node.name, node.op, node.reason] for node in network.free],
@@ -126,14 +126,14 @@ def _node(index: int, row: Any, parts: _Parts) -> Node:
 def _constants(rows: Any, parts: _Parts) -> Iterator[tuple[str, Constant]]:
     import numpy
 
-    for name, dtype, shape, size in rows:
+    for name, dtype, shape, size, replaceable in rows:
         kind = _type(dtype, shape)
         value = None
         if size is not None:
             if count_of(size) != kind.elements * ITEM_BYTES[kind.dtype]:
                 raise ValueError("a constant has another size than its type")
             value = numpy.frombuffer(parts.take(size), kind.dtype).reshape(kind.shape)
-        yield text_of(name), Constant(kind, value)
+        yield text_of(name), Constant(kind, value, replaceable is True)
 
 
 def _type(dtype: Any, shape: Any) -> TensorType:

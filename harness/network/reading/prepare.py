@@ -65,7 +65,7 @@ class _Preparation:
         self._unmeasured: list[Node] = []
 
     def run(self) -> Network:
-        self._known.enter(self._graph)
+        self._known.enter(self._graph, self._file.replaceable_weights)
         inputs = [value for value in self._graph.input if value.name not in self._known.constants]
         self._inputs, symbols = bound_inputs(inputs, self._dims, self._file.name)
         self._known.types |= self._inputs
@@ -120,7 +120,7 @@ class _Preparation:
             self._replace(node, resolved)
         elif node.op in ("Shape", "Size") and node.inputs[0] in self._known.types:
             self._fold_shape(node)
-        elif all(not name or name in self._known.constants for name in node.inputs) and node.op not in NOT_FOLDED:
+        elif node.op not in NOT_FOLDED and self._known.operands.are_fixed(node.inputs):
             self._fold(node)
         elif reason := free_reason(node, self._known.operands, self._known.read):
             self._known.aliases[node.outputs[0]] = node.inputs[0]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from harness.errors import InvalidNetwork, UnsupportedNetwork, reason_of
 from harness.files import read_with_digest
 from harness.network.network import ML_DOMAIN
-from harness.network.reading.control_flow import all_nodes, domain_of, sort_nodes
+from harness.network.reading.control_flow import all_nodes, domain_of, sort_nodes, subgraphs
 from harness.network.reading.expansion import check_expansion
 from harness.network.runtime_operators import RUNTIME_DOMAINS, checkable, defined
 from harness.text import printable
@@ -37,7 +37,8 @@ _MOST_VERSION = (1 << 31) - 1
 _ORT_FORMAT = b"ORTM"
 _IR_WITHOUT_INPUTS = 4
 """From this version of the format on, initializers need not be inputs."""
-_EXPORT_AGAIN = "Copy or export the file again"
+_REAL_TYPES = frozenset({1, 10, 11})
+"""ONNX's numbers of float32, float16 and float64."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,18 @@ class ModelFile:
     model: ModelProto
     sha256: str
     stored_bytes: int = 0
+
+    @property
+    def replaceable_weights(self) -> frozenset[str]:
+        """The weights that are inputs as well, so that runtimes do not take them for constants.
+
+        Before version 4 of the format, all weights are listed and are constants. Vectors may state shapes and do not
+        count.
+        """
+        graph, lists_replaceable = self.model.graph, self.model.ir_version >= _IR_WITHOUT_INPUTS
+        listed = {value.name for value in graph.input} if lists_replaceable else set()
+        weights = (one for one in graph.initializer if one.name in listed and len(one.dims) > 1)
+        return frozenset(one.name for one in weights if one.data_type in _REAL_TYPES)
 
 
 def read_model(path: Path) -> ModelFile:
@@ -85,13 +98,13 @@ def parse_model(name: str, shown: str, content: bytes, folder: Path | None = Non
     except DecodeError as error:
         if "alloc" in str(error) or "memory" in str(error):
             raise MemoryError(str(error)) from error
-        why, step = "Its content is not a protobuf message, or it is cut short", _EXPORT_AGAIN
+        why, step = "Its content is not a protobuf message, or it is cut short", ""
         if content[4:8] == _ORT_FORMAT:
             why, step = "It has ONNX Runtime's own format", "Give the ONNX file that it was made from"
         raise InvalidNetwork(f"{shown} is not an ONNX file", why=why, next_step=step) from error
     if not model.HasField("graph") or not model.graph.node:
         why = "Its graph has no nodes" if content else "The file is empty"
-        raise InvalidNetwork(f"{shown} holds no network", why=why, next_step=_EXPORT_AGAIN)
+        raise InvalidNetwork(f"{shown} holds no network", why=why)
     for field, value in (part for message in _messages([model]) for part in _fields(message)):
         texts = value if field.is_repeated else (value,)
         # Protobuf passes other bytes on if a file is damaged.
@@ -111,13 +124,14 @@ def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") 
     for entry in (*model.opset_import, *(entry for each in model.functions for entry in each.opset_import)):
         if not 0 <= entry.version <= _MOST_VERSION:
             why = f"It states opset {entry.version} of {entry.domain[:80] or 'ai.onnx'!r}"
-            raise InvalidNetwork(f"{name} is not valid ONNX", why=why, next_step=_EXPORT_AGAIN)
+            raise InvalidNetwork(f"{name} is not valid ONNX", why=why)
     try:
         if model.functions:
             _align_functions(model)
             model = inliner.inline_local_functions(model)
         sort_nodes(model.graph)
         _complete_domains(model)
+        _complete_names(model)
         _complete_outputs(model)
         _complete_attributes(model)
         _check_operators(name, model)
@@ -125,7 +139,7 @@ def check_model(name: str, model: ModelProto, content: bytes, sha256: str = "") 
         with checkable(model, all_nodes(model.graph.node)):
             onnx.checker.check_model(_without_weights(model))
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
-        why = next((line for line in str(error).splitlines() if line.strip()), "the ONNX checker rejects it")
+        why = " ".join(str(error).split()) or "the ONNX checker rejects it"
         raise InvalidNetwork(what, why=why[:300]) from error
     return ModelFile(name, model, sha256 or hashlib.sha256(content).hexdigest(), len(content))
 
@@ -303,6 +317,13 @@ def _complete_domains(model: ModelProto) -> None:
             message.domain = ""
     if imports and all(entry.domain for entry in (*imports, *nodes)):
         imports.add(version=DEFAULT_OPSET)
+
+
+def _complete_names(model: ModelProto) -> None:
+    """Name the graphs that have no name: the checker demands one, and runtimes do not read it."""
+    inner = (graph for node in all_nodes(model.graph.node) for graph in subgraphs(node))
+    for graph in (model.graph, *inner):
+        graph.name = graph.name or "graph"
 
 
 def _complete_outputs(model: ModelProto) -> None:
