@@ -10,16 +10,16 @@ from harness.npu.loading import CompiledModel
 from harness.npu.npu_options import RowSort
 from harness.npu.run.core_run import CoreRun
 from harness.npu.run.run_fields import compile_fields, json_fields
-from harness.npu.text_tables import NAME_WIDTH, Facts, Part, Table
 from harness.text import byte_size, four_digits, milliseconds, printable
+from harness.text_tables import NAME_WIDTH, Facts, Part, Table
 
 _SHOWN_WAITS = 3
 _SHOWN_CONVOLUTIONS = 8
 
 
-def run_tables(run: CoreRun, sort: RowSort = "order", top: int = 0) -> list[Part]:
+def run_tables(run: CoreRun, sort: RowSort = "order", top: int = 0) -> tuple[Table, Facts]:
     """Return the table of the layers in an order, of the first `top` if it is not 0, and the facts of the whole run."""
-    return [_layer_table(run, sort, top), Facts(tuple(_summary(run)))]
+    return _layer_table(run, sort, top), tuple(_summary(run))
 
 
 def _layer_table(run: CoreRun, sort: RowSort, top: int) -> Table:
@@ -167,7 +167,7 @@ def compile_tables(source: CompiledModel, setup_cycles: float, explain: bool) ->
     )
     return [
         Table(("chain", "layers", "way", "predicted ms", "NB", "SB", "halo"), rows, left=3),
-        Facts((("predicted", predicted), *_size_lines(fields), *_convolution_lines(fields))),
+        (("predicted", predicted), *_size_lines(fields), *_convolution_lines(fields)),
     ]
 
 

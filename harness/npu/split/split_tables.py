@@ -8,8 +8,8 @@ from typing import Any
 from device_agents.emulated_npu.compiler.prediction.split_choice import ONE
 from harness.npu.split.split_comparison import SplitComparison
 from harness.npu.split.split_study import CLOSE, SplitStudy, StudiedLayer, StudiedNetwork
-from harness.npu.text_tables import NAME_WIDTH, Facts, Part, Table
 from harness.text import counted, printable
+from harness.text_tables import NAME_WIDTH, Part, Table
 
 
 def json_fields(split: SplitComparison) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def split_tables(split: SplitComparison) -> list[Part]:
     if fields["networks"]:
         rows = [(one["split"], str(one["split_layers"]), _times(one)) for one in fields["networks"]]
         parts.append(Table(("network", "layers split", "cycles"), rows))
-    return [*parts, Facts(tuple(_summary(fields, split.verified)))]
+    return [*parts, tuple(_summary(fields, split.verified))]
 
 
 def _layer_table(fields: dict[str, Any], verified: bool) -> Table:

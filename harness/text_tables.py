@@ -19,12 +19,7 @@ class Table:
     bars: bool = False
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Lines of text, each behind a label."""
-
-    lines: Sequence[tuple[str, str]]
-
-
+Facts = tuple[tuple[str, str], ...]
+"""Lines of text, each behind a label."""
 Part = Table | Facts | str
 """A part of a text report; a str is a line of its own."""
