@@ -118,7 +118,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_result(path, spreadsheet_csv(names, ([row[name] for name in names] for row in rows)))
 
 
-def percent(fraction: float) -> str:
+def signed_percent(fraction: float) -> str:
     """Return a signed percentage."""
     return f"{fraction:+.1%}"
 
