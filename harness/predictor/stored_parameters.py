@@ -1,4 +1,4 @@
-"""A predictor's parameters other than its trees, as JSON in the metadata of its ONNX file."""
+"""A predictor's parameters other than its trees, as one line of JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from harness.predictor.uncertainty.coverage import Coverage, Hull
 from harness.predictor.uncertainty.intervals import Calibration, Scale
 from harness.strict_model import StrictModel
 
-METADATA_KEY = "harness.predictor"
 _VERSION = 5
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
