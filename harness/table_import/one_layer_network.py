@@ -17,6 +17,7 @@ from harness.errors import NetworkError
 from harness.network.fusion.fusion_rules import FusionRule, pattern_of, structure_of
 from harness.network.layers import cut
 from harness.network.network import Network
+from harness.network.operator_kinds import WINDOWED_POOLS
 from harness.network.reading.prepare import prepare
 from harness.network.reading.read import ModelFile
 from harness.table_import.cells import BadRow, Shape
@@ -24,7 +25,6 @@ from harness.table_import.layer_spec import LayerSpec
 
 _IR_VERSION = 8
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
-_POOLINGS = ("MaxPool", "AveragePool", "LpPool")
 _PRODUCTS = ("MatMul", "Gemm")
 _PAIRS = ("Add", "Sub", "Mul", "Div", "Pow")
 _ONE_NODE = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSwish", "HardSigmoid", "Elu", "Selu", "Softplus", "Mish")
@@ -133,7 +133,7 @@ def _operator(graph: _GraphBuilder, spec: LayerSpec) -> str:
     operands = [graph.input(f"x{at}", shape) for at, shape in enumerate(shapes)]
     weights = spec.weights
     attributes: dict[str, Any] = dict(spec.attributes)
-    if spec.op in _POOLINGS:
+    if spec.op in WINDOWED_POOLS:
         attributes = {**_window_attributes(spec), **attributes}
     if spec.op in _AXIS_OF_ROWS:
         attributes.setdefault("axis", -1)

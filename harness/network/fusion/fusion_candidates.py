@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from harness.network.assemble import copy_node, index_bound
 from harness.network.fusion.fusion_rules import (
-    COMMUTATIVE,
     DEFAULT_RULES,
     FusionRule,
     match_all,
@@ -19,6 +18,7 @@ from harness.network.key import Subgraph, attributes, canonical, layer_key
 from harness.network.learnt_weights import WEIGHT_OPS
 from harness.network.network import Constant, Network, Node, TensorType
 from harness.network.node_inference import opset_imports, value_info
+from harness.network.operator_kinds import COMMUTATIVE
 
 SHAPES_AS_FOUND = 2
 SHAPES_ADAPTED = 2

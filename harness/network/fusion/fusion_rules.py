@@ -26,6 +26,7 @@ from harness.network.fusion.moved_transposes import with_moved_transposes
 from harness.network.fusion.signed_pairs import with_unsigned_pairs
 from harness.network.key import attributes, canonical
 from harness.network.network import Network, Node
+from harness.network.operator_kinds import ACTIVATIONS, COMMUTATIVE
 
 MOVED_TRANSPOSES = "transposes: moved"
 UNSIGNED_PAIRS = "int8 pairs: uint8"
@@ -38,7 +39,6 @@ MAX_ALIGNMENT = 16
 SIGNIFICANCE = 0.01
 """Largest p-value at which a rule found by probes holds."""
 _MAX_SWAPPED = 3
-COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Max", "Min", "And", "Or", "Equal"})
 _PATTERN_NODE = re.compile(r"([A-Za-z0-9_/]+)\(([x0-9,.]*)\)\Z")
 _LISTED = "network "
 _NODES = "[0-9]{1,7}( [0-9]{1,7})+"
@@ -127,8 +127,7 @@ def _label(position: int, slot: int) -> str:
 
 
 def _activations(*chains: str) -> tuple[FusionRule, ...]:
-    kinds = ("Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "PRelu")
-    return tuple(FusionRule(f"{chain};{kind}({chain.count(';')})") for chain in chains for kind in kinds)
+    return tuple(FusionRule(f"{chain};{kind}({chain.count(';')})") for chain in chains for kind in ACTIVATIONS)
 
 
 DEFAULT_RULES: tuple[FusionRule, ...] = (

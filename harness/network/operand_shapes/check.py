@@ -9,6 +9,7 @@ from harness.errors import InvalidNetwork
 from harness.network.network import Node, TensorType
 from harness.network.operand_shapes import attention, normalisations, places, products
 from harness.network.operand_shapes.calls import Call, Rule, any_operator, at_least, axis_of_input, lists, singles
+from harness.network.operator_kinds import GATES
 
 if TYPE_CHECKING:
     from harness.network.operand_shapes.calls import Array
@@ -50,7 +51,7 @@ _RULES: Mapping[str, Sequence[Rule]] = {
     "QLinearMatMul": (products.scales_of_product,),
     "QuantizeLinear": (products.scaled,),
     "DequantizeLinear": (products.scaled,),
-    **dict.fromkeys(products.GATES, (products.recurrent,)),
+    **dict.fromkeys(GATES, (products.recurrent,)),
     "BatchNormalization": (normalisations.per_channel(("scale", "bias", "mean", "variance")),),
     "InstanceNormalization": (normalisations.per_channel(("scale", "bias")),),
     "GroupNormalization": (normalisations.group_normalization,),
