@@ -47,10 +47,10 @@ class StoredTrees:
     def correct(self, operators: Ints, columns: FeatureMatrix) -> Corrections:
         """Return what the trees correct of layers, whose operators are given by their indices, (layers,).
 
-        Raises ValueError for trees that ask for another feature than the columns.
+        Raises ValueError for trees that use another feature than the columns.
         """
         if self.feature.max(initial=0) >= columns.shape[1]:
-            raise ValueError("its trees ask for a feature that layers do not have")
+            raise ValueError("its trees use a feature that layers do not have")
         parts = [slice(start, start + _BLOCK) for start in range(0, len(columns), _BLOCK)]
         return corrections_of(np.concatenate([self._votes(operators[part], columns[part]) for part in parts]))
 
