@@ -37,6 +37,13 @@ PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
 """Operators that read no more of their first input than they return."""
 
 
+def resolved(name: str, alias: Mapping[str, str]) -> str:
+    """Return the tensor that a name stands for, by the names that others stand for."""
+    while name in alias:
+        name = alias[name]
+    return name
+
+
 def bytes_of(dtype: str, elements: int) -> int:
     """Return the size of elements, densely packed."""
     return -(-elements * ITEM_BYTES[dtype] // PACKED.get(dtype, 1))

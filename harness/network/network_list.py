@@ -42,7 +42,7 @@ class RefusedNetwork(ErrorRecord):
     """A network of a list that cannot be used: its file, and the error as plain data.
 
     `kind` is the name of the error's class in `harness.errors`: a NetworkError, or CoverageError for one that cannot be
-    validated since the table lacks its layers. `what` names the file as well.
+    validated since the table lacks its layers. `what` names the file as well. `error()` returns the error to raise.
     """
 
     file: str
