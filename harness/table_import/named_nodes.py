@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import NetworkError
-from harness.network.fusion.fusion_rules import FusionRule, ReportedGroups, structure_of
+from harness.network.fusion.fusion_rules import FusionRule, structure_of
+from harness.network.fusion.rule_learning import ReportedGroups
 from harness.network.layers import context_of, cut
 from harness.network.model_references import BUILTIN_PREFIX, load_network
 from harness.network.network import Network
