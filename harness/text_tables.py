@@ -20,6 +20,6 @@ class Table:
 
 
 Facts = tuple[tuple[str, str], ...]
-"""Lines of text, each behind a label."""
+"""Lines of text, each after a label."""
 Part = Table | Facts | str
-"""A part of a text report; a str is a line of its own."""
+"""A part of a text report; a str is a separate line."""

@@ -17,7 +17,7 @@ _LEARNT_OPS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", "E
 """Operators whose constants are all learnt."""
 WEIGHT_OPS = _LEARNT_OPS | LEARNT_SLOTS.keys()
 INTEGER_RANGE = {"int8": (-127, 128), "uint8": (0, 256), "int32": (-1000, 1000), "int4": (-8, 8), "uint4": (0, 16)}
-"""Values of quantised weights and biases by type: the least, and the bound above."""
+"""Values of quantised weights and biases by type: the minimum, and the bound above."""
 
 
 def is_weight(readers: Iterable[Node], name: str, kind: TensorType) -> bool:
@@ -33,7 +33,7 @@ def reads_weights(node: Node, constants: Mapping[str, Constant]) -> bool:
 
 
 def is_quantised(op: str) -> bool:
-    """Return whether an operator is made for integers that stand for real numbers."""
+    """Return whether an operator is made for integers that represent real numbers."""
     return op.startswith("QLinear") or op.endswith(("QuantizeLinear", "DequantizeLinear")) or "Integer" in op
 
 
@@ -54,7 +54,7 @@ def unshared(nodes: Iterable[Node], types: dict[str, TensorType], outputs: Itera
     """Yield the nodes, in order, with one DequantizeLinear for each reader of its result.
 
     A runtime that computes with integers merges a DequantizeLinear into the operator that reads it, once for each.
-    The types of the results that this adds are added to `types`. Nodes are numbered anew.
+    The types of the results that this adds are added to `types`. Nodes are numbered again.
     """
     kept = list(nodes)
     shared = {node.outputs[0]: node for node in kept if node.op == "DequantizeLinear" and node.inputs}

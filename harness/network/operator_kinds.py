@@ -23,7 +23,7 @@ LEARNT_SLOTS: Mapping[str, tuple[int, ...]] = {
     "DequantizeLinear": (0,),
     "QuantizeLinear": (0,),
 }
-"""Operators on integers, whose scales and zero points are no weights, and the inputs that are."""
+"""Operators on integers, whose scales and zero points are not weights, and the inputs that are."""
 RESCALING_PRODUCTS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm"})
 """Products of integers that read a scale and a zero point behind each operand, and return integers."""
 ACTIVATIONS = ("Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "PRelu")

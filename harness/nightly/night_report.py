@@ -97,7 +97,7 @@ class DeviceRow:
 class AttentionItem:
     """Something that needs a person's attention: what, why, and the next step.
 
-    `exit_code` is that of the error behind it, or 0. `trace` is the stack trace of a bug in harness.
+    `exit_code` is that of its error, or 0. `trace` is the stack trace of a bug in harness.
     """
 
     device: str
@@ -156,7 +156,7 @@ class Change:
 
 @dataclass(frozen=True)
 class SetComparison:
-    """One set's night beside earlier nights.
+    """One set's night compared with earlier nights.
 
     `detectable` maps each subject to the smallest relative change that tonight detects with 95 % probability; `hidden`
     lists subjects for which no change is detectable. `not_compared` says why there was nothing to compare with.

@@ -21,7 +21,7 @@ from harness.predictor.stored_parameters import Parameters, parameters_from, tex
 from harness.predictor.trees import NODE, VOTES, Corrections, Corrector, corrections_of
 
 MAX_BYTES = 1 << 25
-"""A predictor that learnt from the most entries of a table with correlations has half of it."""
+"""A predictor trained on the maximum number of entries of a table with correlations has half of it."""
 MAX_DEPTH = 2000
 _MAX_PARAMETERS = 1 << 24
 _BLOCK = 1024
