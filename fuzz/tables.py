@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fuzz.mutation import TEXTS, json_text, mutate_bytes, mutate_json, mutate_message, mutate_text
+from fuzz.mutation import TEXTS, json_text, mutate_bytes, mutate_json, mutate_text
 from fuzz.outcome import Outcome
 from fuzz.table_edits import edited
 from fuzz.target import memory_folder
@@ -38,6 +38,7 @@ _EDITED = 0.7
 _ESTIMATED = 4
 """A network is estimated from one table in so many."""
 _CREATED = "2026-01-02T03:04:05+00:00"
+_ODD = (0.0, 1e-38, -1e38, 1e38, float("inf"), float("-inf"), float("nan"))
 
 
 def read(data: bytes, folder: Path) -> Outcome:
@@ -116,17 +117,16 @@ def table_of(count: int, learn: bool) -> Lut:
 
 
 def _predictor(entries: tuple[Entry, ...]) -> bytes:
-    """Return a predictor without trees, which would take seconds to train."""
+    """Return a predictor whose trees have one branch; others would take seconds to train."""
     import numpy as np
 
     from harness.predictor.bounds import bounds_of
     from harness.predictor.features.layer_arrays import layer_arrays
     from harness.predictor.roofline.device_tiling import DeviceTiling
-    from harness.predictor.roofline.feature_matrix import feature_matrix
     from harness.predictor.roofline.roofline_fit import fit_roofline
-    from harness.predictor.stored_parameters import METADATA_KEY, Parameters, text_of
-    from harness.predictor.tree_model import model_of
-    from harness.predictor.trees import NoTrees
+    from harness.predictor.stored_parameters import Parameters
+    from harness.predictor.stored_trees import write_predictor
+    from harness.predictor.trees import NODE, VOTES, NoTrees
     from harness.predictor.uncertainty.coverage import Coverage, hull_of
     from harness.predictor.uncertainty.intervals import ANY, Calibration, Scale
 
@@ -139,9 +139,8 @@ def _predictor(entries: tuple[Entry, ...]) -> bytes:
     calibration = Calibration({ANY: Scale(0.1, 1e-7)}, {(ANY, coverage): 1.0 for coverage in Coverage})
     bounds = bounds_of(work, latency_s, np.zeros(len(work)))
     parameters = Parameters(roofline, hull_of(work, operators), bounds, calibration, {ANY: 0.5})
-    columns, _ = feature_matrix(work, roofline)
-    model = model_of([NoTrees()] * len(operators), columns.shape[1], {METADATA_KEY: text_of(parameters)})
-    return bytes(model.SerializeToString())
+    tree = np.array([(0, 1.0, 2), (0, 0.01, 0), (0, -0.01, 0)], NODE)
+    return write_predictor(parameters, [NoTrees((tree,) * VOTES)] * len(operators))
 
 
 def _entry(number: int) -> Entry:
@@ -248,23 +247,30 @@ def _mutated_correlation(content: bytes, draw: random.Random) -> bytes:
 
 
 def _mutated_predictor(content: bytes, draw: random.Random) -> bytes:
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    model = onnx.ModelProto()
-    try:
-        model.ParseFromString(content)
-    except DecodeError:
-        return mutate_bytes(content, draw)
-    if model.metadata_props and draw.random() < 0.5:
-        entry = draw.choice(model.metadata_props)
+    parameters, end, nodes = content.partition(b"\n")
+    if draw.random() < 0.5:
         with contextlib.suppress(ValueError, RecursionError):
-            entry.value = json_text(mutate_json(json.loads(entry.value), draw), draw).decode("utf-8", "replace")
-    elif draw.random() < 0.9:
-        mutate_message(model, draw)
+            parameters = json_text(mutate_json(json.loads(parameters), draw), draw).replace(b"\n", b" ")
+    elif nodes and draw.random() < 0.9:
+        nodes = _mutated_nodes(nodes, draw)
     else:
         return mutate_bytes(content, draw)
-    return bytes(model.SerializeToString())
+    return parameters + end + nodes
+
+
+def _mutated_nodes(content: bytes, draw: random.Random) -> bytes:
+    """Change a field of a few nodes."""
+    import numpy as np
+
+    from harness.predictor.trees import NODE
+
+    nodes = np.frombuffer(content[: len(content) // NODE.itemsize * NODE.itemsize], NODE).copy()
+    for _ in range(draw.choice((1, 1, 2, 4)) if len(nodes) else 0):
+        at, name = draw.randrange(len(nodes)), draw.choice(NODE.names or ())
+        value = draw.choice((0, 1, -1, at, at + 1, at + 2, len(nodes) - 1, len(nodes), 2**31 - 1, nodes[name][at]))
+        values = {"feature": value % 2**16, "number": draw.choice((value, *_ODD)), "right": value}
+        nodes[name][at] = values[name]
+    return nodes.tobytes()
 
 
 def _signed(parts: dict[str, bytes]) -> dict[str, bytes]:

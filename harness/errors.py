@@ -50,9 +50,10 @@ the same command may succeed later without any change.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from harness.text import sentences
+from harness.text import sentences, shortened
 
 Fault = Literal["user", "device", "link", "harness"]
 
@@ -104,6 +105,35 @@ class HarnessError(Exception):
 
     def __str__(self) -> str:
         return sentences(self.what, self.why, self.next_step)
+
+
+@dataclass(frozen=True)
+class ErrorRecord:
+    """An error as plain data, which threads, processes and hosts can pass on; `kind` is the name of its class."""
+
+    kind: str
+    what: str
+    why: str
+    next_step: str
+
+    @property
+    def error_class(self) -> type[HarnessError]:
+        """The class of the error; raises ValueError if harness has none of this name."""
+        found = globals().get(self.kind)
+        if not (isinstance(found, type) and issubclass(found, HarnessError)):
+            raise ValueError("an error has an unknown kind")
+        return found
+
+    def error(self) -> HarnessError:
+        """Return the error for a caller to raise; raises ValueError if its kind is unknown."""
+        return self.error_class(self.what, why=self.why, next_step=self.next_step)
+
+
+def record_of(error: HarnessError, limit: int | None = None) -> ErrorRecord:
+    """Return an error as data; with a limit, texts of at most so many characters."""
+    texts = error.what, error.why, error.next_step
+    what, why, next_step = texts if limit is None else (shortened(text)[:limit] for text in texts)
+    return ErrorRecord(type(error).__name__, what, why, next_step)
 
 
 def bug(

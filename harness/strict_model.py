@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A finite number of at least 0, where data from outside is checked."""
+Share = Annotated[float, Field(ge=0, le=1)]
+Size = Annotated[int, Field(gt=0, lt=2**31)]
 
 
 class StrictModel(BaseModel):

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from opened_run import open_run
 
 from harness import build_lut
 from harness.device.inventory import find_device, load_inventory
 from harness.lut.table import Lut
-from harness.measure.device_run import open_run
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult, profile_networks
 from harness.measure.progress import Observer, ignore

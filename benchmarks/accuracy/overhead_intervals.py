@@ -23,7 +23,7 @@ from device_agents.backends.emulated_npu import EmulatedNpuBackend
 from device_agents.emulated_npu.host_processor import HostModel
 from device_agents.emulated_npu.machine import Host, load_preset
 from harness.latency.drift import SLOW_DRIFT
-from harness.latency.overhead import Overhead, overhead_of_samples
+from harness.latency.overhead import Overhead, fit_overhead, levelled_nulls
 from harness.measure.device_requests import load_request
 from harness.measure.policy import RepeatPolicy, unsettled, visit_order
 from harness.measure.summary import summarise
@@ -101,7 +101,8 @@ def calibrate(probes: Sequence[Timed], host: Host, seed: int, span_s: float) -> 
                 wanted += policy.more_rounds(rounds, uncertain)
     del samples[reference.id]
     terms_of = {probe.id: probe.terms for probe in nulls}
-    return Draw(overhead_of_samples(samples, terms_of, CLOCK, 0.0 if span_s > 0 else SLOW_DRIFT), rounds, device_s)
+    levelled, drift = levelled_nulls(samples, terms_of, CLOCK, 0.0 if span_s > 0 else SLOW_DRIFT)
+    return Draw(fit_overhead(levelled, drift=drift), rounds, device_s)
 
 
 def overhead_section(run: Run) -> Section:

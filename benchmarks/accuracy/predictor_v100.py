@@ -116,7 +116,7 @@ def accuracy(rows: int) -> None:
             f"| {seed} | {shares[-1]:.1%} | {np.median(error):.2%} | {held_shares[-1]:.1%} "
             f"| {draws_p:.2g} | {calibration_p(sum(held), rows):.2g} "
             f"| ±{width(found, Coverage.INSIDE):.1%}, ±{width(found, Coverage.EDGE):.1%} "
-            f"| {predictor.tiling.units} | {len(predictor.model) / 1e6:.1f} | {elapsed_s:.0f} |",
+            f"| {predictor.tiling.units} | {len(predictor.content) / 1e6:.1f} | {elapsed_s:.0f} |",
             flush=True,
         )
     spread = statistics.stdev(shares)

@@ -15,7 +15,9 @@ from benchmarks.performance.measuring import Run, Took, spread, timed
 from benchmarks.performance.page import reached
 from harness import cache, profile
 from harness.device.inventory import BUILT_IN
-from harness.measure.device_run import open_run
+from harness.device.session import open_session
+from harness.measure.device_run import leased_run
+from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.profiling import ProfileResult, profile_networks
 from harness.measure.request import ProfileRequest
@@ -74,8 +76,12 @@ def _bare(run: Run, device: str, model: str, runs: int) -> Campaign:
     request, results = ProfileRequest(device, (model,), policy=RepeatPolicy(runs=runs)), []
 
     def task() -> None:
-        networks = request.networks()
-        with open_run(BUILT_IN[device], _new_workspace(run)) as opened:
+        networks, known, journal_file = request.networks(), BUILT_IN[device], _new_workspace(run).journal
+        with (
+            open_session(known) as session,
+            Journal(journal_file) as journal,
+            leased_run(session, known, journal) as opened,
+        ):
             results.append(profile_networks(opened, networks, request).result)
 
     took = timed(task)

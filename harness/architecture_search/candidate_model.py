@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.errors import InvalidNetwork
 from harness.network.model_references import ModelReference, model_path
+from harness.network.network import resolved
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -41,23 +42,17 @@ def candidate_model(reference: ModelReference, candidate: Sequence[int]) -> Mode
     if len(choices) != len(candidate):
         raise InvalidNetwork(f"{graph.name[:80]} has choices without an effect", next_step="Remove unused nodes")
     alias = {node.output[0]: node.input[at] for node, at in zip(choices, candidate, strict=True)}
-
-    def resolved(name: str) -> str:
-        while name in alias:
-            name = alias[name]
-        return name
-
     kept: list[NodeProto] = []
-    needed = {resolved(one.name) for one in graph.output}
+    needed = {resolved(one.name, alias) for one in graph.output}
     for node in reversed([node for node in graph.node if not is_choice(node)]):
         if not needed.isdisjoint(node.output):
-            node.input[:] = [resolved(name) for name in node.input]
+            node.input[:] = [resolved(name, alias) for name in node.input]
             needed.update(node.input)
             kept.append(node)
     results = [
-        onnx.helper.make_node("Identity", [resolved(one.name)], [one.name], f"result:{one.name}")
+        onnx.helper.make_node("Identity", [resolved(one.name, alias)], [one.name], f"result:{one.name}")
         for one in graph.output
-        if resolved(one.name) != one.name
+        if resolved(one.name, alias) != one.name
     ]
     weights = [tensor for tensor in graph.initializer if tensor.name in needed]
     unused = {tensor.name for tensor in graph.initializer} - needed

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from harness.architecture_search.candidate_model import candidate_model, choice_names, is_choice, position_name
 from harness.errors import InvalidNetwork, UsageError
 from harness.network.model_references import Model, ModelReference, load_network, model_references
-from harness.network.network import Network, Node
+from harness.network.network import Network, Node, resolved
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -71,17 +71,11 @@ class SearchSpace:
         """Return the network of a candidate, ready to be cut into layers; its nodes keep their names."""
         chosen = dict(zip(self._choices, self.checked(candidate), strict=True))
         alias = {node.outputs[0]: node.inputs[chosen[index]] for index, node in self._choices.items()}
-
-        def resolved(name: str) -> str:
-            while name in alias:
-                name = alias[name]
-            return name
-
-        outputs = tuple(dict.fromkeys(map(resolved, self.network.outputs)))
+        outputs = tuple(dict.fromkeys(resolved(name, alias) for name in self.network.outputs))
         needed, kept = set(outputs), list[Node]()
         for node in reversed(self._ordered):
             if not needed.isdisjoint(node.outputs):
-                kept.append(replace(node, inputs=tuple(map(resolved, node.inputs))))
+                kept.append(replace(node, inputs=tuple(resolved(name, alias) for name in node.inputs)))
                 needed.update(kept[-1].inputs)
         if not kept:
             raise InvalidNetwork(f"Candidate {list(candidate)} of {self.name} has no operator")

@@ -13,7 +13,7 @@ import typer
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_words
 from harness.cli.options.option_groups import spread
-from harness.cli.terminal.output import interval_ms, note, percent, print_json, print_line, print_table
+from harness.cli.terminal.output import interval_ms, note, print_json, print_line, print_table, signed_percent
 from harness.cli.terminal.progress import show_progress, stop_on_interrupt
 from harness.errors import MachineNoisy
 from harness.settings import VALIDATION_PROCESSES
@@ -124,11 +124,11 @@ def show_validation(result: Validation) -> None:
             interval_ms(network.interval_s),
             milliseconds(network.measured_s),
             milliseconds(network.measured_halfwidth_s, 1),
-            percent(network.error),
+            signed_percent(network.error),
             "" if network.repeatability is None else f"{network.repeatability:.1%}",
         ]
         if naive:
-            row.append("" if network.naive_error is None else percent(network.naive_error))
+            row.append("" if network.naive_error is None else signed_percent(network.naive_error))
         rows.append(row)
     print_table((*header, "naive sum error") if naive else header, rows)
     inside = sum(network.within_interval for network in result.networks)
@@ -187,7 +187,7 @@ def _show_oracle(report: OracleReport) -> None:
 
     print()
     rows = [
-        (name, f"{one.true:.4g}", f"{one.fitted:.4g}", "" if one.error is None else percent(one.error))
+        (name, f"{one.true:.4g}", f"{one.fitted:.4g}", "" if one.error is None else signed_percent(one.error))
         for name, one in report.overhead.items()
     ]
     if rows:
@@ -205,7 +205,7 @@ def _show_oracle(report: OracleReport) -> None:
     )
     worst = []
     for network, layer in report.worst(WORST_LAYERS):
-        error = "" if layer.error is None else percent(layer.error)
+        error = "" if layer.error is None else signed_percent(layer.error)
         times = microseconds(layer.true_s), microseconds(layer.estimated_s)
         worst.append((network, layer.name, layer.op, *times, error))
     print_table(("network", "layer", "operators", "true µs", "table µs", "error"), worst, left=3)

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
-from harness import errors
-from harness.errors import Fault, HarnessError
+from harness.errors import DeviceTooSlow, ErrorRecord, Fault, HarnessError, record_of
 from harness.fleet.store import DeviceHealth, now
 from harness.measure.profiling import ProfileResult
 from harness.measure.request import ProfileRequest
@@ -17,13 +16,9 @@ from harness.space.space_profile import SpaceProfile
 
 
 @dataclass(frozen=True)
-class Failure:
-    """The failure of a request: an error of harness as plain data."""
+class Failure(ErrorRecord):
+    """The failure of a request, with the traceback of its error as text."""
 
-    kind: str
-    what: str
-    why: str
-    next_step: str
     fault: Fault
     retry_helps: bool
     exit_code: int
@@ -32,13 +27,13 @@ class Failure:
     @classmethod
     def of(cls, error: HarnessError) -> Failure:
         """Return an error as data, with its traceback as text."""
-        name, trace = type(error).__name__, "".join(traceback.format_exception(error))
-        words = (error.what, error.why, error.next_step)
-        return cls(name, *words, error.fault, error.retry_helps, error.exit_code, trace)
+        trace = "".join(traceback.format_exception(error))
+        record = vars(record_of(error))
+        return cls(**record, fault=error.fault, retry_helps=error.retry_helps, exit_code=error.exit_code, trace=trace)
 
     def error(self) -> HarnessError:
         """Return the error for a caller to raise, with the original traceback as a note."""
-        again: HarnessError = getattr(errors, self.kind)(self.what, why=self.why, next_step=self.next_step)
+        again = super().error()
         again.add_note(self.trace)
         return again
 
@@ -74,13 +69,13 @@ class ProfileOutcome:
     @property
     def gives_up_device(self) -> bool:
         """Whether other requests for the device would only take as long again."""
-        return self.failure is not None and self.failure.kind == errors.DeviceTooSlow.__name__
+        return self.failure is not None and self.failure.kind == DeviceTooSlow.__name__
 
     def not_started(self, request: ProfileRequest) -> ProfileOutcome:
         """Return the outcome of a request that was not started because this one gave up the device."""
         what, why = self.failure.what if self.failure else "", "Skipped: an earlier job on this device timed out"
         step = "Find out why with `harness devices check " + request.device + "`"
-        return ProfileOutcome.failed(request, errors.DeviceTooSlow(what, why=why, next_step=step))
+        return ProfileOutcome.failed(request, DeviceTooSlow(what, why=why, next_step=step))
 
 
 class Engine(Protocol):

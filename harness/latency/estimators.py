@@ -28,7 +28,7 @@ from harness.latency.layer_latency import (
 )
 from harness.latency.method_names import LatencyMethod
 from harness.latency.overhead import Overhead
-from harness.measure.summary import MAD_TO_SIGMA
+from harness.measure.summary import mad_sigma
 from harness.probe.probe_plan import LayerProbes
 
 DISAGREEMENT_Z = 3.0
@@ -189,8 +189,7 @@ def _usual(ratios: Sequence[float]) -> tuple[float, float]:
     """Return the median of an estimator's logarithmic ratios and their robust spread, zero for few."""
     if len(ratios) < _FEWEST_USUAL:
         return 0.0, 0.0
-    usual = statistics.median(ratios)
-    return usual, MAD_TO_SIGMA * statistics.median(abs(ratio - usual) for ratio in ratios)
+    return statistics.median(ratios), mad_sigma(ratios)
 
 
 def _smallest_networks(layers: Mapping[Place, LayerProbes], latencies: Mapping[Place, Latency]) -> dict[Place, float]:

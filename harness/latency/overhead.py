@@ -118,25 +118,16 @@ def row_of(terms: OverheadTerms, runs: int = 1) -> tuple[float, ...]:
     return (float(runs), *map(float, _amounts_of(terms)))
 
 
-def overhead_of_samples(
+def levelled_nulls(
     samples: Mapping[str, Sequence[Sample]],
     terms: Mapping[str, OverheadTerms],
     clock: str,
     slow_drift: float = SLOW_DRIFT,
-) -> Overhead:
-    """Return the overhead by the samples of calibration probes, with drift between their rounds removed.
-
-    Intervals allow for `slow_drift`, which is 0 if the rounds are at random times over a span longer than any drift.
-    Raises IllConditionedDesign.
-    """
-    nulls, drift = levelled_nulls(samples, terms, clock, slow_drift)
-    return fit_overhead(nulls, drift=drift)
-
-
-def levelled_nulls(
-    samples: Mapping[str, Sequence[Sample]], terms: Mapping[str, OverheadTerms], clock: str, slow_drift: float
 ) -> tuple[list[tuple[OverheadTerms, Measurement]], float]:
-    """Return null probes as if all rounds had been equally slow, and the relative error that all of them share."""
+    """Return null probes as if all rounds had been equally slow, and the relative error that all of them share.
+
+    That error allows for `slow_drift`, which is 0 if the rounds are at random times over a span longer than any drift.
+    """
     factors = level_factors(samples, clock)
     nulls = [(terms[probe], summarise(levelled(taken, factors), clock)) for probe, taken in samples.items() if taken]
     return nulls, math.hypot(level_error(factors), slow_drift)

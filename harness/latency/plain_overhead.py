@@ -8,7 +8,7 @@ a, b and c. `harness.latency.overhead` has terms for these.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,24 +16,12 @@ import numpy as np
 from harness.array_types import Floats
 from harness.errors import IllConditionedDesign
 from harness.latency.drift import SLOW_DRIFT
-from harness.latency.overhead import COLUMNS, MAX_CONDITION, PLAIN_COLUMNS, Coefficient, Overhead, levelled_nulls
+from harness.latency.overhead import COLUMNS, MAX_CONDITION, PLAIN_COLUMNS, Coefficient, Overhead
 from harness.measure.summary import MAD_TO_SIGMA, STUDENT_95, Z_95, Measurement
 from harness.probe.overhead_terms import OverheadTerms
-from harness.samples import Sample
 
 _FREE = ("auxiliary_input_bytes", "auxiliary_output_bytes", "loaded_bytes", "stored_bytes")
 _LEAST_DENOMINATOR = 1e-6
-
-
-def plain_overhead_of_samples(
-    samples: Mapping[str, Sequence[Sample]],
-    terms: Mapping[str, OverheadTerms],
-    clock: str,
-    slow_drift: float = SLOW_DRIFT,
-) -> Overhead:
-    """Return the plain fit to the samples of calibration probes; see `overhead_of_samples`."""
-    nulls, drift = levelled_nulls(samples, terms, clock, slow_drift)
-    return fit_plain_overhead(nulls, drift=drift)
 
 
 def is_plain_null(terms: OverheadTerms) -> bool:

@@ -12,8 +12,8 @@ from harness.latency.estimators import LayerLatencies, estimate_layers
 from harness.latency.joint import Place
 from harness.latency.layer_latency import CampaignData
 from harness.latency.method_names import LatencyMethod
-from harness.latency.overhead import Overhead, overhead_of_samples
-from harness.latency.plain_overhead import plain_overhead_of_samples
+from harness.latency.overhead import Overhead, fit_overhead, levelled_nulls
+from harness.latency.plain_overhead import fit_plain_overhead
 from harness.lut.error_correlations import MAX_CORRELATED
 from harness.measure.journal.reader import JournalReader
 from harness.measure.journal.records import Campaign
@@ -77,10 +77,11 @@ def _read(
     roles = {name: probe.role for name, probe in probes.items()}
     terms = {name: probe.terms for name, probe in probes.items()}
     nulls = {name: taken for name, taken in samples.items() if roles[name] == "calibration"}
-    overhead = overhead_of_samples(nulls, terms, campaign.clock)
+    levelled, drift = levelled_nulls(nulls, terms, campaign.clock)
+    overhead = fit_overhead(levelled, drift=drift)
     plain: Overhead | IllConditionedDesign
     try:
-        plain = plain_overhead_of_samples(nulls, terms, campaign.clock)
+        plain = fit_plain_overhead(levelled, drift=drift)
     except IllConditionedDesign as error:
         plain = error
     summaries = {name: summarise(taken, campaign.clock) for name, taken in samples.items()}

@@ -23,13 +23,13 @@ LEARNING = "learning the predictor"
 
 
 def learn_predictor(entries: Sequence[Entry], progress: Steps = lambda _done, _count: None) -> bytes:
-    """Return an ONNX model, or empty bytes where the entries are too few to learn from."""
+    """Return the bytes of a predictor, or empty bytes where the entries are too few to learn from."""
     examples = tuple(training_examples(entries))
     if len({example.layer for example in examples}) < LEAST_SAMPLES:
         return b""
     from harness.predictor.fit import fit_predictor  # loads an optimiser
 
-    return fit_predictor(examples, progress=progress).model
+    return fit_predictor(examples, progress=progress).content
 
 
 def training_examples(entries: Sequence[Entry]) -> Iterator[TrainingExample]:

@@ -86,11 +86,11 @@ class Lut:
     None where there is none. `repeatability` is the relative spread of a latency from process to process, and `machine`
     the verdict on the machine while it measured, empty where nothing is known of it; `reference_s` is the latency of
     the reference probe then, None where it was not measured. `correlations` are those of the entries' errors,
-    packed by `harness.lut.error_correlations`. `predictor` is the ONNX model for unmeasured layers, or empty. `chains`
-    are those of the table's networks, none where the device reports no chains. `additivity` is the robust spread in
-    standard errors that the additive model leaves unexplained, None where the method does not estimate it. `sum_error`
-    is the relative error of sums of entries beyond the errors of their layers; `network_errors` are those of the
-    networks in which it was measured, by the beginning of their files' hashes.
+    packed by `harness.lut.error_correlations`. `predictor` holds the predictor for unmeasured layers, or nothing.
+    `chains` are those of the table's networks, none where the device reports no chains. `additivity` is the robust
+    spread in standard errors that the additive model leaves unexplained, None where the method does not estimate it.
+    `sum_error` is the relative error of sums of entries beyond the errors of their layers; `network_errors` are those
+    of the networks in which it was measured, by the beginning of their files' hashes.
     """
 
     path: Path
@@ -204,7 +204,7 @@ class Lut:
         """The predictor, or None where the table has none; raises LutCorrupt."""
         if not self.predictor:
             return None
-        from harness.predictor.predictor import Predictor  # loads ONNX Runtime
+        from harness.predictor.predictor import Predictor  # loads numpy
 
         return Predictor(self.predictor)
 

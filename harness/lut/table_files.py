@@ -1,7 +1,7 @@
 """Tables on disk: an immutable folder, written under a temporary name and renamed; and entries for other tools.
 
 A folder holds `entries.csv`, `manifest.json` with the sha256 of the other files, and, if the table has them,
-`correlation.bin`, `predictor.onnx` and `chains.csv`. The manifest's own digest ends the folder's name, so edits are
+`correlation.bin`, `predictor.bin` and `chains.csv`. The manifest's own digest ends the folder's name, so edits are
 detected.
 """
 
@@ -32,9 +32,9 @@ from harness.samples import Clock
 from harness.strict_model import StrictModel
 from harness.version import VERSION
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 ENTRIES, MANIFEST, CHAINS = "entries.csv", "manifest.json", "chains.csv"
-CORRELATION, PREDICTOR = "correlation.bin", "predictor.onnx"
+CORRELATION, PREDICTOR = "correlation.bin", "predictor.bin"
 MAX_FILE_BYTES = 1 << 28
 MAX_PATTERN = 1 << 18
 """Characters of a fusion rule."""
@@ -62,7 +62,7 @@ _Overhead = Annotated[Overhead, AfterValidator(_with_later_terms)]
 class _Manifest(StrictModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
-    schema_version: Literal[5]
+    schema_version: Literal[6]
     tool_version: str
     device: str
     created: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT[0-9A-Za-z:.+ -]{8,40}$")]

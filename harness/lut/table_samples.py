@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from harness.errors import DamagedFileWarning, JournalError
-from harness.latency.drift import SLOW_DRIFT
 from harness.latency.overhead import COLUMNS, PLAIN_COLUMNS, Overhead, levelled_nulls, row_of
 from harness.lut.table import Lut
 from harness.lut.table_choice import is_published
@@ -74,7 +73,7 @@ def _nulls(journal: JournalReader, campaign: Campaign, overhead: Overhead) -> tu
     probes, samples = journal.probes(campaign.id), journal.samples(campaign.id)
     nulls = {name: runs for name, runs in samples.items() if runs and probes[name].role == "calibration"}
     terms = {name: probes[name].terms for name in nulls}
-    levelled, _ = levelled_nulls(nulls, terms, campaign.clock, SLOW_DRIFT)
+    levelled, _ = levelled_nulls(nulls, terms, campaign.clock)
     found = []
     for name, (amounts, measured) in zip(nulls, levelled, strict=True):
         row = row_of(amounts)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.device.inventory import Device
-from harness.device.session import AgentSession, open_session
+from harness.device.session import AgentSession
 from harness.device.time_limit import TimeLimit
 from harness.device.variant import NO_VARIANT, Variant
 from harness.errors import Interrupted
@@ -18,7 +18,6 @@ from harness.measure.journal.records import Campaign, CampaignKey
 from harness.measure.journal.sessions_at_work import at_work
 from harness.measure.progress import Observer, ignore
 from harness.probe.probe_plan import ProbePlan
-from harness.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -65,26 +64,6 @@ class DeviceRun:
         """Raise Interrupted if a stop was requested."""
         if self.stop.is_set():
             raise Interrupted("Stopped on request", why=why, next_step=next_step)
-
-
-@contextlib.contextmanager
-def open_run(
-    device: Device,
-    workspace: Workspace,
-    observe: Observer = ignore,
-    stop: threading.Event | None = None,
-    variant: Variant = NO_VARIANT,
-) -> Iterator[DeviceRun]:
-    """Connect to a device, lease it, and open the journal of the workspace; raises a DeviceError or JournalError.
-
-    This neither measures the golden probe nor records the health of the device: `harness.profile` does.
-    """
-    with (
-        open_session(variant.device(device)) as session,
-        Journal(workspace.journal) as journal,
-        leased_run(session, device, journal, observe, stop, variant) as run,
-    ):
-        yield run
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from harness.samples import Sample
 MIN_CLEAN_SHARE = 0.5
 Z_95 = 1.959964
 MAD_TO_SIGMA = 1.4826
-_MEDIAN_EFFICIENCY = math.sqrt(math.pi / 2)
+MEDIAN_EFFICIENCY = math.sqrt(math.pi / 2)
+"""The standard error of a median over that of a mean, for a normal distribution."""
 _CLOCK_GRAIN_S = 50e-9
 _LEAST_S = 1e-9
 # For a normal distribution, in sigmas: the distance from the lowest tenth to the median, and the error of a quartile.
@@ -51,8 +52,14 @@ def summarise(samples: Sequence[Sample], clock: str) -> Measurement:
     if not values:
         raise ValueError("no samples")
     centre = max(statistics.median(values), _LEAST_S)  # a coarse clock may report zero
-    spread = max(MAD_TO_SIGMA * statistics.median(abs(value - centre) for value in values), _CLOCK_GRAIN_S)
-    return _measurement(centre, _MEDIAN_EFFICIENCY * spread, values, len(samples) - len(used), clock)
+    spread = max(mad_sigma(values), _CLOCK_GRAIN_S)
+    return _measurement(centre, MEDIAN_EFFICIENCY * spread, values, len(samples) - len(used), clock)
+
+
+def mad_sigma(values: Sequence[float]) -> float:
+    """Return the standard deviation of normally distributed values, from their median absolute deviation."""
+    centre = statistics.median(values)
+    return MAD_TO_SIGMA * statistics.median(abs(value - centre) for value in values)
 
 
 def undisturbed(samples: Sequence[Sample], clock: str) -> Measurement:

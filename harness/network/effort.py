@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from harness.network.key import attribute_value
 from harness.network.network import Network, Node, TensorType
+from harness.network.operator_kinds import GATES, weight_slot
 
 if TYPE_CHECKING:
     from onnx import AttributeProto
 
 _EACH_NODE = 2 << 20
 """What any node takes to compile or to run, as multiply-adds that take as long."""
-_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 Shape = tuple[int, ...]
 
 
 def products_of(op: str, attributes: Iterable[AttributeProto], read: Sequence[TensorType], written: TensorType) -> int:
     """Return the multiply-adds of an operator, 0 for one that multiplies no matrices or whose sizes are not known."""
     if "Conv" in op and len(read) > 1:
-        weights = read[3 if op.startswith("QLinear") else 1]
+        weights = read[weight_slot(op)]
         map_of_taps = read[0] if "Transpose" in op else written
         return map_of_taps.elements * math.prod(weights.shape[1:])
     if ("MatMul" in op or "Gemm" in op) and read[0].shape:
@@ -39,7 +39,7 @@ def products_of_read(op: str, equation: str, shapes: Sequence[Shape | None]) -> 
     known = [shape for shape in shapes[:3] if shape is not None]
     if len(known) < len(shapes[:3]):
         return None
-    if op in _RECURRENT and len(known) == 3 and len(known[0]) == 3:
+    if op in GATES and len(known) == 3 and len(known[0]) == 3:
         data, weights, recurrent = known
         return math.prod(data[:2]) * (math.prod(weights) + math.prod(recurrent))
     if op == "Einsum" and len(known) == len(shapes) == 2:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.network.network import FLOATS, Network, Node, TensorType
+from harness.network.operator_kinds import SIZED_BY_FLOATS, SORTED_IN_KEYS, WINDOWED, weight_slot
 
 if TYPE_CHECKING:
     from onnx import AttributeProto
@@ -16,10 +17,9 @@ if TYPE_CHECKING:
 KEY_VERSION = "k1"
 _NO_EFFECT = frozenset({"epsilon", "momentum", "spatial", "consumed_inputs", "is_test", "seed"})
 _INFERENCE = ("training_mode", 0)
-_WINDOWED = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "ConvInteger", "QLinearConv"})
 _AXIS_CHANGED_AT_13 = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
-_COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Max", "Min"})
-_FLOATS_COUNT = frozenset({"Pow", "Resize", "Upsample", "Range"})
+_FLOATS_COUNT = SIZED_BY_FLOATS | {"Pow"}
+"""Operators of which a key has the values of floats."""
 _MAX_VALUES_IN_KEY = 64
 _MOST_LISTED = 256
 """The maximum number of elements of an attribute in a key; the trees of a forest have thousands."""
@@ -83,7 +83,7 @@ def layer_key(network: Network, graph: Subgraph) -> LayerKey:
             labels[name] = f"t{position}" if slot == 0 else f"t{position}.{slot}"
         inputs = node.inputs[:1] if _takes_axes(node.op) else node.inputs
         arguments = [_argument(network, labels, node.op, name) for name in inputs]
-        arguments = sorted(arguments) if node.op in _COMMUTATIVE else arguments
+        arguments = sorted(arguments) if node.op in SORTED_IN_KEYS else arguments
         # The axis of softmax has another meaning before opset 13. All other operators kept their meaning.
         operator = f"{node.op}-12" if node.op in _AXIS_CHANGED_AT_13 and network.opset < 13 else node.op
         operator = f"{node.domain}.{operator}" if node.domain else operator
@@ -130,7 +130,7 @@ def attributes(network: Network, node: Node) -> dict[str, Any]:
     version = network.domains.get(node.domain, network.opset)
     values = {**_defaults(node.op, node.domain, 0), **_defaults(node.op, node.domain, version), **given}
     values = {name: value for name, value in values.items() if name not in _NO_EFFECT and (name, value) != _INFERENCE}
-    if node.op in _WINDOWED:
+    if node.op in WINDOWED:
         _resolve_window(network, node, values)
     _resolve_axes(network, node, values)
     return values
@@ -190,7 +190,7 @@ def _resolve_window(network: Network, node: Node, values: dict[str, Any]) -> Non
     read = network.types[node.inputs[0]]
     spatial = len(read.shape) - 2
     if "kernel_shape" not in values:
-        weight = node.inputs[3 if node.op == "QLinearConv" else 1]
+        weight = node.inputs[weight_slot(node.op)]
         values["kernel_shape"] = list(network.types[weight].shape[2:])
     values.setdefault("strides", [1] * spatial)
     values.setdefault("dilations", [1] * spatial)

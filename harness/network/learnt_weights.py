@@ -7,28 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.network.network import FLOATS, Constant, Node, TensorType
+from harness.network.operator_kinds import GATES, LEARNT_SLOTS, SIZED_BY_FLOATS
 from harness.network.runtime_operators import RUNTIME_DOMAINS
 
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-_LEARNT_OPS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", "Einsum", "LSTM", "GRU", "RNN"})
+_LEARNT_OPS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Gather", "Einsum", *GATES})
 """Operators whose constants are all learnt."""
-_LEARNT_SLOTS: Mapping[str, tuple[int, ...]] = {
-    "ConvInteger": (1,),
-    "MatMulInteger": (1,),
-    "MatMulIntegerToFloat": (1,),
-    "DynamicQuantizeMatMul": (1,),
-    "QLinearConv": (3, 8),
-    "QLinearMatMul": (3,),
-    "QGemm": (3, 6),
-    "QAttention": (1, 2),
-    "MatMulNBits": (1,),
-    "DequantizeLinear": (0,),
-    "QuantizeLinear": (0,),
-}
-"""Operators on integers, whose scales and zero points are not weights, and the inputs that are."""
-WEIGHT_OPS = _LEARNT_OPS | _LEARNT_SLOTS.keys()
+WEIGHT_OPS = _LEARNT_OPS | LEARNT_SLOTS.keys()
 INTEGER_RANGE = {"int8": (-127, 128), "uint8": (0, 256), "int32": (-1000, 1000), "int4": (-8, 8), "uint4": (0, 16)}
 """Values of quantised weights and biases by type: the minimum, and the bound above."""
 
@@ -52,13 +39,13 @@ def is_quantised(op: str) -> bool:
 
 def needs_values(reader: Node) -> bool:
     """Return whether a node needs real values, such as variances or scales, to give finite results."""
-    quantised = is_quantised(reader.op) or reader.op in _LEARNT_SLOTS
-    return quantised or "Normalization" in reader.op or reader.op in ("Resize", "Upsample", "Range")
+    quantised = is_quantised(reader.op) or reader.op in LEARNT_SLOTS
+    return quantised or "Normalization" in reader.op or reader.op in SIZED_BY_FLOATS
 
 
 def _is_weight_of(reader: Node, name: str, kind: TensorType) -> bool:
-    if reader.op in _LEARNT_SLOTS:
-        return all(slot in _LEARNT_SLOTS[reader.op] for slot, read in enumerate(reader.inputs) if read == name)
+    if reader.op in LEARNT_SLOTS:
+        return all(slot in LEARNT_SLOTS[reader.op] for slot, read in enumerate(reader.inputs) if read == name)
     # Of operators that only ONNX Runtime knows, matrices of numbers are learnt.
     return reader.op in _LEARNT_OPS or (bool(reader.domain) and kind.dtype in FLOATS and len(kind.shape) > 1)
 

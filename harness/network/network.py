@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harness.network.operator_kinds import ACTIVATIONS, CONVOLUTIONS
+
 if TYPE_CHECKING:
     import numpy as np
     from onnx import NodeProto
@@ -23,14 +25,23 @@ ITEM_BYTES = {
 ML_DOMAIN = "ai.onnx.ml"
 """The domain of ONNX's operators for trees, scalers, and labels."""
 FLOATS = ("float32", "float64", "float16")
-_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "BatchNormalization"})
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
-_ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu"})
-_WRITING_MAPS = _CONVOLUTIONS | _POOLS
-_KEEPING_MAPS = _ACTIVATIONS | {"Add", "Sum", "Mul", "Dropout", "Resize", "QuantizeLinear", "DequantizeLinear"}
+_WRITING_MAPS = CONVOLUTIONS | _POOLS | {"BatchNormalization"}
+_KEEPING_MAPS = {
+    *(set(ACTIVATIONS) - {"PRelu"}),
+    *("Add", "Sum", "Mul", "Dropout", "Resize", "QuantizeLinear", "DequantizeLinear"),
+}
+"""Operators whose result is a feature map if an input is one. PRelu would change the contexts of tables."""
 _MAP_AXES = 4
 PARTIAL_READS = frozenset({"Gather", "Slice", "GatherElements", "GatherND"})
 """Operators that read no more of their first input than they return."""
+
+
+def resolved(name: str, alias: Mapping[str, str]) -> str:
+    """Return the tensor that a name stands for, by the names that others stand for."""
+    while name in alias:
+        name = alias[name]
+    return name
 
 
 def bytes_of(dtype: str, elements: int) -> int:

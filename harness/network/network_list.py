@@ -8,8 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from harness import errors
-from harness.errors import CoverageError, HarnessError, NetworkError, NetworksRefused, UsageError
+from harness.errors import (
+    CoverageError,
+    ErrorRecord,
+    HarnessError,
+    NetworkError,
+    NetworksRefused,
+    UsageError,
+    record_of,
+)
 from harness.network.model_references import (
     ModelContent,
     ModelReference,
@@ -31,29 +38,19 @@ _NAMED = 3
 
 
 @dataclass(frozen=True)
-class RefusedNetwork:
+class RefusedNetwork(ErrorRecord):
     """A network of a list that cannot be used: its file, and the error as plain data.
 
     `kind` is the name of the error's class in `harness.errors`: a NetworkError, or CoverageError for one that cannot be
-    validated since the table lacks its layers. `what` names the file as well.
+    validated since the table lacks its layers. `what` names the file as well. `error()` returns the error to raise.
     """
 
     file: str
-    kind: str
-    what: str
-    why: str = ""
-    next_step: str = ""
 
     @classmethod
     def of(cls, file: str, error: NetworkError | CoverageError) -> RefusedNetwork:
         """Return the refusal that an error is."""
-        return cls(file, type(error).__name__, error.what, error.why, error.next_step)
-
-    def error(self) -> HarnessError:
-        """Return the error for a caller to raise."""
-        kind = getattr(errors, self.kind)
-        found: HarnessError = kind(self.what, why=self.why, next_step=self.next_step)
-        return found
+        return cls(**vars(record_of(error)), file=file)
 
     def __str__(self) -> str:
         """Return file, reason and next step on one line."""

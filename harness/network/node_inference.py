@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UnsupportedType
 from harness.network.network import FLOATS, ITEM_BYTES, ML_DOMAIN, PACKED, Constant, Node, TensorType
 from harness.network.operand_shapes.check import check_operands
+from harness.network.operator_kinds import SIZED_BY_FLOATS
 from harness.network.single_runs import MAX_FORM_BYTES, form_of, values
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 MAX_TENSOR_BYTES = 1 << 34
 MAX_RUN_BYTES = 1 << 30
 """Largest input, in bytes, of an operator that is run to find the type of its result."""
-_FLOATS_READ = frozenset({"Resize", "Upsample", "Range"})
 """Operators whose results have sizes that follow from constants of floats."""
 _QUANTISATIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _INDEXED = frozenset({"Gather", "GatherElements", "Scatter", "ScatterElements", "ScatterND"})
@@ -157,7 +157,7 @@ def _values_of_sizes(node: Node, read: Operands) -> dict[str, Any]:
             continue
         if len(constant.type.shape) > 1 and node.op not in _INDEXED:
             continue
-        if constant.type.dtype not in FLOATS or node.op in _FLOATS_READ:
+        if constant.type.dtype not in FLOATS or node.op in SIZED_BY_FLOATS:
             found[name] = constant.value
     return found
 

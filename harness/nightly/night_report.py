@@ -1,7 +1,7 @@
 """The report of a night as plain data: what was measured, what became slower, and what needs attention.
 
-The store keeps reports and the rows of jobs as JSON (`json_data`), and later nights read them. The keys of that JSON
-and of `harness nightly --json` are fixed; `_JSON_KEYS` maps the fields that have a different name here.
+The store keeps reports and the rows of jobs as JSON (`json_data`), and later nights read them: the names of the fields
+are the keys of that JSON and of `harness nightly --json`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from harness.fleet.store import HealthName
 from harness.network.network_list import RefusedNetwork
 
 RowStatus = Literal["done", "failed", "deferred", "skipped"]
-_JSON_KEYS = {"attention": "chores", "summary": "told"}
 
 
 @dataclass(frozen=True)
@@ -242,7 +241,7 @@ def json_data(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if is_dataclass(value):
-        value = {_JSON_KEYS.get(one.name, one.name): getattr(value, one.name) for one in fields(value)}
+        value = {one.name: getattr(value, one.name) for one in fields(value)}
     if isinstance(value, Mapping):
         return {key: json_data(one) for key, one in value.items()}
     return [json_data(one) for one in value] if isinstance(value, list | tuple) else value

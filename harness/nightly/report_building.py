@@ -65,7 +65,7 @@ def _compared(
     except HarnessError as error:
         return Failure.of(error)
     except Exception as error:  # a bug that one set triggers must not end the night
-        step = 'Report it with its trace, which `harness nightly run --json` shows under "chores"'
+        step = 'Report it with its trace, which `harness nightly run --json` shows under "attention"'
         return Failure.of(bug(error, "a bug in harness", step))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import UsageError
 from harness.network.model_references import Model, model_references
 from harness.notebook import BarPlot, LatencyBar, frame, html_table
-from harness.npu.loading import LoadedProgram, load_network
+from harness.npu.loading import LoadedProgram, compile_reference
 from harness.npu.npu_options import MachineChoice, RunOptions
 from harness.npu.npu_options import Options as CompilerOptions
 from harness.npu.run.core_run import CoreRun, run_on_one_core
@@ -81,7 +81,7 @@ def emulate(
     if len(references) != 1:
         raise UsageError(f"emulate takes one network, not {len(references)}", next_step="Call it for each network")
     choice = MachineChoice(preset, None if machine is None else Path(machine))
-    source = load_network(references[0], choice, compiler or CompilerOptions(), dims or {}, note=note)
+    source = compile_reference(references[0], choice, compiler or CompilerOptions(), dims or {}, note=note)
     loaded = LoadedProgram.of(source)
     run = run_on_one_core(loaded, RunOptions(values=values), note)
     found = json_fields(run)

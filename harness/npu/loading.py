@@ -111,7 +111,7 @@ def load(
     Raises UsageError for compiler options that contradict each other or that are given with a program file.
     """
     if not is_program(reference):
-        return LoadedProgram.of(load_network(reference, machine, options, dims, tables, note), reference)
+        return LoadedProgram.of(compile_reference(reference, machine, options, dims, tables, note), reference)
     if options != DEFAULT or dims or tables:
         why = "A program file is already compiled"
         raise UsageError(
@@ -124,7 +124,7 @@ def load(
     return LoadedProgram(reference, program, machine.load(program.machine))
 
 
-def load_network(
+def compile_reference(
     reference: ModelReference,
     machine: MachineChoice,
     options: Options,

@@ -22,6 +22,7 @@ from harness.array_types import Floats, Ints, Mask
 from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.features.layer_features import CODE_LEVELS, classes_of
 from harness.predictor.features.offset_names import WIDEST
+from harness.strict_model import Amount
 
 _SLACK = 1.5
 """A rate beyond all that were seen, and a class slower than its slowest layer, by at most this factor."""
@@ -37,8 +38,8 @@ _MOVERS = "move/"
 class ClassLimits:
     """Of a class of operators: `launch_s` for no work at all, and time over the ideal time at most."""
 
-    launch_s: float
-    slowness: float
+    launch_s: Amount
+    slowness: Amount
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,10 @@ class Bounds:
     idle: the limits of each operator that moves nothing
     """
 
-    byte_s: float
-    weight_s: float
-    work_s: Mapping[str, float]
-    least_s: float
+    byte_s: Amount
+    weight_s: Amount
+    work_s: Mapping[str, Amount]
+    least_s: Amount
     classes: Mapping[str, ClassLimits]
     idle: Mapping[str, ClassLimits]
 

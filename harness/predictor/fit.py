@@ -15,9 +15,9 @@ from harness.predictor.features.layer_features import LEAST_SAMPLES, LayerFeatur
 from harness.predictor.predictor import Predictor
 from harness.predictor.roofline.feature_matrix import FeatureMatrix
 from harness.predictor.roofline.tiling_search import find_tiling
-from harness.predictor.stored_parameters import METADATA_KEY, Parameters, text_of
+from harness.predictor.stored_parameters import Parameters
+from harness.predictor.stored_trees import write_predictor
 from harness.predictor.training_data import WAYS, HeldOutPredictions, Training, best_way
-from harness.predictor.tree_model import model_of
 from harness.predictor.trees import Corrector
 from harness.predictor.uncertainty.coverage import Coverage, hull_of
 from harness.predictor.uncertainty.intervals import Calibration, calibrate, joined
@@ -126,8 +126,7 @@ def _stored(
         trees.append(WAYS[ways[operator]](columns[own], log_ratio[own], training.seed))
     bounds = bounds_of(training.arrays, training.latency_s, training.noise)
     parameters = Parameters(roofline, hull_of(training.arrays, operators), bounds, calibration, shares)
-    model = model_of(trees, columns.shape[1], {METADATA_KEY: text_of(parameters)})
-    predictor = Predictor(model.SerializeToString())
+    predictor = Predictor(write_predictor(parameters, trees))
     for operator, grown in zip(operators, trees, strict=True):
         _compare(predictor, training, operator, grown, columns)
     return predictor

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.errors import LutCorrupt, UsageError
-from harness.host_runtime import open_session, session_options
 from harness.predictor.features.layer_arrays import LayerArrays, layer_arrays
 from harness.predictor.features.layer_features import LayerFeatures
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.feature_matrix import FeatureMatrix, feature_matrix
 from harness.predictor.roofline.weight_loads import WeightLoads
-from harness.predictor.stored_graph import check_model
-from harness.predictor.stored_parameters import METADATA_KEY, OtherVersion, parameters_from
+from harness.predictor.stored_parameters import OtherVersion
+from harness.predictor.stored_trees import read_predictor
 from harness.predictor.trees import Corrections
 from harness.predictor.uncertainty.coverage import Coverage, operator_index
 from harness.predictor.uncertainty.network_errors import LayerPrediction, share_of
@@ -27,26 +26,15 @@ _OTHER_VERSION = "The predictor of this table is of another version of harness"
 class Predictor:
     """A predictor in its stored form, which it predicts with."""
 
-    def __init__(self, model: bytes) -> None:
-        """Load the bytes of the ONNX file; raises LutCorrupt if they are not a predictor."""
+    def __init__(self, content: bytes) -> None:
+        """Load the bytes of a predictor's file; raises LutCorrupt if they are not a predictor."""
         try:
-            check_model(model)
+            self._parameters, self._trees = read_predictor(content)
         except OtherVersion as error:
             raise LutCorrupt(_OTHER_VERSION, why=str(error), next_step=_BUILD_AGAIN) from error
         except ValueError as error:
             raise _corrupt(str(error)) from error
-        try:
-            self._session = open_session(model, session_options(threads=1))
-        except Exception as error:  # the runtime's exceptions share no narrower base
-            raise _corrupt(str(error).splitlines()[0]) from error
-        try:
-            metadata = self._session.get_modelmeta().custom_metadata_map
-            if METADATA_KEY not in metadata:
-                raise _corrupt(f"it has no metadata {METADATA_KEY!r}")
-            self._parameters = parameters_from(metadata[METADATA_KEY])
-        except ValueError as error:  # malformed, or not UTF-8
-            raise _corrupt(f"its metadata {METADATA_KEY!r} cannot be read ({error})") from error
-        self.model = model
+        self.content = content
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -113,16 +101,8 @@ class Predictor:
         return WeightLoads.of(roofline, roofline.tiling.described(layer_arrays(layers)))
 
     def corrections(self, arrays: LayerArrays, columns: FeatureMatrix) -> Corrections:
-        """Return the stored trees' corrections for layers with these features."""
-        operator = operator_index(self.operators, arrays)
-        features = np.hstack([operator[:, None].astype(np.float32), columns])
-        try:
-            log_ratio, spread = self._session.run(["log_ratio", "spread"], {"features": features})
-        except Exception as error:  # the runtime's exceptions share no narrower base
-            raise _corrupt(str(error).splitlines()[0]) from error
-        if not log_ratio.shape == spread.shape == (len(features), 1):
-            raise _corrupt("its results do not have one value for each layer")
-        return Corrections(log_ratio[:, 0].astype(np.float64), spread[:, 0].astype(np.float64))
+        """Return the trees' corrections for layers of learnt operators with these features."""
+        return self._trees.correct(operator_index(self.operators, arrays), columns)
 
 
 def _corrupt(why: str) -> LutCorrupt:

@@ -1,4 +1,4 @@
-"""A predictor's parameters other than its trees, as JSON in the metadata of its ONNX file."""
+"""A predictor's parameters other than its trees, as one line of JSON."""
 
 from __future__ import annotations
 
@@ -11,33 +11,20 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from harness.predictor.bounds import Bounds, ClassLimits
+from harness.predictor.bounds import Bounds
 from harness.predictor.roofline.device_tiling import DeviceTiling
 from harness.predictor.roofline.roofline import Roofline
 from harness.predictor.uncertainty.coverage import Coverage, Hull
 from harness.predictor.uncertainty.intervals import Calibration, Scale
-from harness.strict_model import StrictModel
+from harness.strict_model import Amount, Share, StrictModel
 
-METADATA_KEY = "harness.predictor"
 _VERSION = 5
 _Number = Annotated[float, Field(allow_inf_nan=False)]
-_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_Size = Annotated[int, Field(gt=0, lt=2**31)]
 _Row = tuple[_Number, ...]
 
 
 class OtherVersion(ValueError):
     """The parameters are of another version of the program."""
-
-
-class _Steps(StrictModel):
-    units: _Size
-    depth: _Size
-    channels: _Size
-    tiles: Annotated[tuple[tuple[_Size, _Size, _Size], ...], Field(min_length=1)]
-    skips_padding: bool
-    product_share: Annotated[float, Field(ge=0, le=1)] = 1.0
-    buffer_bytes: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
 
 class _Roofline(StrictModel):
@@ -57,28 +44,9 @@ class _Hull(StrictModel):
     names: tuple[str, ...]
 
 
-class _Scale(StrictModel):
-    relative: _Amount
-    absolute_s: _Amount
-
-
 class _Calibration(StrictModel):
-    expected: dict[str, _Scale]
-    quantiles: tuple[tuple[str, str, _Amount | None], ...]
-
-
-class _Limits(StrictModel):
-    launch_s: _Amount
-    slowness: _Amount
-
-
-class _Bounds(StrictModel):
-    byte_s: _Amount
-    weight_s: _Amount = 0.0
-    work_s: dict[str, _Amount]
-    least_s: _Amount
-    classes: dict[str, _Limits]
-    idle: dict[str, _Limits] = Field(default_factory=dict)
+    expected: dict[str, Scale]
+    quantiles: tuple[tuple[str, Coverage, Amount | None], ...]
 
 
 class _Version(BaseModel):
@@ -87,12 +55,12 @@ class _Version(BaseModel):
 
 class _Content(StrictModel):
     schema_version: int
-    steps: _Steps
+    steps: DeviceTiling
     roofline: _Roofline
     hull: _Hull
-    bounds: _Bounds
+    bounds: Bounds
     calibration: _Calibration
-    shares: dict[str, Annotated[float, Field(ge=0, le=1)]]
+    shares: dict[str, Share]
 
 
 @dataclass(frozen=True)
@@ -150,22 +118,14 @@ def parameters_from(text: str) -> Parameters:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]) from None
-    tiling = DeviceTiling(**content.steps.model_dump())
     line = content.roofline
     constants, table = np.array(line.tile_constants), np.array(line.table)
-    roofline = Roofline(tiling, constants, line.names, table, line.overlap)
+    roofline = Roofline(content.steps, constants, line.names, table, line.overlap)
     arrays = {name: np.array(value) for name, value in content.hull.model_dump(exclude={"operators", "names"}).items()}
+    hull = Hull(content.hull.operators, names=content.hull.names, **arrays)
     quantiles = {
-        (operator, Coverage(coverage)): math.inf if value is None else value
+        (operator, coverage): math.inf if value is None else value
         for operator, coverage, value in content.calibration.quantiles
     }
-    expected = {name: Scale(one.relative, one.absolute_s) for name, one in content.calibration.expected.items()}
-    calibration = Calibration(expected, quantiles)
-    given = content.bounds
-    classes, idle = (
-        {name: ClassLimits(one.launch_s, one.slowness) for name, one in limits.items()}
-        for limits in (given.classes, given.idle)
-    )
-    bounds = Bounds(given.byte_s, given.weight_s, given.work_s, given.least_s, classes, idle)
-    hull = Hull(content.hull.operators, names=content.hull.names, **arrays)
-    return Parameters(roofline, hull, bounds, calibration, content.shares)
+    calibration = Calibration(content.calibration.expected, quantiles)
+    return Parameters(roofline, hull, content.bounds, calibration, content.shares)

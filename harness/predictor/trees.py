@@ -1,4 +1,4 @@
-"""Regression trees as arrays, whose votes correct a roofline."""
+"""Regression trees as records, whose votes correct a roofline."""
 
 from __future__ import annotations
 
@@ -16,21 +16,14 @@ VOTES = 64
 _FEATURES_TRIED = 0.5
 _LEAF = -1
 _QUARTERS = (VOTES // 4, VOTES - 1 - VOTES // 4)
+NODE = np.dtype([("feature", "<u2"), ("number", "<f4"), ("right", "<i4")])
+"""A node of a tree; `right` is 0 in leaves, whose `number` is what the tree votes.
 
-
-@dataclass(frozen=True)
-class Tree:
-    """One tree; node 0 is its root.
-
-    A layer goes from node `i` to `left[i]` when its feature `feature[i]` is at most `threshold[i]`, else to
-    `right[i]`; nodes with `left` -1 are leaves and hold `value`. Thresholds are in single precision.
-    """
-
-    feature: NDArray[np.int64]
-    threshold: NDArray[np.float32]
-    left: NDArray[np.int64]
-    right: NDArray[np.int64]
-    value: NDArray[np.float32]
+A layer goes from a branch to the next node if its feature `feature` is at most `number`, else to the node `right`.
+"""
+Tree = NDArray[np.void]
+"""The nodes of one tree, its root first and each branch in front of all that is below it."""
+_ONE_LEAF = np.zeros(1, NODE)
 
 
 @dataclass(frozen=True)
@@ -45,7 +38,7 @@ class Corrections:
 class NoTrees:
     """The roofline without correction."""
 
-    trees: tuple[Tree, ...] = ()
+    trees: tuple[Tree, ...] = (_ONE_LEAF,) * VOTES
 
     def correct(self, columns: FeatureMatrix) -> Corrections:
         """Return corrections and spreads of zero."""
@@ -64,7 +57,7 @@ class VotingTrees:
 
     @property
     def trees(self) -> tuple[Tree, ...]:
-        """The trees as arrays."""
+        """The trees as records."""
         return tuple(_from_forest(tree) for tree in self.grown)
 
     def votes(self, columns: FeatureMatrix) -> Floats:
@@ -84,7 +77,8 @@ def corrections_of(votes: Floats) -> Corrections:
     ordered = np.sort(votes, axis=1)
     middle = (ordered[:, VOTES // 2 - 1] + ordered[:, VOTES // 2]) / 2.0
     low, high = _QUARTERS
-    return Corrections(middle, (ordered[:, high] - ordered[:, low]) / 2.0)
+    spread = (ordered[:, high] - ordered[:, low]) / 2.0
+    return Corrections(middle.astype(np.float64), spread.astype(np.float64))
 
 
 def no_trees(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> NoTrees:  # noqa: ARG001 - the signature of the others
@@ -109,13 +103,11 @@ def grow_voting(columns: FeatureMatrix, log_ratio: Floats, seed: int) -> VotingT
 
 def _from_forest(tree: Any) -> Tree:
     leaf = tree.children_left == _LEAF
-    return Tree(
-        np.where(leaf, 0, tree.feature).astype(np.int64),
-        _rounded_down(np.where(leaf, 0.0, tree.threshold)),
-        tree.children_left.astype(np.int64),
-        tree.children_right.astype(np.int64),
-        tree.value.ravel().astype(np.float32),
-    )
+    nodes = np.zeros(leaf.size, NODE)
+    nodes["feature"] = np.where(leaf, 0, tree.feature)
+    nodes["number"] = np.where(leaf, tree.value.ravel().astype(np.float32), _rounded_down(tree.threshold))
+    nodes["right"] = np.where(leaf, 0, tree.children_right)
+    return nodes
 
 
 def _rounded_down(threshold: Sequence[float] | Floats) -> NDArray[np.float32]:

@@ -10,8 +10,9 @@ from harness.lut.layer_diff import compare
 from harness.report.figures import NetworkPoint
 from harness.report.figures import compare as compare_figure
 from harness.report.html import page
-from harness.report.page_values import CaptionedFigure, Facts, ReportTable, SavedFile
+from harness.report.page_values import CaptionedFigure, ReportTable, SavedFile
 from harness.report.units import display, duration, signed_percent, unit_for
+from harness.text_tables import Facts
 
 if TYPE_CHECKING:
     from harness.estimation.table_comparison import TableComparison

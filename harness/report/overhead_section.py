@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.report.page_values import Facts, ReportTable
+from harness.report.page_values import ReportTable
 from harness.report.units import Unit, percent, significant, unit_for
+from harness.text_tables import Facts
 
 if TYPE_CHECKING:
     from harness.latency.overhead import Coefficient, OverheadModel

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 
 from harness.files import spreadsheet_csv
 
-Facts = tuple[tuple[str, str], ...]
-"""Names with their values."""
-
 
 @dataclass(frozen=True)
 class ReportTable:

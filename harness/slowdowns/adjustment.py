@@ -23,7 +23,7 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.latency.robust import HUBER, robust_spread
-from harness.measure.summary import MAD_TO_SIGMA
+from harness.measure.summary import MAD_TO_SIGMA, MEDIAN_EFFICIENCY
 from harness.probe.overhead_terms import OverheadTerms
 from harness.slowdowns.host_share import HostShare, columns_of, fit_host, is_host_probe
 from harness.slowdowns.watch_series import WatchSeries
@@ -34,7 +34,6 @@ NULL_ROLES = ("calibration", "null", "auxiliary")
 _FEWEST_NULLS = 6
 _TUKEY = 4.685
 _REWEIGHTINGS = 12
-_MEDIAN_EFFICIENCY = 1.2533
 _LARGEST_ERROR = 5.0
 """Layers are used to find the change of the device up to this error, as a multiple of the median error."""
 
@@ -198,5 +197,5 @@ def _device_change(batches: Sequence[_Batch]) -> tuple[float, float]:
     precise = error <= _LARGEST_ERROR * np.median(error)
     middle = float(np.median(slower[precise]))
     uneven = MAD_TO_SIGMA * float(np.median(abs(slower[precise] - middle) / error[precise]))
-    spread = _MEDIAN_EFFICIENCY * float(np.sqrt(precise.sum()) / np.sum(1 / error[precise]))
+    spread = MEDIAN_EFFICIENCY * float(np.sqrt(precise.sum()) / np.sum(1 / error[precise]))
     return middle, max(1.0, uneven) * spread

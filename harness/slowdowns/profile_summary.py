@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.measure.summary import MAD_TO_SIGMA, Measurement, seconds_of, summarise
+from harness.measure.summary import Measurement, mad_sigma, seconds_of, summarise
 from harness.network.key import LayerKey
 from harness.network.layers import context_of, cut
 from harness.network.network import Network
@@ -91,7 +91,7 @@ def summarise_profile(plan: ProbePlan, profiled: Mapping[str, Sequence[Sample]],
     terms = {probe: plan.probes[probe].terms for probe in samples}
     hosts = [probe for probe in samples if is_host_probe(plan.probes[probe].role, terms[probe])]
     host = fit_host({probe: measured[probe].latency_s for probe in hosts}, terms)
-    own = {probe: _spread([seconds_of(one, clock) for one in runs]) for probe, runs in samples.items()}
+    own = {probe: mad_sigma([seconds_of(one, clock) for one in runs]) for probe, runs in samples.items()}
     of_host = {probe: max(host.of(terms[probe]), _LEAST_S) for probe in samples}
     of_total = {probe: one.latency_s for probe, one in measured.items()}
     counts = {probe: one.samples for probe, one in measured.items()}
@@ -106,7 +106,7 @@ def _smoothed(
     A dozen samples determine a spread to 25 % only. Of host share and total the better predictor of spreads is used.
     """
     ratios = [[own[probe] / share[probe] for probe in own if own[probe] > 0] or [0.0] for share in shares]
-    uneven = [_spread([math.log(value) for value in values if value > 0] or [0.0]) for values in ratios]
+    uneven = [mad_sigma([math.log(value) for value in values if value > 0] or [0.0]) for values in ratios]
     best = min(range(len(shares)), key=lambda at: uneven[at])
     factor = statistics.median(ratios[best])
     smoothed = {}
@@ -114,8 +114,3 @@ def _smoothed(
         weight = counts[probe] / (counts[probe] + _OWN_SAMPLES)
         smoothed[probe] = math.sqrt(weight * spread_s**2 + (1 - weight) * (factor * shares[best][probe]) ** 2)
     return smoothed
-
-
-def _spread(values: Sequence[float]) -> float:
-    centre = statistics.median(values)
-    return MAD_TO_SIGMA * statistics.median(abs(value - centre) for value in values)

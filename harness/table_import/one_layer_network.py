@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import onnx
-from onnx import NodeProto, TensorProto, ValueInfoProto, defs, helper, numpy_helper
+from onnx import defs, helper
 
 from harness.errors import NetworkError
 from harness.network.fusion.fusion_patterns import pattern_of
 from harness.network.fusion.fusion_rules import FusionRule, structure_of
 from harness.network.layers import cut
 from harness.network.network import Network
-from harness.network.reading.prepare import prepare
-from harness.network.reading.read import ModelFile
+from harness.network.operator_kinds import WINDOWED_POOLS
+from harness.network.zoo.network_parts import IR_VERSION, NetworkParts
 from harness.table_import.cells import BadRow, Shape
 from harness.table_import.layer_spec import LayerSpec
 
-_IR_VERSION = 8
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
-_POOLINGS = ("MaxPool", "AveragePool", "LpPool")
 _PRODUCTS = ("MatMul", "Gemm")
 _PAIRS = ("Add", "Sub", "Mul", "Div", "Pow")
 _ONE_NODE = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSwish", "HardSigmoid", "Elu", "Selu", "Softplus", "Mish")
@@ -69,63 +63,27 @@ def keyed_layer(spec: LayerSpec, opset: int) -> PlacedLayer:
 def _network(spec: LayerSpec, opset: int) -> Network:
     if not defs.has(spec.op, opset):
         raise BadRow(f"op is {spec.op[:60]!r}, which opset {opset} of ONNX does not have")
-    graph = _GraphBuilder(spec.dtype)
+    graph = NetworkParts(dtype=spec.dtype, opset=opset)
     result = _operator(graph, spec)
     if spec.batch_norm:
-        channels = _channels_written(spec)
-        scales = [graph.weight(f"norm.{name}", (channels,)) for name in ("scale", "bias", "mean", "variance")]
-        result = graph.node("BatchNormalization", "norm", [result, *scales])
+        result = graph.batch_normalisation("norm", result, _channels_written(spec))
     if spec.residual:
-        written = _written(graph, opset)
+        written = _written(graph)
         result = graph.node("Add", "add", [result, graph.input("residual", written)])
     result = _activated(graph, spec.activation, result)
     context = onnx.checker.C.CheckerContext()
-    context.ir_version, context.opset_imports = _IR_VERSION, {"": opset}
+    context.ir_version, context.opset_imports = IR_VERSION, {"": opset}
     for node in graph.nodes:
         onnx.checker.check_node(node, context)
-    return _prepared(graph, result, opset)
+    return _network_to(graph, result)
 
 
-def _prepared(graph: _GraphBuilder, result: str, opset: int) -> Network:
-    outputs = [helper.make_tensor_value_info(result, graph.element, None)]
-    proto = helper.make_graph(graph.nodes, "layer", graph.inputs, outputs, graph.weights)
-    model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", opset)], ir_version=_IR_VERSION)
-    digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    return prepare(ModelFile("layer", model, digest), {})
+def _network_to(graph: NetworkParts, result: str) -> Network:
+    graph.outputs = [helper.make_tensor_value_info(result, graph.element, None)]
+    return graph.network("layer")
 
 
-@dataclass
-class _GraphBuilder:
-    """The graph under construction; weights have types and no values."""
-
-    dtype: str
-    nodes: list[NodeProto] = field(default_factory=list)
-    inputs: list[ValueInfoProto] = field(default_factory=list)
-    weights: list[TensorProto] = field(default_factory=list)
-
-    @property
-    def element(self) -> int:
-        return int(helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype)))
-
-    def input(self, name: str, shape: Shape) -> str:
-        self.inputs.append(helper.make_tensor_value_info(name, self.element, shape))
-        return name
-
-    def weight(self, name: str, shape: Shape) -> str:
-        external = TensorProto.EXTERNAL
-        self.weights.append(TensorProto(name=name, dims=shape, data_type=self.element, data_location=external))
-        return name
-
-    def constant(self, name: str, value: Any, dtype: str) -> str:
-        self.weights.append(numpy_helper.from_array(np.array(value, dtype), name))
-        return name
-
-    def node(self, op: str, name: str, inputs: Sequence[str], **attributes: Any) -> str:
-        self.nodes.append(helper.make_node(op, list(inputs), [f"{name}.output"], name, **attributes))
-        return f"{name}.output"
-
-
-def _operator(graph: _GraphBuilder, spec: LayerSpec) -> str:
+def _operator(graph: NetworkParts, spec: LayerSpec) -> str:
     if spec.op in _CONVOLUTIONS:
         return _convolution(graph, spec)
     if spec.op in _PRODUCTS:
@@ -134,7 +92,7 @@ def _operator(graph: _GraphBuilder, spec: LayerSpec) -> str:
     operands = [graph.input(f"x{at}", shape) for at, shape in enumerate(shapes)]
     weights = spec.weights
     attributes: dict[str, Any] = dict(spec.attributes)
-    if spec.op in _POOLINGS:
+    if spec.op in WINDOWED_POOLS:
         attributes = {**_window_attributes(spec), **attributes}
     if spec.op in _AXIS_OF_ROWS:
         attributes.setdefault("axis", -1)
@@ -144,7 +102,7 @@ def _operator(graph: _GraphBuilder, spec: LayerSpec) -> str:
     if spec.op == "BatchNormalization" and not weights:
         weights = ((_axis_1(spec),),) * 4
     operands += [graph.weight(f"w{at}", shape) for at, shape in enumerate(weights)]
-    integers = [graph.constant(f"i{at}", values, "int64") for at, values in enumerate(spec.integers)]
+    integers = [graph.numbers(f"i{at}", values) for at, values in enumerate(spec.integers)]
     operands += ["", "", *integers] if spec.op == "Resize" else integers
     return graph.node(spec.op, "layer", operands, **_lists(attributes))
 
@@ -153,7 +111,7 @@ def _lists(attributes: dict[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in attributes.items()}
 
 
-def _convolution(graph: _GraphBuilder, spec: LayerSpec) -> str:
+def _convolution(graph: NetworkParts, spec: LayerSpec) -> str:
     channels = _axis_1(spec)
     groups = channels if spec.groups is None else spec.groups
     out = _channels_written(spec)
@@ -205,7 +163,7 @@ def _per_axis(name: str, sizes: Shape, spatial: int) -> Shape:
     return sizes * spatial if len(sizes) == 1 else sizes
 
 
-def _product(graph: _GraphBuilder, spec: LayerSpec) -> str:
+def _product(graph: NetworkParts, spec: LayerSpec) -> str:
     operands = [graph.input(f"x{at}", shape) for at, shape in enumerate(spec.inputs)]
     attributes = _lists(dict(spec.attributes))
     if len(operands) > 1:
@@ -223,35 +181,15 @@ def _product(graph: _GraphBuilder, spec: LayerSpec) -> str:
     return graph.node("Add", "bias", [bias, result]) if bias else result
 
 
-def _written(graph: _GraphBuilder, opset: int) -> Shape:
+def _written(graph: NetworkParts) -> Shape:
     """Return the shape of the result so far."""
-    network = _prepared(graph, graph.nodes[-1].output[0], opset)
+    network = _network_to(graph, graph.nodes[-1].output[0])
     return network.types[network.outputs[0]].shape
 
 
-def _activated(graph: _GraphBuilder, activation: str, tensor: str) -> str:
+def _activated(graph: NetworkParts, activation: str, tensor: str) -> str:
     wanted = _CALLED.get(activation.lower(), activation.lower())
     name = next((known for known in ACTIVATIONS if known.lower() == wanted), None)
     if name is None:
         raise BadRow(f"activation is {activation[:40]!r}, not one of {', '.join(ACTIVATIONS)}")
-    if name == "none":
-        return tensor
-    if name == "Relu6":
-        bounds = [graph.constant(f"relu6.{end}", value, graph.dtype) for end, value in (("min", 0.0), ("max", 6.0))]
-        return graph.node("Clip", "activation", [tensor, *bounds])
-    if name == "Swish":
-        return graph.node("Mul", "activation.mul", [tensor, graph.node("Sigmoid", "activation", [tensor])])
-    if name == "Gelu":
-        return _gelu(graph, tensor)
-    return graph.node(name, "activation", [tensor])
-
-
-def _gelu(graph: _GraphBuilder, tensor: str) -> str:
-    """Add the five operators that exporters write."""
-    root, one, half = (
-        graph.constant(f"gelu.{name}", value, graph.dtype)
-        for name, value in (("root", math.sqrt(2)), ("one", 1.0), ("half", 0.5))
-    )
-    error = graph.node("Erf", "gelu.erf", [graph.node("Div", "gelu.div", [tensor, root])])
-    product = graph.node("Mul", "gelu.mul", [tensor, graph.node("Add", "gelu.add", [error, one])])
-    return graph.node("Mul", "activation", [product, half])
+    return tensor if name == "none" else graph.activation(name, "activation", [tensor])

@@ -27,7 +27,7 @@ from pydantic import TypeAdapter
 from harness import cache
 from harness.errors import reason_of
 from harness.host_runtime import OUT_OF_MEMORY
-from harness.measure.summary import MAD_TO_SIGMA, Z_95
+from harness.measure.summary import MEDIAN_EFFICIENCY, Z_95, mad_sigma
 from harness.network.assemble import AssembledModel
 from harness.network.keyed_reading import content_of
 from harness.network.model_references import ModelReference, is_builtin, model_path
@@ -43,7 +43,6 @@ _OPENINGS_PER_BYTE = 0.35 / (1 << 20)
 TOLERANCE = 0.08
 """Differences of time that equal graphs show, because their weights have other values and lie elsewhere in memory."""
 _TIMEOUT_S = 600.0
-_MEDIAN_EFFICIENCY = math.sqrt(math.pi / 2)
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,6 @@ def _compared(pairs: Sequence[tuple[float, float]]) -> FileComparison:
     """Return the median ratio of pairs of times (file, sent)."""
     ratios = [math.log(sent / file) for file, sent in pairs]
     centre = median(ratios)
-    spread = MAD_TO_SIGMA * median(abs(one - centre) for one in ratios)
-    half = Z_95 * _MEDIAN_EFFICIENCY * spread / math.sqrt(len(ratios))
+    half = Z_95 * MEDIAN_EFFICIENCY * mad_sigma(ratios) / math.sqrt(len(ratios))
     interval = (math.exp(centre - half), math.exp(centre + half))
     return FileComparison(math.exp(centre), interval, len(ratios))

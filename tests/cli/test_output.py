@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli.terminal import output
 from harness.errors import ConfigurationError, HarnessError
-from harness.npu.text_tables import Facts, Table
+from harness.text_tables import Table
 
 
 def test_table_aligns_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,7 +36,7 @@ def test_table_off_a_terminal_keeps_rows_on_one_line(capsys: pytest.CaptureFixtu
 
 def test_control_characters_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Names in tables, facts and errors are printable."""
-    output.print_report([Table(("\x1b[31mh",), [("\x07",)]), Facts((("label", "\x1b]0;title\x07"),)), "\x1b[2J"])
+    output.print_report([Table(("\x1b[31mh",), [("\x07",)]), (("label", "\x1b]0;title\x07"),), "\x1b[2J"])
     output.print_error(HarnessError("\x1b[2J", why="\x08", next_step="\x07"))
     shown = "".join(capsys.readouterr())
     assert all(character.isprintable() or character == "\n" for character in shown)
@@ -44,7 +44,7 @@ def test_control_characters_do_not_reach_the_terminal(capsys: pytest.CaptureFixt
 
 def test_parts_of_a_report_are_separated_by_blank_lines(capsys: pytest.CaptureFixture[str]) -> None:
     """A title stands directly above its table; a blank line stands before everything else."""
-    output.print_report([Table(("a",), []), "title", Table(("b",), []), Facts((("c", "d"),))])
+    output.print_report([Table(("a",), []), "title", Table(("b",), []), (("c", "d"),)])
     assert capsys.readouterr().out == "a\n\ntitle\nb\n\nc            d\n"
 
 

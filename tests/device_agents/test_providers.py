@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 from load_requests import request_of
 from nullbench import build_network
+from opened_run import open_run
 
 from device_agents.backends import HasOracle, Refused, ReportsLoading, create
 from device_agents.backends.onnxruntime import session_settings
@@ -21,7 +22,6 @@ from device_agents.backends.option_reader import OptionReader
 from harness import ProfileRequest, RepeatPolicy, build_lut, profile, validate
 from harness.device.inventory import load_inventory
 from harness.errors import UnsupportedNetwork
-from harness.measure.device_run import open_run
 from harness.measure.profiling import profile_networks
 from harness.network.assemble import AssembledModel
 from harness.workspace import Workspace

@@ -43,7 +43,7 @@ def table(bench: Bench) -> Lut:
     ]
     with pytest.MonkeyPatch.context() as patched:  # the search for a tiling takes most of a training
         patched.setattr("harness.predictor.fit.find_tiling", lambda *_: DeviceTiling(1, 1, 1, ((1, 16, 1),)))
-        model = fit_predictor(examples).model
+        model = fit_predictor(examples).content
     return publish(dataclasses.replace(built, predictor=model), bench.workspace.lut)
 
 

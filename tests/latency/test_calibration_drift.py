@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.latency.drift import SLOW_DRIFT, level_error, level_factors, levelled
-from harness.latency.overhead import COLUMNS, MODEL_NOISE, Overhead, fit_overhead, overhead_of_samples, row_of
+from harness.latency.overhead import COLUMNS, MODEL_NOISE, Overhead, fit_overhead, levelled_nulls, row_of
 from harness.measure.summary import Measurement
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.calibration import calibration_probes
@@ -53,7 +53,8 @@ def calibrated(seed: int, drift: float, rounds: int, slow_drift: float, apart: f
         ]
         for probe, one in terms().items()
     }
-    return overhead_of_samples(samples, terms(), "device", slow_drift)
+    nulls, shared = levelled_nulls(samples, terms(), "device", slow_drift)
+    return fit_overhead(nulls, drift=shared)
 
 
 def held(drift: float, draws: int, rounds: int, slow_drift: float, apart: float = 2.3) -> float:

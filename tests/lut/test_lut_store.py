@@ -148,7 +148,7 @@ def test_the_folder_is_named_by_date_and_content(tmp_path: Path) -> None:
     manifest = (folder / MANIFEST).read_bytes()
     assert folder == tmp_path / "board" / f"2026-01-02-joint-{hashlib.sha256(manifest).hexdigest()[:8]}"
     assert json.loads(manifest)["sha256"][ENTRIES] == hashlib.sha256((folder / ENTRIES).read_bytes()).hexdigest()
-    assert json.loads(manifest)["schema_version"] == 5
+    assert json.loads(manifest)["schema_version"] == 6
 
 
 def test_many_publish_the_same_content_at_once(tmp_path: Path) -> None:
@@ -379,11 +379,12 @@ def test_impossible_manifests_are_corrupt_even_when_signed(tmp_path: Path, chang
         read_lut(sign(folder, rows, manifest))
 
 
-def test_a_table_of_another_version_is_named_as_such(tmp_path: Path) -> None:
-    """A table with another schema is called one of another version, not a damaged one."""
+@pytest.mark.parametrize("version", [5, 7])
+def test_a_table_of_another_version_is_named_as_such(version: int, tmp_path: Path) -> None:
+    """A table with an earlier or later schema is called one of another version, not a damaged one."""
     folder = publish(table([entry("a")]), tmp_path).path
     manifest = json.loads((folder / MANIFEST).read_bytes())
-    (folder / MANIFEST).write_text(json.dumps({**manifest, "schema_version": manifest["schema_version"] + 1}))
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "schema_version": version}))
     with pytest.raises(LutCorrupt, match=r"of another version of harness.*harness lut build"):
         read_lut(folder)
 

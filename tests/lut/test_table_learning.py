@@ -6,10 +6,8 @@ import functools
 import random
 from dataclasses import replace
 
-import onnx
 import pytest
 
-from harness.errors import LutCorrupt
 from harness.latency.layer_latency import positive
 from harness.lut.learning import learn_predictor, training_examples
 from harness.lut.table import Entry
@@ -109,20 +107,3 @@ def test_keys_of_another_version_are_left_out() -> None:
     """Entries whose keys cannot be parsed are not learnt."""
     strange = [replace(entry, signature="another version|x0:float32[1]") for entry in entries()]
     assert learn_predictor(strange) == b""
-
-
-def test_a_predictor_of_other_operators_is_refused() -> None:
-    """A model with operators that no predictor has, or with other results, is refused."""
-    model = onnx.load_model_from_string(learnt())
-    strange = onnx.ModelProto()
-    strange.CopyFrom(model)
-    strange.graph.node[0].op_type = "Loop"
-    with pytest.raises(LutCorrupt, match="not a TreeEnsemble"):
-        Predictor(strange.SerializeToString())
-    odd = onnx.ModelProto()
-    odd.CopyFrom(model)
-    for output in odd.graph.output:
-        if output.name == "spread":
-            output.name = odd.graph.node[0].output[0]
-    with pytest.raises(LutCorrupt, match="its graph is not that of a predictor"):
-        Predictor(odd.SerializeToString())

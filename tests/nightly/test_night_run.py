@@ -34,6 +34,7 @@ from harness.nightly.night_plan import load_plan
 from harness.nightly.night_report import AttentionItem, Change, NightReport, SetComparison, SetRow, gravest
 from harness.nightly.set_comparison import was_reported
 from harness.nightly.status import night_status
+from harness.workspace import Workspace
 
 WAIT_S = 60.0
 
@@ -541,13 +542,23 @@ def test_records_of_the_version_before_are_read() -> None:
     assert not was_reported(replace(slower, subject="layer b"), "2026-11-02", reports)
 
 
-def test_keys_of_a_report_stay() -> None:
-    """Scripts and later nights find a report's lists under the keys that they always had."""
+@pytest.mark.parametrize("key", ["attention", "chores"])
+def test_nights_of_the_version_before_have_a_status(key: str, tmp_path: Path) -> None:
+    """The status counts what needed attention, also in reports that the version before stored under another key."""
+    workspace = Workspace(tmp_path)
+    with FleetStore(workspace.fleet) as store:
+        store.record_report("2026-11-01", {"exit_code": 4, "devices": [], "regressions": [], key: [{}, {}]})
+    (night,) = night_status(workspace).nights
+    assert (night.exit_code, night.attention) == (4, 2)
+
+
+def test_keys_of_a_report_are_the_names_of_its_fields() -> None:
+    """Scripts and later nights find a report's lists under the names that the report has from Python."""
     change = Change("d", "s", "layer a", "layer", "a", "", (), "new", 0.04, (0, 0.1), 0.0, 1.0, "n", True, (), "slower")
     item = AttentionItem("d", "disk", "w", "y", "n")
     report = NightReport("n", "p", "s", "f", 1, (), (item,), (SetComparison("d", "s", 1, True, changes=(change,)),))
     data = report.data
-    keys = {"night", "plan", "started", "finished", "measured", "devices", "chores", "compared", "stopped"}
+    keys = {"night", "plan", "started", "finished", "measured", "devices", "attention", "compared", "stopped"}
     assert {*data} == keys | {"exit_code", "regressions", "improvements"}
-    assert data["chores"][0]["kind"] == "disk" and data["regressions"] == data["compared"][0]["changes"]
-    assert data["regressions"][0]["told"] == "slower" and data["exit_code"] == 7
+    assert data["attention"][0]["kind"] == "disk" and data["regressions"] == data["compared"][0]["changes"]
+    assert data["regressions"][0]["summary"] == "slower" and data["exit_code"] == 7

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from altered_agent import alter_agents
 from nullbench import DEVICE, Bench
+from opened_run import open_run
 from scripted_agent import start_scripted
 
 from device_agents import wire
@@ -23,7 +24,6 @@ from harness.device.inventory import find_device, load_inventory
 from harness.errors import CampaignIncomplete, DeviceTooSlow, LinkLost, ProtocolError
 from harness.fleet.health import check_golden, check_golden_again
 from harness.fleet.store import FleetStore
-from harness.measure.device_run import open_run
 from harness.measure.policy import RepeatPolicy
 
 FOUR = RepeatPolicy(runs=4)

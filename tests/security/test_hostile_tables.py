@@ -8,14 +8,13 @@ import io
 import json
 import resource
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
+from numpy.typing import NDArray
 
 from fuzz import tables
 from harness.errors import LutCorrupt
@@ -24,7 +23,9 @@ from harness.lut.table_files import CORRELATION, ENTRIES, MANIFEST, MAX_RULES, P
 from harness.network.fusion.fusion_rules import FusionRule, structure_of
 from harness.network.layers import cut
 from harness.network.model_references import load_network
-from harness.predictor.stored_graph import MAX_DEPTH
+from harness.predictor.features.key_features import describe
+from harness.predictor.stored_trees import MAX_BYTES, MAX_DEPTH
+from harness.predictor.trees import NODE
 
 PREDICTOR_BYTES = 512 << 20
 TABLE_BYTES = 600 << 20
@@ -52,112 +53,95 @@ def _published(parts: dict[str, bytes], root: Path) -> Path:
     return folder
 
 
-def _model() -> onnx.ModelProto:
-    return onnx.ModelProto.FromString(tables._unpacked(tables.seeds()[2])[PREDICTOR])
+def _predictor() -> tuple[bytes, NDArray[Any]]:
+    """Return the line of parameters of a sound predictor and its nodes."""
+    line, _, nodes = tables._unpacked(tables.seeds()[2])[PREDICTOR].partition(b"\n")
+    return line, np.frombuffer(nodes, NODE).copy()
 
 
-def _with_predictor(model: bytes, root: Path) -> Path:
-    return _published({**tables._unpacked(tables.seeds()[2]), PREDICTOR: model}, root)
+def _with_predictor(content: bytes, root: Path) -> Path:
+    return _published({**tables._unpacked(tables.seeds()[2]), PREDICTOR: content}, root)
 
 
-def _set(node: NodeProto, **values: Any) -> None:
-    others = [item for item in node.attribute if item.name not in values]
-    items = [*others, *(helper.make_attribute(name, value) for name, value in values.items())]
-    del node.attribute[:]
-    node.attribute.extend(sorted(items, key=lambda item: item.name))
+def _chain(nodes: NDArray[Any], depth: int) -> NDArray[Any]:
+    """Return the nodes with a first tree whose branches form a chain."""
+    chain = np.zeros(2 * depth + 1, NODE)
+    chain["right"][:-1:2] = np.arange(2, 2 * depth + 1, 2)
+    others = nodes[3:].copy()
+    others["right"] += np.where(others["right"] > 0, len(chain) - 3, 0).astype(np.int32)
+    return np.concatenate([chain, others])
 
 
-def _chain(model: onnx.ModelProto, depth: int, **changed: Any) -> None:
-    """Replace the trees by one whose branches form a chain."""
-    values: dict[str, Any] = {
-        "tree_roots": [0],
-        "nodes_featureids": [0] * depth,
-        "nodes_splits": numpy_helper.from_array(np.zeros(depth, np.float32), "splits"),
-        "nodes_modes": numpy_helper.from_array(np.zeros(depth, np.uint8), "modes"),
-        "nodes_truenodeids": [*range(depth)],
-        "nodes_falsenodeids": [*range(1, depth), depth],
-        "nodes_trueleafs": [1] * depth,
-        "nodes_falseleafs": [*([0] * (depth - 1)), 1],
-        "leaf_targetids": [0] * (depth + 1),
-        "leaf_weights": numpy_helper.from_array(np.zeros(depth + 1, np.float32), "weights"),
-    }
-    _set(model.graph.node[0], **{**values, **changed})
+def _with(nodes: NDArray[Any], at: int, **fields: float) -> NDArray[Any]:
+    for name, value in fields.items():
+        nodes[name][at] = value
+    return nodes
 
 
-def _replace(model: onnx.ModelProto, name: str, values: Any) -> None:
-    (tensor,) = (one for one in model.graph.initializer if one.name == name)
-    tensor.CopyFrom(numpy_helper.from_array(np.asarray(values), name))
-
-
-def _broadcast(model: onnx.ModelProto) -> None:
-    _replace(model, "upper", np.zeros(50_000, np.int64))
-    _replace(model, "half", np.zeros((25_000, 1, 1), np.float32))
-
-
-def _outside(model: onnx.ModelProto, name: str) -> None:
-    attribute: AttributeProto = next(item for item in model.graph.node[0].attribute if item.name == name)
-    attribute.t.ClearField("raw_data")
-    attribute.t.data_location = TensorProto.EXTERNAL
-    attribute.t.external_data.add(key="location", value="entries.csv")
-
-
-FORGED = {
-    "chain of 300,000 branches": lambda model: _chain(model, 300_000),
-    "chain one branch too deep": lambda model: _chain(model, MAX_DEPTH + 1),
-    "ring": lambda model: _chain(
-        model, 3, nodes_falsenodeids=[3, 2, 1], nodes_falseleafs=[1, 0, 0], leaf_targetids=[0] * 4
-    ),
-    "shared branch": lambda model: _chain(model, 3, nodes_falsenodeids=[1, 1, 3]),
-    "branch to nowhere": lambda model: _chain(model, 3, nodes_falsenodeids=[1, 7, 3]),
-    "leaf below zero": lambda model: _chain(model, 3, nodes_truenodeids=[0, -1, 2]),
-    "flag of two": lambda model: _chain(model, 3, nodes_trueleafs=[1, 2, 1]),
-    "lists of different lengths": lambda model: _chain(model, 3, nodes_truenodeids=[0, 1]),
-    "unknown target": lambda model: _chain(model, 3, leaf_targetids=[0, 1, 2, 10**9]),
-    "unknown feature": lambda model: _chain(model, 3, nodes_featureids=[0, 10**9, 0]),
-    "branches of another kind": lambda model: _chain(
-        model, 1, nodes_modes=numpy_helper.from_array(np.full(1, 7, np.uint8), "modes")
-    ),
-    "another aggregate": lambda model: _set(model.graph.node[0], aggregate_function=0),
-    "many targets": lambda model: _set(model.graph.node[0], n_targets=10**9),
-    "broadcast": _broadcast,
-    "constant of other values": lambda model: _replace(model, "middle", np.array([0, 31])),
-    "another operator": lambda model: setattr(model.graph.node[5], "op_type", "Mul"),
-    "one operator more": lambda model: model.graph.node.append(helper.make_node("Add", ["high", "low"], ["more"])),
-    "splits in a file": lambda model: _outside(model, "nodes_splits"),
-    "weights in a file": lambda model: _outside(model, "leaf_weights"),
-    "empty operators": lambda model: model.graph.node.extend([NodeProto()] * 100_000),
-    "empty graphs in an attribute": lambda model: (
-        model.graph.node[0].attribute[0].graphs.extend([onnx.GraphProto()] * 100_000)
-    ),
-    "function": lambda model: model.functions.append(helper.make_function("d", "F", [], [], [], [])),
-    "description": lambda model: setattr(model, "doc_string", "x"),
-    "wide input": lambda model: setattr(model.graph.input[0].type.tensor_type.shape.dim[1], "dim_value", 1 << 40),
+FORGED: dict[str, tuple[Callable[[NDArray[Any]], NDArray[Any]], str]] = {
+    "chain of 300,000 branches": (lambda nodes: _chain(nodes, 300_000), "deeper than 2,000 branches"),
+    "chain one branch too deep": (lambda nodes: _chain(nodes, MAX_DEPTH + 1), "deeper than 2,000 branches"),
+    "branch to itself": (lambda nodes: _with(nodes, 3, right=3), "leads back, or to no node"),
+    "branch to the tree before": (lambda nodes: _with(nodes, 3, right=1), "leads back, or to no node"),
+    "branch below zero": (lambda nodes: _with(nodes, 3, right=-1), "leads back, or to no node"),
+    "branch to nowhere": (lambda nodes: _with(nodes, 3, right=len(nodes)), "leads back, or to no node"),
+    "branch to very far": (lambda nodes: _with(nodes, 3, right=2**31 - 1), "leads back, or to no node"),
+    "last node is a branch": (lambda nodes: _with(nodes, -1, right=len(nodes)), "leads back, or to no node"),
+    "both ways to one node": (lambda nodes: _with(nodes, 3, right=4), "are not 64 trees for each operator"),
+    "branch to another tree": (lambda nodes: _with(nodes, 3, right=8), "are not 64 trees for each operator"),
+    "one tree less": (lambda nodes: nodes[:-3], "are not 64 trees for each operator"),
+    "one leaf more": (lambda nodes: np.concatenate([nodes, np.zeros(1, NODE)]), "are not 64 trees for each operator"),
+    "no trees": (lambda nodes: nodes[:0], "are not 64 trees for each operator"),
+    "very many nodes": (lambda _: np.zeros(MAX_BYTES // NODE.itemsize + 1, NODE), "larger than a predictor"),
 }
 
 
 @pytest.mark.parametrize("case", FORGED)
-def test_another_graph_than_that_of_a_predictor_is_refused(case: str, tmp_path: Path) -> None:
-    """A predictor whose graph is not exactly what the program writes is refused before anything runs it."""
-    model = _model()
-    FORGED[case](model)
-    table = read_lut(_with_predictor(model.SerializeToString(), tmp_path))
+def test_nodes_that_are_no_trees_are_refused(case: str, tmp_path: Path) -> None:
+    """Nodes that a layer could walk through for ever, or that belong to no tree, are refused before any is used."""
+    change, why = FORGED[case]
+    line, nodes = _predictor()
+    table = read_lut(_with_predictor(line + b"\n" + change(nodes).tobytes(), tmp_path))
     with pytest.raises(LutCorrupt, match="not a predictor") as raised:
         _ = table.loaded_predictor
-    assert raised.value.why and raised.value.next_step
+    assert why in raised.value.why and "harness lut build" in raised.value.next_step
 
 
-@pytest.mark.parametrize("part", [b"\x3a\x00", b"\x0a\x00", b"\x72\x00", b"\xff" * 9, b"\x0b"])
-def test_millions_of_empty_messages_are_not_parsed(part: bytes, tmp_path: Path) -> None:
-    """Messages of two bytes, of which a parser makes hundreds, are refused unparsed, as are bytes that are none."""
-    body = part * 1_000_000
-    for content in (body, b"\x3a" + _varint(2 * len(body)) + b"\x0a\x00" * len(body)):
-        table = read_lut(_with_predictor(content, tmp_path))
-        with pytest.raises(LutCorrupt, match="not a predictor"):
-            _ = table.loaded_predictor
+USED: dict[str, Callable[[NDArray[Any]], object]] = {
+    "unknown feature": lambda nodes: nodes["feature"].fill(2**16 - 1),
+    "vote without a number": lambda nodes: nodes["number"].fill(np.nan),
+    "infinite vote": lambda nodes: nodes["number"].fill(np.inf),
+}
 
 
-def _varint(value: int) -> bytes:
-    return bytes([*((value >> shift & 0x7F) | 0x80 for shift in range(0, 28, 7)), value >> 28])
+@pytest.mark.parametrize("case", USED)
+def test_trees_that_give_no_latency_are_refused_when_they_are_used(case: str, tmp_path: Path) -> None:
+    """Whether features exist and votes are numbers shows as soon as a layer is predicted, and ends in an error."""
+    line, nodes = _predictor()
+    USED[case](nodes)
+    table = read_lut(_with_predictor(line + b"\n" + nodes.tobytes(), tmp_path))
+    layers = [describe(entry.signature) for entry in table.entries]
+    assert table.loaded_predictor is not None
+    with pytest.raises(LutCorrupt, match="not a predictor"):
+        table.loaded_predictor.predict_all([layer for layer in layers if layer is not None])
+
+
+OTHERS = {
+    "cut": lambda content: content[:-1],
+    "without nodes": lambda content: content.partition(b"\n")[0],
+    "an ONNX model": lambda _: b"\x08\x0a\x12\x07harness" + b"\x3a\x00" * 1_000_000,
+    "a compressed file": lambda content: zlib.compress(content),
+    "parameters of 20 MB": lambda content: content.replace(b"{", b"{" + b" " * (20 << 20), 1),
+    "deep parameters": lambda content: b"[" * 1_000_000 + content,
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_other_files_are_no_predictor(case: str, tmp_path: Path) -> None:
+    """A file that is cut, compressed, or of the form of earlier tables is refused."""
+    content = tables._unpacked(tables.seeds()[2])[PREDICTOR]
+    with pytest.raises(LutCorrupt, match="not a predictor"):
+        _ = read_lut(_with_predictor(OTHERS[case](content), tmp_path)).loaded_predictor
 
 
 RULES = {
@@ -190,10 +174,12 @@ def test_a_rule_that_lists_nodes_which_a_network_lacks_is_not_its_rule() -> None
 
 
 def test_the_deepest_allowed_trees_are_loaded(tmp_path: Path) -> None:
-    """A chain of as many branches as are allowed is loaded: the limit is far from where ONNX Runtime ends."""
-    model = _model()
-    _chain(model, MAX_DEPTH)
-    assert read_lut(_with_predictor(model.SerializeToString(), tmp_path)).loaded_predictor is not None
+    """A chain of as many branches as are allowed is loaded, and a layer walks through all of it."""
+    line, nodes = _predictor()
+    table = read_lut(_with_predictor(line + b"\n" + _chain(nodes, MAX_DEPTH).tobytes(), tmp_path))
+    layers = [describe(entry.signature) for entry in table.entries]
+    assert table.loaded_predictor is not None
+    assert table.loaded_predictor.predict_all([layer for layer in layers if layer is not None])
 
 
 def test_a_table_of_the_most_entries_takes_bounded_memory(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from nullbench import DEVICE, Bench
+from opened_run import open_run
 
 from harness import Workspace, build_lut
 from harness.cli.app import main
 from harness.device.inventory import find_device, load_inventory
 from harness.errors import CampaignIncomplete, Interrupted
-from harness.measure.device_run import open_run
 from harness.measure.journal.journal import Journal
 from harness.measure.policy import RepeatPolicy
 from harness.measure.progress import Observer, ignore

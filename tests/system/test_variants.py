@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import Harness
 from onnx import helper
+from opened_run import open_run
 from system_networks import convolutions, model, save, value
 
 import harness as package
@@ -17,7 +18,6 @@ from harness.device.inventory import BUILT_IN
 from harness.device.variant import Variant
 from harness.fleet.health import check_golden
 from harness.fleet.store import FleetStore
-from harness.measure.device_run import open_run
 from harness.measure.profiling import profile_networks
 
 FEW = RepeatPolicy(runs=3)

@@ -14,7 +14,7 @@ from harness.cli.options.invocation import command_line
 from harness.cli.options.option_groups import spread
 from harness.cli.options.result_files import result_file
 from harness.cli.terminal.layer_table import LayerView, ShownLayer, show_layers, work_fields
-from harness.cli.terminal.output import note, percent, print_json, print_line, print_table
+from harness.cli.terminal.output import note, print_json, print_line, print_table, signed_percent
 from harness.cli.terminal.progress import LINE_EVERY_S, show_progress
 from harness.errors import LutNotFound
 from harness.latency.method_names import DEFAULT_METHOD, LatencyMethod
@@ -159,12 +159,12 @@ def diff(
     rows = []
     for one in changes.changed:
         times = microseconds(one.before_s), microseconds(one.after_s)
-        rows.append((one.key, one.op, one.context, *times, percent(one.ratio - 1), f"{one.z:+.1f}"))
+        rows.append((one.key, one.op, one.context, *times, signed_percent(one.ratio - 1), f"{one.z:+.1f}"))
     if rows:
         print_table(("key", "operators", "context", "before µs", "after µs", "change", "z"), rows, left=3)
     print_line(
         f"{len(changes.changed)} of {changes.common} common layers changed; {len(changes.added)} added,"
-        f" {len(changes.removed)} removed; in total {percent(changes.total_ratio - 1)}"
+        f" {len(changes.removed)} removed; in total {signed_percent(changes.total_ratio - 1)}"
     )
     for name, (was, is_now) in changes.fingerprint.items():
         note(f"{name}: {was} -> {is_now}")

@@ -10,7 +10,7 @@ import typer
 
 from harness.cli.options import arguments
 from harness.cli.options.invocation import command_line
-from harness.cli.terminal.output import note, percent, print_json, print_line, print_table
+from harness.cli.terminal.output import note, print_json, print_line, print_table, signed_percent
 from harness.errors import UsageError
 from harness.text import milliseconds, printable
 from harness.workspace import Workspace, find_workspace
@@ -51,7 +51,7 @@ def history(
     else:
         steps = [(one, subject, step) for one in found for subject in one.subjects for step in subject.steps]
         rows = [
-            (one.device, one.set, str(subject.subject), step.night, percent(step.change), ", ".join(step.causes))
+            (one.device, one.set, str(subject.subject), step.night, signed_percent(step.change), ", ".join(step.causes))
             for one, subject, step in steps
         ]
         if rows:
@@ -98,7 +98,7 @@ def accept(
     if json:
         print_json(accepted=[asdict(one) for one in found])
         return
-    rows = [(one.device, one.set, one.subject, one.night, percent(one.change), one.reason) for one in found]
+    rows = [(one.device, one.set, one.subject, one.night, signed_percent(one.change), one.reason) for one in found]
     print_table(("device", "set", "subject", "night", "change", "because"), rows, left=4)
     note("`harness nightly run` in the same night writes the report again, without these regressions")
 
@@ -171,9 +171,17 @@ def _show(compared: tuple[SetComparison, ...], factors: dict[str, float]) -> Non
             sizes = [size for subject, size in one.detectable.items() if f" {name}" in subject]
             before = "" if change is None else milliseconds(change.before_s)
             after = "" if change is None else milliseconds(change.after_s)
-            verdict = "not found" if change is None else percent(change.change)
+            verdict = "not found" if change is None else signed_percent(change.change)
             rows.append(
-                (one.set, name, percent(factor - 1), verdict, before, after, percent(min(sizes)) if sizes else "")
+                (
+                    one.set,
+                    name,
+                    signed_percent(factor - 1),
+                    verdict,
+                    before,
+                    after,
+                    signed_percent(min(sizes)) if sizes else "",
+                )
             )
         others = [change.summary for change in listed.values() if change.name not in factors]
         for summary in others:

@@ -43,12 +43,12 @@ def compile_command(
 
     Example: harness npu compile builtin:resnet50 --explain -o resnet50.npu
     """
-    from harness.npu.loading import LoadedProgram, load_network
+    from harness.npu.loading import LoadedProgram, compile_reference
     from harness.npu.run.core_run import setup_cycles
     from harness.npu.run.run_fields import compile_fields
     from harness.npu.run.run_tables import compile_tables
 
-    made = load_network(model, machine, compiler, arguments.parse_dims(dim), activation or (), note)
+    made = compile_reference(model, machine, compiler, arguments.parse_dims(dim), activation or (), note)
     cycles = setup_cycles(LoadedProgram.of(made))
     if output is not None:
         write_result(output, made.compiled.program.to_bytes())

@@ -14,12 +14,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import typer
 
-from harness import errors
-from harness.errors import HarnessError, UnsupportedNetwork
+from harness.errors import ErrorRecord, HarnessError, UnsupportedNetwork, record_of
 from harness.network.reading.limits import NPU, Limits, too_much_memory
 from harness.text import printable, shortened
 
@@ -74,8 +74,7 @@ def _run_in_child(command: Callable[[], None], reference: str, limits: Limits) -
     if kind == "bug":
         raise RuntimeError(f"in the process with limits:\n{found['text']}")
     if kind == "error":
-        what, why, next_step = found["texts"]
-        raise getattr(errors, found["name"])(what, why=why, next_step=next_step)
+        raise ErrorRecord(**found["error"]).error()
 
 
 def _ended(command: Callable[[], None]) -> dict[str, Any]:
@@ -89,8 +88,7 @@ def _ended(command: Callable[[], None]) -> dict[str, Any]:
     except HarnessError as error:
         if _is_about_memory(error):
             return {"kind": "memory"}
-        texts = [shortened(text)[:_MAX_TEXT] for text in (error.what, error.why, error.next_step)]
-        return {"kind": "error", "name": type(error).__name__, "texts": texts}
+        return {"kind": "error", "error": asdict(record_of(error, _MAX_TEXT))}
     except MemoryError:
         return {"kind": "memory"}
     except BrokenPipeError:

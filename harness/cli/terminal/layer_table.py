@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from harness.cli.terminal.output import print_table
+from harness.measure.summary import Z_95
 from harness.text import byte_size, count_of, counted, microseconds
 
 if TYPE_CHECKING:
     from harness.lut.layer_work import LayerWork
 
 SortName = Literal["order", "latency", "error", "name", "operators", "macs", "bytes"]
-_Z_95 = 1.96
 _UNKNOWN = "\N{EN DASH}"
 
 
@@ -77,7 +77,7 @@ _COLUMNS = (
     _Column("context", lambda row: row.context, wide=True, left=True),
     _Column("source", lambda row: row.source, left=True),
     _Column("latency µs", lambda row: _UNKNOWN if row.latency_s is None else microseconds(row.latency_s)),
-    _Column("± 95 %", lambda row: "" if row.stderr_s is None else microseconds(_Z_95 * row.stderr_s)),
+    _Column("± 95 %", lambda row: "" if row.stderr_s is None else microseconds(Z_95 * row.stderr_s)),
     _Column("share", lambda row: "" if row.share is None else f"{row.share:.1%}"),
     _Column("MACs", lambda row: _UNKNOWN if row.work is None or row.work.macs is None else count_of(row.work.macs)),
     _Column("moved", lambda row: _UNKNOWN if row.work is None else byte_size(row.work.moved_bytes)),

@@ -15,8 +15,8 @@ from typing import Any, TextIO
 
 from harness.errors import HarnessError, NetworksRefused
 from harness.files import spreadsheet_csv, write_whole
-from harness.npu.text_tables import Part, Table
 from harness.text import milliseconds, printable, shortened
+from harness.text_tables import Part, Table
 
 SCHEMA_VERSION = 1
 
@@ -97,7 +97,7 @@ def print_report(parts: Sequence[Part]) -> None:
         elif isinstance(part, Table):
             print_table(part.header, part.rows, part.left, bars=part.bars)
         else:
-            for label, text in part.lines:
+            for label, text in part:
                 print_line(text, f"{label:<13}")
 
 
@@ -118,7 +118,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_result(path, spreadsheet_csv(names, ([row[name] for name in names] for row in rows)))
 
 
-def percent(fraction: float) -> str:
+def signed_percent(fraction: float) -> str:
     """Return a signed percentage."""
     return f"{fraction:+.1%}"
 

@@ -13,11 +13,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from harness import errors
 from harness.errors import (
     ConfigurationError,
     EngineError,
-    HarnessError,
     InputError,
     NetworkError,
     NetworksRefused,
@@ -123,7 +121,7 @@ def with_refusals(outcome: ProfileOutcome, sent: DetachedRequest) -> ProfileOutc
             for one in result.refused_networks
         )
         result = replace(result, refused_networks=(*sent.refused, *theirs))
-    if failure is not None and issubclass(getattr(errors, failure.kind), NetworkError):
+    if failure is not None and issubclass(failure.error_class, NetworkError):
         failure = replace(failure, what=named(failure.what), why=named(failure.why))
         if sent.refused:
             own = failure.why if failure.kind == NetworksRefused.__name__ else str(failure.error())
@@ -223,13 +221,10 @@ def _check(outcome: ProfileOutcome, device: str) -> None:
         raise ValueError("It belongs to another device")
     if (outcome.result is None) == (outcome.failure is None):
         raise ValueError("It is neither a result nor a failure")
-    kind = outcome.failure and getattr(errors, outcome.failure.kind, None)
-    if outcome.failure and not (isinstance(kind, type) and issubclass(kind, HarnessError)):
-        raise ValueError("Its failure has an unknown kind")
-    for refused in outcome.result.refused_networks if outcome.result else ():
-        kind = getattr(errors, refused.kind, None)
-        if not (isinstance(kind, type) and issubclass(kind, NetworkError)):
-            raise ValueError("A refused network has an unknown kind")
+    refused = outcome.result.refused_networks if outcome.result else ()
+    kinds = [one.error_class for one in (*refused, outcome.failure) if one is not None]
+    if not all(issubclass(kind, NetworkError) for kind in kinds[: len(refused)]):
+        raise ValueError("A network is refused for another reason than its file")
 
 
 def _network(path: Path) -> bytes:

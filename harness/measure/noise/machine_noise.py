@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from harness.measure.summary import MAD_TO_SIGMA
+from harness.measure.summary import mad_sigma
 
 Verdict = Literal["quiet", "noisy", "not known"]
 State = Mapping[str, float]
@@ -213,9 +213,8 @@ def between_most_processes(latencies_s: Sequence[float]) -> float | None:
     """
     if len(latencies_s) < 2:
         return None
-    centre = statistics.median(latencies_s)
-    deviation = MAD_TO_SIGMA * statistics.median(abs(one - centre) for one in latencies_s)
-    return deviation / _SMALL_SAMPLE_MAD[min(len(latencies_s) - 2, len(_SMALL_SAMPLE_MAD) - 1)] / centre
+    biased = _SMALL_SAMPLE_MAD[min(len(latencies_s) - 2, len(_SMALL_SAMPLE_MAD) - 1)]
+    return mad_sigma(latencies_s) / biased / statistics.median(latencies_s)
 
 
 def shown(share: float) -> str:

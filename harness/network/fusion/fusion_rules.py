@@ -22,6 +22,7 @@ from harness.network.fusion.moved_transposes import with_moved_transposes
 from harness.network.fusion.signed_pairs import with_unsigned_pairs
 from harness.network.key import attributes
 from harness.network.network import Network
+from harness.network.operator_kinds import ACTIVATIONS
 
 MOVED_TRANSPOSES = "transposes: moved"
 UNSIGNED_PAIRS = "int8 pairs: uint8"
@@ -81,8 +82,7 @@ class FusionRule:
 
 
 def _activations(*chains: str) -> tuple[FusionRule, ...]:
-    kinds = ("Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "PRelu")
-    return tuple(FusionRule(f"{chain};{kind}({chain.count(';')})") for chain in chains for kind in kinds)
+    return tuple(FusionRule(f"{chain};{kind}({chain.count(';')})") for chain in chains for kind in ACTIVATIONS)
 
 
 DEFAULT_RULES: tuple[FusionRule, ...] = (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from harness.network.network import Constant, Network, Node, TensorType
+from harness.network.network import Constant, Network, Node, TensorType, resolved
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -79,7 +79,7 @@ def _moved(network: Network, permutation: Permutation) -> Network:
         nodes[index] = replace(nodes[index], inputs=tuple(inputs), proto=one.proto)
     types.update((name, _permuted(types[name], back)) for name in stored)
     for node in nodes:
-        nodes[node.index] = replace(node, inputs=tuple(_resolved(name, alias) for name in node.inputs))
+        nodes[node.index] = replace(node, inputs=tuple(resolved(name, alias) for name in node.inputs))
     read = {name for node in nodes for name in node.inputs} | set(network.outputs)
     for name in entries:
         if name not in read:
@@ -227,9 +227,3 @@ def _permutation(network: Network, node: Node) -> Permutation | None:
 
 def _permuted(kind: TensorType, order: Permutation) -> TensorType:
     return TensorType(kind.dtype, tuple(kind.shape[axis] for axis in order))
-
-
-def _resolved(name: str, alias: Mapping[str, str]) -> str:
-    while name in alias:
-        name = alias[name]
-    return name

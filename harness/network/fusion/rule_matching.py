@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from harness.network.fusion.fusion_patterns import PatternNode, label_of, position_of, variant_of
 from harness.network.fusion.fusion_rules import LISTED, FusionRule, structure_of
 from harness.network.network import Network, Node
+from harness.network.operator_kinds import COMMUTATIVE
 
-COMMUTATIVE = frozenset({"Add", "Mul", "Sum", "Max", "Min", "And", "Or", "Equal"})
 _MAX_SWAPPED = 3
 
 

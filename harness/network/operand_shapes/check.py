@@ -17,6 +17,7 @@ from harness.network.operand_shapes.node_operands import (
     lists,
     singles,
 )
+from harness.network.operator_kinds import GATES
 
 if TYPE_CHECKING:
     from harness.network.operand_shapes.node_operands import Array
@@ -58,7 +59,7 @@ _RULES: Mapping[str, Sequence[Rule]] = {
     "QLinearMatMul": (products.scales_of_product,),
     "QuantizeLinear": (products.scaled,),
     "DequantizeLinear": (products.scaled,),
-    **dict.fromkeys(products.GATES, (products.recurrent,)),
+    **dict.fromkeys(GATES, (products.recurrent,)),
     "BatchNormalization": (normalisations.per_channel(("scale", "bias", "mean", "variance")),),
     "InstanceNormalization": (normalisations.per_channel(("scale", "bias")),),
     "GroupNormalization": (normalisations.group_normalization,),

@@ -16,8 +16,8 @@ from harness.network.operand_shapes.node_operands import (
     same_count,
     same_rank,
 )
+from harness.network.operator_kinds import GATES
 
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """The gates of each recurrent operator."""
 _PEEPHOLES = 3
 

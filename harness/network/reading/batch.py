@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import InvalidNetwork, UnresolvedDimension, UnsupportedNetwork, UsageError
 from harness.network.network import Constant, Network, Node, TensorType
 from harness.network.node_inference import Operands, output_types
+from harness.network.operator_kinds import GATES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _SHAPE_OPERANDS = {"Reshape": 1, "Expand": 1, "Resize": 3}
 """Operators with a shape as a constant operand, and its position."""
-_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 _SCALED = frozenset({"DynamicQuantizeLinear"})
 """Operators whose results, but for the first, are one scale and one zero point for all rows."""
 _STATE_AXES = {4: 0, 5: 1, 6: 1}
@@ -108,7 +108,7 @@ class _Batching:
     def _visit(self, node: Node) -> Node:
         if not any(name in self.axes for name in node.inputs):
             return node
-        node = self._with_shape(self._with_states(node) if node.op in _RECURRENT else node)
+        node = self._with_shape(self._with_states(node) if node.op in GATES else node)
         found = self._infer(node)
         if found is None or None in found.values():
             held = len(self.tiled)

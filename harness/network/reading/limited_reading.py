@@ -18,8 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from harness import errors
-from harness.errors import HarnessError, InvalidNetwork, UnsupportedNetwork
+from harness.errors import ErrorRecord, HarnessError, InvalidNetwork, UnsupportedNetwork, record_of
 from harness.network.documents import decode_document, encode, is_whole
 from harness.network.fusion.fusion_rules import FusionRule
 from harness.network.keyed_network import KeyedNetwork, encode_keyed, keyed, keyed_of
@@ -33,7 +32,7 @@ from harness.network.reading.limits import READING, Limits, too_much_memory
 from harness.network.reading.network_codec import decode_network, encode_network, most_parts
 from harness.network.reading.prepare import prepare
 from harness.network.reading.read import ModelFile, parse_model, read_model
-from harness.text import byte_size, printable, shortened
+from harness.text import byte_size, printable
 
 Source = Path | tuple[str, bytes]
 """The path of a file, or the name and content of one."""
@@ -192,8 +191,7 @@ def _guarded(step: Callable[[], bytes]) -> bytes:
     try:
         return step()
     except HarnessError as error:
-        texts = (error.what, error.why, error.next_step)
-        return encode({"error": type(error).__name__, "texts": [shortened(text)[:_MAX_TEXT] for text in texts]})
+        return encode({"error": list(asdict(record_of(error, _MAX_TEXT)).values())})
     except MemoryError:
         return encode({"memory": True})
     except Exception:  # a bug: the parent raises it
@@ -207,10 +205,10 @@ def _raise_error(document: Mapping[str, Any], source: Source, limits: Limits) ->
         raise RuntimeError(f"{_shown(source)} was not read:\n{str(document['bug'])[:_MAX_TEXT]}")
     if "error" not in document:
         return
-    kind, texts = document["error"], document.get("texts")
-    if kind not in _ERRORS or not isinstance(texts, list) or [type(text) for text in texts] != [str] * 3:
+    parts = document["error"]
+    if not isinstance(parts, list) or [type(part) for part in parts] != [str] * 4 or parts[0] not in _ERRORS:
         raise _damaged(source)
-    raise getattr(errors, kind)(texts[0], why=texts[1], next_step=texts[2])
+    raise ErrorRecord(*parts).error()
 
 
 def _ended(source: Source, answer: Answer, limits: Limits) -> HarnessError:

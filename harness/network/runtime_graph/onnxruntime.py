@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from harness.network.assemble import EmittedNames
 from harness.network.disjoint_sets import DisjointSets
 from harness.network.network import Network, Node
+from harness.network.operator_kinds import ACTIVATIONS
 from harness.network.runtime_graph.reported import RuntimeGraph, unreadable
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ _GIVEN_NAME = re.compile(r"(?<![A-Za-z0-9])[kntw][0-9]+(?![A-Za-z0-9])")
 _UNSIGNED_ZERO_POINT = "qdq_s8_to_u8"
 _CONVERSIONS = frozenset({"Cast", "Transpose", "ReorderInput", "ReorderOutput"})
 """Operators that the runtime inserts to convert a tensor between layouts or types."""
-_ACTIVATIONS = frozenset({"Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "PRelu"})
 _GATES = frozenset({"Sigmoid", "HardSigmoid"})
 _COMBINATIONS = frozenset({"Add", "Sum", "Mul"})
 
@@ -120,7 +120,7 @@ class _Executed:
                 break
             others = set(readers[0].inputs) - {tensor}
             combines = readers[0].op in _COMBINATIONS and bool(others) and (sums or others <= read)
-            if not combines and readers[0].op not in _ACTIVATIONS | {"QuantizeLinear"}:
+            if not combines and readers[0].op not in (*ACTIVATIONS, "QuantizeLinear"):
                 break
             tensor = readers[0].outputs[0]
         return tensor

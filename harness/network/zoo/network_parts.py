@@ -15,7 +15,7 @@ from harness.network.network import Network
 from harness.network.reading.prepare import prepare
 from harness.network.reading.read import ModelFile
 
-_OPSET, _IR_VERSION = 17, 8
+IR_VERSION = 8
 _GATES: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "Swish": ("Sigmoid", {}),
     "GatedHardSwish": ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
@@ -25,28 +25,34 @@ _GATES: Mapping[str, tuple[str, Mapping[str, float]]] = {
 
 @dataclass
 class NetworkParts:
-    """The parts of a graph under construction; each name starts with the index of its configuration."""
+    """The parts of a graph under construction; inputs, weights and scalars have the type `dtype`, numpy's name."""
 
     nodes: list[NodeProto] = field(default_factory=list)
     inputs: list[ValueInfoProto] = field(default_factory=list)
     outputs: list[ValueInfoProto] = field(default_factory=list)
     weights: list[TensorProto] = field(default_factory=list)
+    dtype: str = "float32"
+    opset: int = 17
+
+    @property
+    def element(self) -> int:
+        """The number that ONNX gives to the type."""
+        return int(helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype)))
 
     def input(self, name: str, shape: Sequence[int]) -> str:
         """Add an input of the network."""
-        self.inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+        self.inputs.append(helper.make_tensor_value_info(name, self.element, shape))
         return name
 
     def weight(self, name: str, shape: Sequence[int]) -> str:
         """Add a weight without values."""
-        self.weights.append(
-            TensorProto(name=name, dims=shape, data_type=TensorProto.FLOAT, data_location=TensorProto.EXTERNAL)
-        )
+        external = TensorProto.EXTERNAL
+        self.weights.append(TensorProto(name=name, dims=shape, data_type=self.element, data_location=external))
         return name
 
     def scalar(self, name: str, value: float) -> str:
         """Add a constant of one number."""
-        self.weights.append(numpy_helper.from_array(np.array(value, np.float32), name))
+        self.weights.append(numpy_helper.from_array(np.array(value, self.dtype), name))
         return name
 
     def numbers(self, name: str, values: Sequence[float] | float, kind: type = np.int64) -> str:
@@ -102,7 +108,7 @@ class NetworkParts:
     def network(self, name: str) -> Network:
         """Return the network of all parts."""
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, self.weights)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=IR_VERSION)
         digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
         return prepare(ModelFile(name, model, digest), {})
 

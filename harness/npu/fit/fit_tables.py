@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.npu.fit.fitted_machine import FittedMachine
 from harness.npu.fit.machine_fit import MachineFit, Parameter
-from harness.npu.text_tables import NAME_WIDTH, Facts, Part, Table
 from harness.text import milliseconds, printable
+from harness.text_tables import NAME_WIDTH, Part, Table
 
 _SHOWN_ARRAYS = 4
 _LEAST_SHOWN = 1e-5
@@ -76,7 +76,7 @@ def fit_tables(fit: MachineFit, fitted: FittedMachine) -> list[Part]:
         Table(("class", "layers", "ms", "median", "median absolute"), classes),
         "Layers with the largest residuals",
         Table(("layer", "measured ms", "modelled ms"), worst),
-        Facts(tuple(_facts(fit, fitted))),
+        tuple(_facts(fit, fitted)),
     ]
 
 

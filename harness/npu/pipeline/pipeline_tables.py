@@ -10,8 +10,8 @@ from device_agents.emulated_npu.arithmetic import PS_PER_S
 from device_agents.emulated_npu.partition.groups import name_cores
 from device_agents.emulated_npu.partition.node_graph import Workload
 from harness.npu.pipeline.pipeline_run import PartitionRun, PipelineRun
-from harness.npu.text_tables import Facts, Part, Table
 from harness.text import byte_size, milliseconds, printable
+from harness.text_tables import Part, Table
 
 _WIDTH = 28
 _REPORT_FIELDS = ("cores", "inputs", "inputs_per_s", "speedup", "efficiency", "imbalance", "bound", "bound_by")
@@ -112,11 +112,11 @@ def pipeline_tables(run: PipelineRun) -> list[Part]:
     ]
     if not run.fits_one_chip:
         needed, held = byte_size(run.one_core_bytes), byte_size(run.machine.ddr.bytes)
-        parts.append(Facts((("one core", f"timed with {needed} of DDR, which the network needs; a chip has {held}"),)))
+        parts.append((("one core", f"timed with {needed} of DDR, which the network needs; a chip has {held}"),))
     for each in run.runs:
         parts.append(f"{_title(each)}, bound by {each.timed.report.bound}")
         parts.append(Table(_GROUPS, list(_group_rows(run, each)), left=2))
-        parts.append(Facts(tuple(_facts(each))))
+        parts.append(tuple(_facts(each)))
     return parts
 
 

@@ -18,7 +18,6 @@ from harness.files import write_whole
 from harness.npu.run.core_run import CoreRun
 from harness.npu.run.run_fields import layer_rows
 from harness.npu.run.run_tables import run_tables
-from harness.npu.text_tables import Facts, Table
 from harness.report.figures import base_figure, draw, figure_json
 from harness.report.html import page
 from harness.report.line_plot import PlotAxis, PlotSeries, line_plot
@@ -26,6 +25,7 @@ from harness.report.networks.layer_figures import LayerBar, bars
 from harness.report.page_values import CaptionedFigure, ReportTable, SavedFile
 from harness.report.units import display, duration, percent, unit_for
 from harness.text import counted, printable
+from harness.text_tables import Table
 
 _TEMPLATE = "run.html.j2"
 _SPACES = (Space.NB, Space.SB, Space.HALO)
@@ -44,13 +44,11 @@ _WITHOUT_BYTES = 4.0
 def write_run(path: Path, run: CoreRun, command: str) -> None:
     """Write the page of a run; raises ConfigurationError if it cannot be written."""
     table, facts = run_tables(run)
-    if not isinstance(table, Table) or not isinstance(facts, Facts):
-        raise TypeError("a run has a table of layers and facts")
     rows = list(layer_rows(run))
     content = page(
         _TEMPLATE,
         title=f"{display(run.name)} on {display(run.timed.machine.name)}",
-        facts=[(label, display(text)) for label, text in facts.lines],
+        facts=[(label, display(text)) for label, text in facts],
         layers=_layer_table(table),
         saved=SavedFile.csv("layers.csv", list(rows[0]) if rows else ["layer"], [list(row.values()) for row in rows]),
         pictures=list(_pictures(run)),

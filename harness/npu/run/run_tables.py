@@ -20,16 +20,16 @@ from harness.npu.loading import CompiledModel
 from harness.npu.npu_options import RowSort
 from harness.npu.run.core_run import CoreRun
 from harness.npu.run.run_fields import bytes_of, chain_layers
-from harness.npu.text_tables import NAME_WIDTH, Facts, Part, Table
 from harness.text import byte_size, four_digits, milliseconds, printable
+from harness.text_tables import NAME_WIDTH, Facts, Part, Table
 
 _SHOWN_WAITS = 3
 _SHOWN_CONVOLUTIONS = 8
 
 
-def run_tables(run: CoreRun, sort: RowSort = "order", top: int = 0) -> list[Part]:
+def run_tables(run: CoreRun, sort: RowSort = "order", top: int = 0) -> tuple[Table, Facts]:
     """Return the table of the layers in an order, of the first `top` if it is not 0, and the facts of the whole run."""
-    return [_layer_table(run, sort, top), Facts(tuple(_summary(run)))]
+    return _layer_table(run, sort, top), tuple(_summary(run))
 
 
 def _layer_table(run: CoreRun, sort: RowSort, top: int) -> Table:
@@ -180,7 +180,7 @@ def compile_tables(source: CompiledModel, setup_cycles: float, explain: bool) ->
     sizes = _size_lines(source, {**counts, "total": sum(counts.values())})
     return [
         Table(("chain", "layers", "way", "predicted ms", "NB", "SB", "halo"), rows, left=3),
-        Facts((("predicted", predicted), *sizes, *_convolution_lines(source, setup_cycles))),
+        (("predicted", predicted), *sizes, *_convolution_lines(source, setup_cycles)),
     ]
 
 

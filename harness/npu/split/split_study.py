@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph, HardwareLayer
 from device_agents.emulated_npu.compiler.options import DEFAULT, Options
@@ -243,12 +244,6 @@ def kendall_tau_b(first: Sequence[float], second: Sequence[float]) -> float | No
 
     None if either sequence has no two different values.
     """
-    agreement = untied_first = untied_second = 0
-    for (a, b), (c, d) in itertools.combinations(zip(first, second, strict=True), 2):
-        one, other = (a > c) - (a < c), (b > d) - (b < d)
-        agreement += one * other
-        untied_first += one != 0
-        untied_second += other != 0
-    if not untied_first or not untied_second:
-        return None
-    return agreement / math.sqrt(untied_first * untied_second)
+    one, other = (np.sign(np.subtract.outer(values, values)) for values in map(np.asarray, (first, second)))
+    untied = math.sqrt(float((one**2).sum()) * float((other**2).sum()))
+    return float((one * other).sum()) / untied if untied else None

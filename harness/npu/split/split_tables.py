@@ -8,8 +8,8 @@ from typing import Any
 from device_agents.emulated_npu.compiler.prediction.split_choice import ONE
 from harness.npu.split.split_comparison import SplitComparison
 from harness.npu.split.split_study import CLOSE, SplitStudy, StudiedLayer, StudiedNetwork
-from harness.npu.text_tables import NAME_WIDTH, Facts, Part, Table
 from harness.text import counted, printable
+from harness.text_tables import NAME_WIDTH, Part, Table
 
 
 def json_fields(split: SplitComparison) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def split_tables(split: SplitComparison) -> list[Part]:
     if networks := _ways(split.study):
         rows = [(one.name, str(one.split_layers), _times(split, one.predicted_ps, one.true_ps)) for one in networks]
         parts.append(Table(("network", "layers split", "cycles"), rows))
-    return [*parts, Facts(tuple(_summary(split)))]
+    return [*parts, tuple(_summary(split))]
 
 
 def _layer_table(split: SplitComparison) -> Table:

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from harness.npu.sweep.axis import SweepAxis, in_unit, shown
 from harness.npu.sweep.knee import knee
 from harness.npu.sweep.points import Sweep, SweepPoint, pareto
-from harness.npu.text_tables import Facts, Part, Table
 from harness.report.figures import Scale
 from harness.report.line_plot import Mark, PlotAxis, PlotSeries, line_plot, scale_of_range
 from harness.text import four_digits, milliseconds, printable
+from harness.text_tables import Part, Table
 
 Metric = Literal["cycles", "milliseconds"]
 
@@ -142,7 +142,7 @@ def sweep_tables(sweep: Sweep) -> list[Part]:
         rows.append((*head, *_cells(point), _bar((_value(sweep, point) or 0.0) / largest, marks)))
     header = ("machine",) * several + tuple(axis.key for axis in varying)
     header += ("mm2", "cycles", "ms", "uJ", "MFU", "bound by", metric(sweep))
-    return [Table(header, rows, left=int(several), bars=True), Facts(tuple(_summary(sweep, found)))]
+    return [Table(header, rows, left=int(several), bars=True), tuple(_summary(sweep, found))]
 
 
 def _cells(point: SweepPoint) -> tuple[str, ...]:

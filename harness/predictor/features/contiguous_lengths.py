@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from harness.network.operator_kinds import SCALING
 from harness.predictor.features.key_parser import KeyOperator, ParsedKey, Shape, Tensor
 
-_SCATTERED = frozenset({"Resize", "Upsample", "DepthToSpace", "SpaceToDepth"})
+_SCATTERED = SCALING | {"DepthToSpace", "SpaceToDepth"}
 _COMBINING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Min", "Max", "Sum"})
 _ALONG_ROWS = frozenset({"Pad", "Slice", "Expand", "Tile", "Softmax"})
 _MAP_AXES = 4

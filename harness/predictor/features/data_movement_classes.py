@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from harness.predictor.features.key_parser import COPIES, VIEWS, WINDOWS, KeyOperator
+from harness.network.operator_kinds import SCALING, WINDOWED_POOLS
+from harness.predictor.features.key_parser import COPIES, VIEWS, KeyOperator
 from harness.predictor.features.layer_features import axes_suffix
 
 COPY = "move/copy/"
@@ -30,7 +31,6 @@ _SOFTMAX = frozenset({"Softmax", "Softmax-12", "LogSoftmax", "LogSoftmax-12"})
 _MOMENTS = frozenset({"LayerNormalization", "InstanceNormalization", "GroupNormalization", "RMSNormalization"})
 INTERPOLATE = "Interpolate"
 """The name of an operator of `SCALING` that computes pixels instead of repeating them."""
-SCALING = frozenset({"Resize", "Upsample"})
 _COPYING = {
     "interpolate": frozenset({INTERPOLATE}),
     "scale": SCALING,
@@ -91,7 +91,7 @@ def _group_and_kind(names: frozenset[str]) -> tuple[str, str]:
     computing -= COPIES
     if computing & (_SOFTMAX | _MOMENTS | {"LRN"}):
         return "norm", "softmax" if computing & _SOFTMAX else "moments" if computing & _MOMENTS else "LRN"
-    if computing & WINDOWS:
+    if computing & WINDOWED_POOLS:
         return "window", "pool"
     if found := sorted(name for name in computing if name.startswith(("Reduce", "Global", "Arg"))):
         return "reduce", "places" if found[0].startswith("Arg") else "axes"

@@ -15,23 +15,20 @@ from dataclasses import replace
 from harness.errors import UsageError
 from harness.network.layers import FEATURE_MAP
 from harness.network.network import ITEM_BYTES, PARTIAL_READS
+from harness.network.operator_kinds import CONVOLUTIONS, RESCALING_PRODUCTS, SCALING, WINDOWED_POOLS, weight_slot
 from harness.predictor.features.contiguous_lengths import is_general, run_of
 from harness.predictor.features.data_movement_classes import (
     CONVERSIONS,
     COPY,
     INTERPOLATE,
     NORM,
-    SCALING,
     between_conversions,
     class_of_mover,
     type_suffix,
 )
 from harness.predictor.features.key_parser import (
-    CONVOLUTIONS,
     COPIES,
     VIEWS,
-    WEIGHT_SLOT,
-    WINDOWS,
     KeyOperator,
     MalformedKey,
     ParsedKey,
@@ -93,7 +90,7 @@ def _described(signature: str, context: str, warm: bool) -> LayerFeatures | None
 def features_of(parsed: ParsedKey) -> LayerFeatures:
     """Return the features of a parsed key; raises MalformedKey and UsageError for one that contradicts itself."""
     for place, operator in enumerate(parsed.operators):
-        weight = WEIGHT_SLOT.get(operator.op, 1)
+        weight = weight_slot(operator.op)
         if operator.op in CONVOLUTIONS and len(operator.tensors) > weight:
             found = _convolution(parsed, place, operator.tensors[weight])
         elif operator.op in _MATRIX_OPERATORS and len(operator.tensors) > weight:
@@ -182,7 +179,7 @@ def _typed(convolution: KeyOperator, kind: str, axes: int) -> str:
 
     Kernels on bytes read windows by their places, which takes as long with any number of axes.
     """
-    data, weight = convolution.tensors[0], convolution.tensors[WEIGHT_SLOT.get(convolution.op, 1)]
+    data, weight = convolution.tensors[0], convolution.tensors[weight_slot(convolution.op)]
     if convolution.op == "ConvInteger":
         return INTEGER if weight.dtype == "int8" else f"{INTEGER}-unsigned"
     if data.dtype not in _BYTES or not data.shape or not weight.shape:
@@ -193,7 +190,7 @@ def _typed(convolution: KeyOperator, kind: str, axes: int) -> str:
 
 def _signed(operator: KeyOperator, data: Tensor) -> str:
     """Return the suffix of a type; runtimes shift signed bytes to unsigned ones, but not in operators on integers."""
-    return "-signed" if operator.op in WEIGHT_SLOT and data.dtype == "int8" else type_suffix(data.dtype)
+    return "-signed" if operator.op in RESCALING_PRODUCTS and data.dtype == "int8" else type_suffix(data.dtype)
 
 
 def _suffix(layer: ParsedKey, place: int) -> str:
@@ -229,7 +226,7 @@ def _mover(layer: ParsedKey) -> LayerFeatures:
     written = max(layer.outputs, key=lambda tensor: tensor.bytes)
     item = ITEM_BYTES.get(written.dtype, 4)
     out_shape = written.shape or (1,)
-    window = next((operator for operator in layer.operators if operator.op in WINDOWS), None)
+    window = next((operator for operator in layer.operators if operator.op in WINDOWED_POOLS), None)
     kernel = stride = (1, 1)
     in_shape = read.shape or (1,)
     axes = len(in_shape) - 2 if window is not None else 2

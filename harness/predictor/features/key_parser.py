@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from harness.network.key import KEY_VERSION
 from harness.network.network import ITEM_BYTES, PACKED
+from harness.network.operator_kinds import CONVOLUTIONS, SCALING, WINDOWED, weight_slot
 
 Shape = tuple[int, ...]
 
@@ -24,14 +25,11 @@ _WITHOUT_SHAPE = re.compile(r"_|t\d+\.\d+|c:.*", re.DOTALL)
 """What an operator may read besides inputs and first results: an absent input, a further result, another constant."""
 _NUMBERS = re.compile(r"-?\d+(,-?\d+)*")
 _BETWEEN_ARGUMENTS = re.compile(r",(?=x\d|t\d|c:|_)")
-CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv", "ConvTranspose"})
-WEIGHT_SLOT = {"QLinearConv": 3, "QLinearMatMul": 3, "QGemm": 3}
 _RUNTIME_DOMAIN = "com.microsoft."
 """The prefix of the names of ONNX Runtime's own operators."""
 _QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
-WINDOWS = frozenset({"MaxPool", "AveragePool", "LpPool"})
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
-_RESHAPING = frozenset({"Expand", "Resize", "Upsample", "Tile", "DepthToSpace", "SpaceToDepth"})
+_RESHAPING = frozenset({"Expand", "Tile", "DepthToSpace", "SpaceToDepth"}) | SCALING
 COPIES = frozenset({"Concat", "Split", "Transpose", "Slice", "Gather", "Pad", "Cast"}) | _RESHAPING
 
 
@@ -201,7 +199,7 @@ def _result(operator: KeyOperator) -> Tensor:
 
 
 def _result_shape(operator: KeyOperator, read: Shape | None) -> Shape | None:
-    if operator.op in CONVOLUTIONS or operator.op in WINDOWS:
+    if operator.op in WINDOWED:
         return windowed(operator, read)
     if operator.op in ("MatMul", "MatMulInteger", "Gemm"):
         left, right = operator.tensor(0).shape, operator.tensor(1).shape
@@ -274,7 +272,7 @@ def windowed(operator: KeyOperator, read: Shape | None) -> Shape | None:
     sizes = [
         -(-room // stride_) + 1 if up else room // stride_ + 1 for room, stride_ in zip(extra, stride, strict=True)
     ]
-    weight = operator.tensor(WEIGHT_SLOT.get(operator.op, 1)).shape if operator.op in CONVOLUTIONS else None
+    weight = operator.tensor(weight_slot(operator.op)).shape if operator.op in CONVOLUTIONS else None
     return (read[0], weight[0] if weight else read[1], *(max(1, size) for size in sizes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -156,6 +157,7 @@ class TrainingExample:
             )
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def classes_of(operator: str) -> tuple[str, ...]:
     """Return the classes of an operator from coarse to fine, itself last."""
     parts = operator.split("/")

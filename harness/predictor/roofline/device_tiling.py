@@ -7,12 +7,15 @@ and their work has no steps of tiles. With them, a pooling of the whole map to o
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from harness.array_types import Floats
 from harness.predictor.features.layer_arrays import LayerArrays
 from harness.predictor.roofline.tile_refetch import times_loaded
+from harness.strict_model import Share, Size
 
 _MOST_TAPS = 64
 _ALONE = 2.0
@@ -22,7 +25,7 @@ _RUN = 64.0
 """Elements that a jump in memory takes the time of."""
 _LARGEST_TILE = 32768
 _VECTOR_BYTES = 64
-Tile = tuple[int, int, int]
+Tile = tuple[Size, Size, Size]
 """Rows and columns of an output tile, and the number of tiles that a unit works on at a time."""
 ALL_TILES: tuple[Tile, ...] = tuple(
     (rows, columns, together)
@@ -79,13 +82,13 @@ class DeviceTiling:
     buffer_bytes: the memory that holds a tile of a layer, see `times_loaded`; 0 if all maps are loaded once
     """
 
-    units: int
-    depth: int
-    channels: int
-    tiles: tuple[Tile, ...] = ALL_TILES
+    units: Size
+    depth: Size
+    channels: Size
+    tiles: Annotated[tuple[Tile, ...], Field(min_length=1)] = ALL_TILES
     skips_padding: bool = False
-    product_share: float = 1.0
-    buffer_bytes: int = 0
+    product_share: Share = 1.0
+    buffer_bytes: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
     @property
     def streams(self) -> bool:

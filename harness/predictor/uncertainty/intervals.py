@@ -11,6 +11,7 @@ import numpy as np
 
 from harness.array_types import Floats
 from harness.predictor.uncertainty.coverage import Coverage
+from harness.strict_model import Amount
 
 LEVEL = 0.9
 """Share of latencies within their intervals."""
@@ -52,8 +53,8 @@ class Scale:
     `relative` is that of long layers. `absolute_s` widens the intervals of layers about as short.
     """
 
-    relative: float
-    absolute_s: float
+    relative: Amount
+    absolute_s: Amount
 
 
 @dataclass(frozen=True)

@@ -62,5 +62,5 @@ def test_variable_that_is_no_size_ends_the_command(npu: Npu, network: Path, monk
 
 def test_library_that_crashes_is_named_by_its_signal(npu: Npu, network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash while a file is compiled ends the process with limits alone."""
-    monkeypatch.setattr("harness.npu.loading.load_network", lambda *_: signal.raise_signal(signal.SIGSEGV))
+    monkeypatch.setattr("harness.npu.loading.compile_reference", lambda *_: signal.raise_signal(signal.SIGSEGV))
     npu.refuses(3, "compile", network, mentions=("SIGSEGV",))

@@ -73,8 +73,10 @@ def _run(order: dict[str, Any]) -> None:
 def _profile(order: dict[str, Any]) -> None:
     """Run the campaign alone, without golden probes."""
     from harness.device.inventory import find_device, load_inventory
+    from harness.device.session import open_session
     from harness.errors import HarnessError
-    from harness.measure.device_run import open_run
+    from harness.measure.device_run import leased_run
+    from harness.measure.journal.journal import Journal
     from harness.measure.policy import RepeatPolicy
     from harness.measure.profiling import profile_networks
     from harness.measure.request import ProfileRequest
@@ -84,7 +86,11 @@ def _profile(order: dict[str, Any]) -> None:
     try:
         workspace = find_workspace()
         device, networks = find_device(load_inventory(workspace.devices), "bench"), request.networks()
-        with open_run(device, workspace) as run:
+        with (
+            open_session(device) as session,
+            Journal(workspace.journal) as journal,
+            leased_run(session, device, journal) as run,
+        ):
             profile_networks(run, networks, request)
     except HarnessError as error:
         print(f"{type(error).__name__}: {error}")

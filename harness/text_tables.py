@@ -19,12 +19,7 @@ class Table:
     bars: bool = False
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Lines of text, each after a label."""
-
-    lines: Sequence[tuple[str, str]]
-
-
+Facts = tuple[tuple[str, str], ...]
+"""Lines of text, each after a label."""
 Part = Table | Facts | str
 """A part of a text report; a str is a separate line."""

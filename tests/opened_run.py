@@ -1,0 +1,32 @@
+"""A run with a device, without the golden probe and the record of health that `harness.profile` adds."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from harness.device.inventory import Device
+from harness.device.session import open_session
+from harness.device.variant import NO_VARIANT, Variant
+from harness.measure.device_run import DeviceRun, leased_run
+from harness.measure.journal.journal import Journal
+from harness.measure.progress import Observer, ignore
+from harness.workspace import Workspace
+
+
+@contextlib.contextmanager
+def open_run(
+    device: Device,
+    workspace: Workspace,
+    observe: Observer = ignore,
+    stop: threading.Event | None = None,
+    variant: Variant = NO_VARIANT,
+) -> Iterator[DeviceRun]:
+    """Connect to a device, lease it, and open the journal of the workspace; raises a DeviceError or JournalError."""
+    with (
+        open_session(variant.device(device)) as session,
+        Journal(workspace.journal) as journal,
+        leased_run(session, device, journal, observe, stop, variant) as run,
+    ):
+        yield run
