@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.architecture_search.candidate_model import candidate_model, choice_names, is_choice, position_name
+from harness.arguments import checked
 from harness.errors import InvalidNetwork, UsageError
-from harness.network.model_references import Model, ModelReference, load_network, model_references
+from harness.network.model_references import Model, ModelReference, load_network, model_reference
 from harness.network.network import Network, Node
 
 if TYPE_CHECKING:
@@ -45,9 +46,10 @@ class SearchSpace:
     reference: ModelReference = field(repr=False)
 
     @classmethod
+    @checked()
     def read(cls, model: Model, dims: Mapping[str, int] | None = None, batch: int | None = None) -> SearchSpace:
         """Read a super-network from a file or from memory; raises the errors of `load_network`, and InvalidNetwork."""
-        (reference,) = model_references(model)
+        reference = model_reference(model)
         network = load_network(reference, dims, batch)
         _check(network)
         positions = tuple(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.architecture_search.candidate_model import CHOICE
+from harness.arguments import TEXT, Rule, checked
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,6 +16,19 @@ Choices = Mapping[str, "ModelProto | None"]
 """The blocks of one position by the names of the choices; None passes the tensor on as it is."""
 
 
+def _blocks(positions: Any) -> dict[str, dict[str, Any]]:
+    """Return blocks by position and choice; raises TypeError and ValueError for anything else."""
+    found = {str(position): dict(choices) for position, choices in dict(positions).items()}
+    models = [block for choices in found.values() for block in choices.values() if block is not None]
+    if not all(found.values()) or any(not hasattr(block, "graph") for block in models):
+        raise ValueError
+    return found
+
+
+@checked(
+    name=TEXT,
+    positions=Rule("for each position a mapping of choices, an onnx.ModelProto or None each", _blocks),
+)
 def super_network(name: str, positions: Mapping[str, Choices]) -> ModelProto:
     """Join blocks into a super-network that `SearchSpace.read` accepts; a position with one block is fixed.
 
