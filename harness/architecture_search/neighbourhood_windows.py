@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,8 +43,16 @@ def windows_of_neighbours(space: SearchSpace, table: Lut, windows: Sequence[Wind
             wanted[entry.key].add(digest)
     if not wanted:
         return list(windows)
-    listed = _Neighbourhoods(space, _keys(space, table))
-    return [union(window, listed.window_of(at, wanted)) for at, window in enumerate(windows)]
+    return _Neighbourhoods(space, _keys(space, table)).widened(windows, wanted)
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What can precede and follow a layer of a position."""
+
+    at: int
+    fronts: _Placed
+    behinds: _Placed
 
 
 class _Neighbourhoods:
@@ -61,14 +70,43 @@ class _Neighbourhoods:
             self._behind.append(self._after(choices, self._behind[-1], at))
         self._behind.reverse()
 
-    def window_of(self, at: int, wanted: Mapping[str, set[str]]) -> Window:
-        """Return the positions that decide whether a layer of a position has a wanted neighbourhood, by its key."""
-        window = at, at + 1
-        for keys in self._keys[at]:
-            for place, key in enumerate(keys):
-                for found in self._matches(at, keys, place, wanted.get(key, set())):
-                    window = union(window, found)
-        return window
+    def widened(self, windows: Sequence[Window], wanted: Mapping[str, set[str]]) -> list[Window]:
+        """Return the windows with the positions that decide whether layers have a wanted neighbourhood, by key."""
+        found = list(windows)
+        for key, places in self._places(wanted).items():
+            for front in set().union(*(place.fronts for place in places)):
+                near = [place for place in places if front in place.fronts]
+                for behind in self._matching(front, key, near, wanted[key]):
+                    for place in near:
+                        if behind in place.behinds:
+                            found[place.at] = union(found[place.at], self._window(place, front, behind))
+        return found
+
+    def _places(self, wanted: Mapping[str, set[str]]) -> Mapping[str, list[_Around]]:
+        """Return what is around each layer whose key is wanted, by key."""
+        found: dict[str, list[_Around]] = defaultdict(list)
+        for at, choices in enumerate(self._keys):
+            for keys in choices:
+                for place, key in enumerate(keys):
+                    if key in wanted:
+                        fronts = self._before(self._front[at], [keys[:place]], at)
+                        behinds = self._after([keys[place + 1 :]], self._behind[at + 1], at)
+                        found[key].append(_Around(at, fronts, behinds))
+        return found
+
+    def _matching(self, front: Keys, key: str, near: Sequence[_Around], wanted: set[str]) -> Iterator[Keys]:
+        """Yield what follows a layer behind `front` in one of the wanted neighbourhoods."""
+        behinds = set().union(*(place.behinds for place in near))
+        self._count(len(behinds))
+        for behind in behinds:
+            if neighbourhood((*front, key, *behind), len(front)) in wanted:
+                yield behind
+
+    def _window(self, place: _Around, front: Keys, behind: Keys) -> Window:
+        return (
+            place.fronts[front][0] if len(front) == NEIGHBOURS else 0,
+            place.behinds[behind][-1] + 1 if len(behind) == NEIGHBOURS else len(self._keys),
+        )
 
     def _before(self, fronts: _Placed, choices: Iterable[Keys], at: int) -> _Placed:
         """Return what precedes the next position where `fronts` precede this one."""
@@ -89,20 +127,6 @@ class _Neighbourhoods:
                 near, spots = (*own, *behind)[:NEIGHBOURS], (*(at for _ in own), *places)[:NEIGHBOURS]
                 found[near] = tuple(map(max, spots, found.get(near, spots)))
         return found
-
-    def _matches(self, at: int, keys: Keys, place: int, wanted: set[str]) -> Iterator[Window]:
-        if not wanted:
-            return
-        fronts = self._before(self._front[at], [keys[:place]], at)
-        behinds = self._after([keys[place + 1 :]], self._behind[at + 1], at)
-        self._count(len(fronts) * len(behinds))
-        for front, before in fronts.items():
-            for behind, after in behinds.items():
-                if neighbourhood((*front, keys[place], *behind), len(front)) in wanted:
-                    yield (
-                        before[0] if len(front) == NEIGHBOURS else 0,
-                        after[-1] + 1 if len(behind) == NEIGHBOURS else len(self._keys),
-                    )
 
     def _count(self, neighbourhoods: int) -> None:
         """Raise UnsupportedNetwork if these are too many, with all before."""
