@@ -54,6 +54,7 @@ WRONG: list[tuple[str, str, Any]] = [
     *(("import_lut", name, None) for name in ("file", "mapping", "sampling")),
     ("estimate_space", "space", RELU),
     *(("super_network", "positions", value) for value in (None, {"a": 5}, {"a": {}}, {"a": {"b": "x.onnx"}})),
+    ("super_network", "positions", {"a": {"b,c": RELU, "d": RELU}}),
     *(("ProfileRequest", name, "x") for name in ("seed", "policy", "dims", "batch")),
 ]
 
