@@ -8,7 +8,7 @@ import shutil
 from typing import Dict, Optional, Union
 
 from device_agents import power
-from device_agents.sources import sources_digest
+from device_agents.sources import EMULATOR, sources_digest
 
 Number = Union[int, float]
 _LINE_LETTERS = 200
@@ -25,7 +25,7 @@ def hardware() -> Dict[str, str]:
         "python": platform.python_version(),
         "core_cache_bytes": str(_core_cache_bytes()),
         "governor": _first_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or "none",
-        "agent": sources_digest(without="emulated_npu"),
+        "agent": sources_digest(without=[EMULATOR]),
     }
 
 

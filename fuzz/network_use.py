@@ -14,15 +14,9 @@ from harness.errors import UnsupportedNetwork
 from harness.estimation.network_estimate import estimate_network
 from harness.lut.table import Lut
 from harness.lut.table_files import publish, read_lut
-from harness.network.fusion.fusion_rules import (
-    DEFAULT_RULES,
-    UNSIGNED_PAIRS,
-    FusionRule,
-    as_executed,
-    match_all,
-    pattern_of,
-    structure_of,
-)
+from harness.network.fusion.fusion_patterns import pattern_of
+from harness.network.fusion.fusion_rules import DEFAULT_RULES, UNSIGNED_PAIRS, FusionRule, as_executed, structure_of
+from harness.network.fusion.rule_matching import match_all
 from harness.network.layers import cut, place_of
 from harness.network.network import Network
 from harness.network.reading.batch import rebatch

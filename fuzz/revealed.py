@@ -18,7 +18,8 @@ from harness.device.revealed import check_revealed, reveal_limit_bytes
 from harness.errors import ProtocolError
 from harness.measure.device_requests import load_request
 from harness.network.assemble import AssembledModel
-from harness.network.fusion.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed, learn_rules
+from harness.network.fusion.fusion_rules import UNSIGNED_PAIRS, FusionRule, as_executed
+from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import cut
 from harness.network.network import Network
 from harness.network.reading.limited_reading import prepared

@@ -51,7 +51,7 @@ class RepeatPolicy:
         check_fields(self)
         if self.min_rounds > self.max_rounds:
             what = f"min_rounds is {self.min_rounds} and max_rounds is {self.max_rounds}"
-            raise UsageError(what, why="The fewest rounds are more than the most")
+            raise UsageError(what, why="min_rounds must not exceed max_rounds")
 
     def limit_s(self, loads: int, runs: int) -> float:
         """Return the wall time after which a device is given up: `wall_s`, or what a slow device needs.

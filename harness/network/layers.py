@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.network.fusion.fusion_rules import FusionRule, as_executed, match_all
+from harness.network.fusion.fusion_rules import FusionRule, as_executed
+from harness.network.fusion.rule_matching import match_all
 from harness.network.key import LayerKey, Subgraph, canonical, layer_key
 from harness.network.network import Network, Node
 

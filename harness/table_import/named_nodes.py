@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import NetworkError
-from harness.network.fusion.fusion_rules import FusionRule, ReportedGroups, structure_of
+from harness.network.fusion.fusion_rules import FusionRule, structure_of
+from harness.network.fusion.rule_learning import ReportedGroups
 from harness.network.layers import context_of, cut
 from harness.network.model_references import BUILTIN_PREFIX, load_network
 from harness.network.network import Network
@@ -123,7 +124,7 @@ def _disjoint(rows: Sequence[Named], counts: RowCounts) -> list[Named]:
     kept = []
     for nodes, latency, line in rows:
         if any(owner.get(node, nodes) != nodes for node in nodes):
-            counts.refuse(line, BadRow("it shares nodes with an earlier row that has others, too"))
+            counts.refuse(line, BadRow("it shares nodes with an earlier row that also has others"))
             continue
         owner.update(dict.fromkeys(nodes, nodes))
         kept.append((nodes, latency, line))

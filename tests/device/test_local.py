@@ -154,6 +154,8 @@ def test_bundle_is_the_same_every_time() -> None:
     with zipfile.ZipFile(io.BytesIO(bundle.content)) as archive:
         names = archive.namelist()
     assert "device_agents/agent.py" in names and "__main__.py" in names
+    assert "device_agents/emulated_npu/machine/presets/edge.toml" in names
+    assert not any(name.startswith("device_agents/emulated_npu/reports") for name in names)
     assert not any("__pycache__" in name or name.startswith("harness") for name in names)
 
 

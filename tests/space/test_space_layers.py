@@ -11,7 +11,8 @@ from load_requests import request_of
 from device_agents.backends import Backend
 from device_agents.backends.emulated_npu.emulated_npu_backend import EmulatedNpuBackend
 from device_agents.backends.onnxruntime.onnxruntime_backend import OnnxRuntimeBackend
-from harness.network.fusion.fusion_rules import DEFAULT_RULES, learn_rules
+from harness.network.fusion.fusion_rules import DEFAULT_RULES
+from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import Layer, context_of, cut
 from harness.network.model_references import load_network
 from harness.network.network import Network

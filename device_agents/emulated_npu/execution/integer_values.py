@@ -13,9 +13,9 @@ import numpy as np
 
 from device_agents.emulated_npu.execution.operand_memories import fault
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import UNQUANTISED, Command, Function, Quantisation
+from device_agents.emulated_npu.unit_commands import Command
+from device_agents.emulated_npu.unit_settings import UNQUANTISED, Quantisation
 
-_PRODUCTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
 _EXACT_IN_FLOAT32 = 1 << 24
 _LARGEST_FACTOR = 255
 _ZERO_POINT_ROW = 2
@@ -80,7 +80,7 @@ def _check(command: Command, dtype: np.dtype[Any], quantisation: Quantisation, s
 
 
 def _of_bytes(command: Command, sources: Sequence[Array | None]) -> bool:
-    return command.function in _PRODUCTS and all(
+    return command.function.multiplies and all(
         source is not None and source.dtype.kind in "iu" and source.dtype.itemsize == 1 for source in sources[:2]
     )
 

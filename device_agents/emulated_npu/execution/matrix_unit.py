@@ -14,16 +14,12 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from device_agents.emulated_npu.execution.activations import activate_own
-from device_agents.emulated_npu.execution.integer_values import (
-    centred,
-    exact_type,
-    multiplies_integers,
-    scaled_sums,
-)
+from device_agents.emulated_npu.execution.integer_values import centred, exact_type, multiplies_integers, scaled_sums
 from device_agents.emulated_npu.execution.operand_memories import fault
 from device_agents.emulated_npu.execution.sliding_windows import BLOCK_ELEMENTS, check_temporary, check_window, reach
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import Command, Triple
+from device_agents.emulated_npu.unit_commands import Command
+from device_agents.emulated_npu.unit_settings import Triple
 
 # OpenBLAS uses special kernels for products of up to 100^3 multiply-adds.
 _SMALL_PRODUCT = 1_000_000

@@ -23,7 +23,6 @@ from device_agents.emulated_npu.isa.instructions import (
 from device_agents.emulated_npu.isa.settings_words import settings_of_words, settings_words
 from device_agents.emulated_npu.unit_commands import (
     MAX_RANK,
-    Binary,
     Command,
     DataType,
     Descriptor,
@@ -33,11 +32,10 @@ from device_agents.emulated_npu.unit_commands import (
     Operand,
     Post,
     Queue,
-    Reduction,
-    Settings,
     Space,
     Wait,
 )
+from device_agents.emulated_npu.unit_settings import Settings
 
 DEFAULT_BUDGET = 20_000_000
 """The number of instructions after which a program counts as an endless loop."""
@@ -48,7 +46,7 @@ ReadElement = Callable[[Space, DataType, int], int]
 
 # Python 3.11 looks members of enumerations up slowly; these are compared for most instructions.
 _HALT, _AXIS, _SET, _DESCRIPTOR = Opcode.HALT, Opcode.AXIS, Opcode.SET, Opcode.DESCRIPTOR
-_MODES = {Function.BINARY: frozenset(map(int, Binary)), Function.REDUCE: frozenset(map(int, Reduction))}
+_MODES = {function: function.rule.modes for function in Function if function.rule.modes}
 
 
 class DescriptorSlots:

@@ -20,14 +20,8 @@ from harness.measure.fusion.probed_fusion import FusionSearch
 from harness.measure.loaded_probes import prepare
 from harness.measure.progress import Observer, Progress, begin, in_phase
 from harness.network.effort import compile_effort, networks_effort, side_by_side
-from harness.network.fusion.fusion_rules import (
-    DEFAULT_RULES,
-    REWRITES,
-    UNSIGNED_PAIRS,
-    FusionRule,
-    as_executed,
-    learn_rules,
-)
+from harness.network.fusion.fusion_rules import DEFAULT_RULES, REWRITES, UNSIGNED_PAIRS, FusionRule, as_executed
+from harness.network.fusion.rule_learning import learn_rules
 from harness.network.layers import cut, place_of
 from harness.network.network import Network
 from harness.network.runtime_graph.formats import read_runtime_chains, read_runtime_graph

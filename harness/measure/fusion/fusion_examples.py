@@ -16,7 +16,8 @@ from dataclasses import replace
 from onnx import TensorProto, helper
 
 from harness.measure.fusion.product_examples import add_products
-from harness.network.fusion.fusion_rules import MOVED_TRANSPOSES, FusionRule, of_any_kind, parse_pattern, pattern_of
+from harness.network.fusion.fusion_patterns import of_any_kind, parse_pattern, pattern_of
+from harness.network.fusion.fusion_rules import MOVED_TRANSPOSES, FusionRule
 from harness.network.network import Network
 from harness.network.zoo.network_parts import NetworkParts
 

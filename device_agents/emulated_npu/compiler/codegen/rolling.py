@@ -16,7 +16,8 @@ import numpy as np
 
 from device_agents.emulated_npu.isa.settings_words import settings_words
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import Command, Descriptor, Item, Operand, Settings
+from device_agents.emulated_npu.unit_commands import Command, Descriptor, Item, Operand
+from device_agents.emulated_npu.unit_settings import Settings
 
 Steps = tuple[int, int, int, int, int]
 

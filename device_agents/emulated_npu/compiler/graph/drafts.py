@@ -25,15 +25,8 @@ from device_agents.emulated_npu.compiler.graph.reading.parsed_model import (
 )
 from device_agents.emulated_npu.emulator_errors import InvalidModel
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import (
-    MAX_RANK,
-    PLAIN,
-    Activation,
-    DataType,
-    Function,
-    Quantisation,
-    Settings,
-)
+from device_agents.emulated_npu.unit_commands import MAX_RANK, DataType, Function
+from device_agents.emulated_npu.unit_settings import PLAIN, Activation, Quantisation, Settings
 
 NO_NODE = OnnxNode("", "", (), (), (), {})
 

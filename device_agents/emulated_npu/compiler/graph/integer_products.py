@@ -13,7 +13,8 @@ from device_agents.emulated_npu.compiler.graph.drafts import IntegerProduct
 from device_agents.emulated_npu.compiler.graph.hardware_graph import HardwareLayer, LazyConstant
 from device_agents.emulated_npu.compiler.graph.layer_parts import channel_axis
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import Activation, DataType, Quantisation
+from device_agents.emulated_npu.unit_commands import DataType
+from device_agents.emulated_npu.unit_settings import Activation, Quantisation
 
 _SAME_SCALE = 1e-5
 """The largest relative difference of scales that count as equal: files store rounded products."""

@@ -56,7 +56,7 @@ def part_of(layer: HardwareLayer, axis: int, low: int, high: int) -> HardwareLay
     )
     if is_windowed(layer) and axis >= 2:
         return _padded_part(layer, part, axis, low, high)
-    if axis != channel_axis(layer) or layer.function not in (Function.CONVOLVE, Function.DEPTHWISE):
+    if axis != channel_axis(layer) or not layer.function.multiplies:
         return part
     weights, scale = layer.weights, layer.scale_shift
     return replace(

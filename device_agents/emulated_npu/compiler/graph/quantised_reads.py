@@ -16,11 +16,11 @@ from device_agents.emulated_npu.compiler.graph import views
 from device_agents.emulated_npu.compiler.graph.constants import BYTES, known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Draft, IntegerProduct
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
-from device_agents.emulated_npu.unit_commands import DataType, Function, Quantisation
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Quantisation
 
 CONVERTING = frozenset(function for function in Function if not function.is_transfer)
 """The functions whose units convert integers."""
-_PRODUCTS = frozenset({Function.CONVOLVE, Function.DEPTHWISE})
 _SLOTS = ("quantised_first", "quantised_second", "quantised_third")
 
 
@@ -33,7 +33,7 @@ def read_integers(build: Builder) -> tuple[str, ...]:
     for draft in build.drafts:
         if draft.layer.function not in CONVERTING:
             continue
-        if draft.layer.function in _PRODUCTS:
+        if draft.layer.function.multiplies:
             _multiply_integers(build, draft)
         for place, view in enumerate(draft.layer.inputs[: len(_SLOTS)]):
             if view.value in build.integers:

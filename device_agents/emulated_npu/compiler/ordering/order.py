@@ -15,11 +15,7 @@ from device_agents.emulated_npu.compiler.ordering.gaps import fill_gaps
 from device_agents.emulated_npu.compiler.ordering.hazards import ONE_BUFFER, SEPARATE, Conflicts, dependencies
 from device_agents.emulated_npu.compiler.ordering.overlap import in_own_queues, overlap_units
 from device_agents.emulated_npu.compiler.ordering.reorder import hoist_loads, hoisted
-from device_agents.emulated_npu.compiler.ordering.synchronise import (
-    fence_between_layers,
-    synchronise,
-    synchronised,
-)
+from device_agents.emulated_npu.compiler.ordering.synchronise import fence_between_layers, synchronise, synchronised
 from device_agents.emulated_npu.compiler.ordering.weight_places import spread_weights
 from device_agents.emulated_npu.isa.sequencer import IssuedStep
 from device_agents.emulated_npu.machine import Machine
@@ -151,7 +147,7 @@ def _faster(by_place: Iterable[Ordered], by_time: Iterable[Ordered]) -> Ordered:
 
 def _is_of_cache(command: Command) -> bool:
     """Return whether a command moves data between the last-level cache and the core, and no other memory."""
-    if not command.function.has_own_queue or command.function.is_vector:
+    if not command.function.rule.has_own_queue or command.function.is_vector:
         return False
     spaces = {operand.descriptor.space for operand in (command.target, *command.sources)}
     return Space.LLC in spaces and Space.DDR not in spaces

@@ -34,7 +34,7 @@ def in_own_queues(commands: Sequence[Command], machine: Machine) -> list[Command
 
 
 def _is_of_vfu(command: Command, machine: Machine) -> bool:
-    return command.function.is_vector and not runs_on_mfu(machine.mfu, command)
+    return command.function.is_vector and not runs_on_mfu(machine.mfu, command.function)
 
 
 def overlap_units(

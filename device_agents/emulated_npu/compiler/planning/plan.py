@@ -15,12 +15,8 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import Graph
 from device_agents.emulated_npu.compiler.graph.value_parts import with_parts
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
-from device_agents.emulated_npu.compiler.planning.chains.chain_commands import (
-    ChainWriter,
-    Destination,
-    Destinations,
-    Externals,
-)
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import ChainWriter
+from device_agents.emulated_npu.compiler.planning.chains.externals import Destination, Destinations, Externals
 from device_agents.emulated_npu.compiler.planning.chains.layout import ScratchpadLayout
 from device_agents.emulated_npu.compiler.planning.memory_places import Buffer
 from device_agents.emulated_npu.compiler.planning.off_chip.cache_places import cached_values

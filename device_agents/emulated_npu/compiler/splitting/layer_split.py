@@ -38,7 +38,8 @@ from device_agents.emulated_npu.compiler.splitting.split_axes import (
     proportional_parts,
 )
 from device_agents.emulated_npu.numpy_types import Array
-from device_agents.emulated_npu.unit_commands import MAX_RANK, Activation, Binary, Function, Reduction, Settings
+from device_agents.emulated_npu.unit_commands import MAX_RANK, Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
 Slices = tuple[tuple[HardwareLayer, ...], ...]
 

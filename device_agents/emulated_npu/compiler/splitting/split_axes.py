@@ -14,6 +14,7 @@ from device_agents.emulated_npu.compiler.graph.regions import (
     can_cut,
     is_windowed,
     multiplier,
+    takes_pictures,
     window_interval,
 )
 from device_agents.emulated_npu.emulator_errors import EmulatorError
@@ -50,7 +51,7 @@ def cut_axis_of(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKi
 
 def _axis(layer: HardwareLayer, values: Mapping[str, Value], kind: SplitKind) -> int | None:
     rank = len(layer.output.axes)
-    if is_windowed(layer) or layer.function is Function.LRN:
+    if takes_pictures(layer):
         return {"batch": 0, "outputs": channel_axis(layer)}.get(kind, _longest(layer, range(2, rank)))
     if layer.matrix:
         return {"rows": rank - 2 if rank > 1 else None, "outputs": rank - 1}.get(kind, _longest(layer, range(rank - 2)))

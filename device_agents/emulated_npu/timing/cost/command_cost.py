@@ -25,7 +25,7 @@ from device_agents.emulated_npu.timing.cost.matrix_cost import matrix_cycles, ma
 from device_agents.emulated_npu.timing.cost.sram_traffic import port_cycles, sram_traffic
 from device_agents.emulated_npu.timing.cost.transfer_cost import Demand, Traffic, demands, external_bytes
 from device_agents.emulated_npu.timing.cost.vector_cost import vector_operations
-from device_agents.emulated_npu.unit_commands import Command, Function
+from device_agents.emulated_npu.unit_commands import Command
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class CommandCost:
 
 def macs(command: Command) -> int:
     """Return the multiply-adds of a command, including those on padding; 0 except for CONVOLVE and DEPTHWISE."""
-    return matrix_shape(command).macs if command.function in (Function.CONVOLVE, Function.DEPTHWISE) else 0
+    return matrix_shape(command).macs if command.function.multiplies else 0
 
 
 _MOST_COSTS = 1 << 16
@@ -99,7 +99,7 @@ class CostModel:
             asked = demands(machine, command)
             alone_ps = max((demand.latency_ps + demand.work_ps for demand in asked), default=0)
             return CommandCost(alone_ps, 0, 0, external_bytes(command, machine), asked)
-        on_mfu = runs_on_mfu(machine.mfu, command)
+        on_mfu = runs_on_mfu(machine.mfu, command.function)
         if on_mfu:
             cycles, streaming = matrix_cycles(machine.mfu, command)
             startup = machine.mfu.startup_cycles

@@ -74,9 +74,9 @@ class MatrixShape(NamedTuple):
         return self.pixels * self.taps * self.channels * self.columns
 
 
-def runs_on_mfu(mfu: Mfu, command: Command) -> bool:
-    """Return whether the matrix unit executes a CP command; the vector unit executes all others."""
-    return command.function is Function.CONVOLVE or (command.function is Function.DEPTHWISE and mfu.depthwise == "mfu")
+def runs_on_mfu(mfu: Mfu, function: Function) -> bool:
+    """Return whether the matrix unit executes a CP function; the vector unit executes all others."""
+    return function is Function.CONVOLVE or (function is Function.DEPTHWISE and mfu.depthwise == "mfu")
 
 
 def matrix_shape(command: Command) -> MatrixShape:

@@ -19,14 +19,8 @@ from device_agents.emulated_npu.compiler.graph.operators.matrix import matmul
 from device_agents.emulated_npu.compiler.graph.operators.spatial.convolution import convolution
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
 from device_agents.emulated_npu.numpy_types import NUMPY_TYPES
-from device_agents.emulated_npu.unit_commands import (
-    Activation,
-    Binary,
-    DataType,
-    Function,
-    Quantisation,
-    Settings,
-)
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Quantisation, Settings
 
 _WHOLE = Quantisation(1.0, 0)
 
@@ -139,10 +133,7 @@ def _product_of_integers(build: Builder, node: OnnxNode) -> None:
     source = build.view(node.inputs[0])
     _PRODUCTS[node.op](build, replace(node, inputs=node.inputs[:2]))
     draft = build.drafts[-1]
-    if (
-        draft.layer.function not in (Function.CONVOLVE, Function.DEPTHWISE)
-        or draft.layer.inputs[0].value != source.value
-    ):
+    if not draft.layer.function.multiplies or draft.layer.inputs[0].value != source.value:
         raise unsupported(node, "Its windows lie outside of its input")
     settings = replace(draft.layer.settings, quantised_first=codes[0], quantised_second=codes[1])
     draft.layer = replace(draft.layer, settings=settings)

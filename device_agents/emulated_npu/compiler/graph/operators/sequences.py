@@ -11,7 +11,8 @@ from device_agents.emulated_npu.compiler.graph.constants import known
 from device_agents.emulated_npu.compiler.graph.drafts import Builder, Handler
 from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Binary, DataType, Function, Settings
+from device_agents.emulated_npu.unit_commands import DataType, Function
+from device_agents.emulated_npu.unit_settings import Binary, Settings
 
 _NEUTRAL: Mapping[Binary, float] = {Binary.ADD: 0.0, Binary.MULTIPLY: 1.0}
 

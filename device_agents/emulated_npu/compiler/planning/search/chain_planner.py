@@ -13,9 +13,10 @@ from device_agents.emulated_npu.compiler.graph.regions import overlap
 from device_agents.emulated_npu.compiler.graph.value_parts import whole_value, with_parts, written_part
 from device_agents.emulated_npu.compiler.options import Options
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan, Room, reads_outside
-from device_agents.emulated_npu.compiler.planning.chains.chain_commands import Externals
+from device_agents.emulated_npu.compiler.planning.chains.chain_cutting import NotTileable
+from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
 from device_agents.emulated_npu.compiler.planning.chains.sampled_reads import with_sampled_reads
-from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain, NotTileable
+from device_agents.emulated_npu.compiler.planning.chains.tiling import Chain
 from device_agents.emulated_npu.compiler.planning.search.chain_keys import ChainKeys
 from device_agents.emulated_npu.compiler.planning.search.chain_search import ChainSearch
 from device_agents.emulated_npu.compiler.planning.search.choices import (

@@ -10,12 +10,8 @@ from dataclasses import dataclass
 from device_agents.emulated_npu.compiler.graph.hardware_graph import Value
 from device_agents.emulated_npu.compiler.graph.regions import size_of
 from device_agents.emulated_npu.compiler.planning.chains.chain import ChainPlan
-from device_agents.emulated_npu.compiler.planning.chains.chain_commands import (
-    ChainWriter,
-    ComputeStep,
-    Externals,
-    MoveStep,
-)
+from device_agents.emulated_npu.compiler.planning.chains.chain_commands import ChainWriter, ComputeStep, MoveStep
+from device_agents.emulated_npu.compiler.planning.chains.externals import Externals
 from device_agents.emulated_npu.compiler.planning.chains.tiling import Geometry, Tile
 from device_agents.emulated_npu.machine import Machine
 from device_agents.emulated_npu.timing.cost.command_cost import costs_of

@@ -13,7 +13,8 @@ from device_agents.emulated_npu.compiler.graph.hardware_graph import View
 from device_agents.emulated_npu.compiler.graph.operators.spatial.padding import pad_by_zeros
 from device_agents.emulated_npu.compiler.graph.operators.spatial.window_attributes import Window, read_window
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Binary, Function
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import Binary
 
 
 def convolution(build: Builder, node: OnnxNode) -> None:

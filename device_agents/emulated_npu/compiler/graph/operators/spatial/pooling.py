@@ -21,7 +21,8 @@ from device_agents.emulated_npu.compiler.graph.operators.spatial.window_attribut
     triple,
 )
 from device_agents.emulated_npu.compiler.graph.reading.parsed_model import OnnxNode, unsupported
-from device_agents.emulated_npu.unit_commands import Activation, Binary, Function, Reduction, Settings
+from device_agents.emulated_npu.unit_commands import Function
+from device_agents.emulated_npu.unit_settings import Activation, Binary, Reduction, Settings
 
 COUNT_PADDING = 1
 
