@@ -35,7 +35,7 @@ def available_cores() -> int:
 
 
 def state() -> Dict[str, Number]:
-    """Return facts that change from minute to minute; they are recorded beside series, never compared."""
+    """Return facts that change from minute to minute; they are recorded with series, never compared."""
     facts: Dict[str, Number] = {"disk_free_bytes": shutil.disk_usage(os.getcwd()).free}
     temperature = _first_line("/sys/class/thermal/thermal_zone0/temp")
     if temperature and temperature.lstrip("-").isdigit():

@@ -21,7 +21,7 @@ from harness.network.layers import cut, place_of
 from harness.network.network import Network
 from harness.network.reading.batch import rebatch
 from harness.network.reading.batch_check import check_rows
-from harness.network.reading.hand_back import decode_network, encode_network
+from harness.network.reading.network_codec import decode_network, encode_network
 from harness.probe.auxiliary import AuxiliaryKind
 from harness.probe.probe import network_probe, single_probe
 from harness.probe.probe_plan import CutNetwork, plan_probes

@@ -56,7 +56,7 @@ class _Around:
 
 
 class _Neighbourhoods:
-    """What layers can precede and follow each position: of several layers, the nearest alone."""
+    """The layers that can precede and follow each position; of several layers, only the nearest."""
 
     def __init__(self, space: SearchSpace, keys: Sequence[set[Keys]]) -> None:
         """`keys` are those of the layers that a position can have, for each position."""

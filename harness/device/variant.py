@@ -37,7 +37,7 @@ class Variant:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What fingerprints of its campaigns and tables hold beside the facts of the device."""
+        """The facts that fingerprints of its campaigns and tables contain in addition to those of the device."""
         return {name: str(value) for name in _NAMES if (value := getattr(self, name)) is not None}
 
     def is_of(self, fingerprint: Mapping[str, str]) -> bool:

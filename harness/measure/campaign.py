@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from harness.errors import BackendError, WorkerDied
+from harness.measure.campaign_forecast import CampaignForecast, CampaignProgress
+from harness.measure.core_placement import waiting_for_shared_cache
 from harness.measure.device_requests import DeviceRequests, DueVisit, TimeUp, device_s, load_request
 from harness.measure.device_run import DeviceRun
-from harness.measure.forecast import CampaignForecast, CampaignProgress
 from harness.measure.journal.records import Campaign, Slot
 from harness.measure.loaded_probes import LoadedProbes, prepare
-from harness.measure.near_cores import near_cores
 from harness.measure.policy import FEWEST_ROUNDS, KEPT_PASSES, PASSES, RepeatPolicy, unsettled, visit_order
 from harness.measure.summary import Measurement, summarise
 from harness.probe.batches import Batch, probe_of
@@ -62,7 +62,7 @@ class CampaignRun:
         The campaign is complete when every batch has been measured well enough, or as well as the budget allows
         with at least the minimum number of rounds.
         """
-        with near_cores(self.on, self.campaign) as wait:
+        with waiting_for_shared_cache(self.on, self.campaign) as wait:
             self._requests = DeviceRequests.of(self.on, self.campaign, self._limit_s(), wait)
             self._run()
 
@@ -219,7 +219,7 @@ class CampaignRun:
         return max(found, key=lambda one: one[0])[1:] if found else None
 
     def _prospect(self, number: int) -> _Prospect | None:
-        """Return what further rounds of a batch are worth; computed anew if its probes have new samples."""
+        """Return the value of further rounds of a batch; computed again if its probes have new samples."""
         batch, rounds, samples = self.plan.batches[number], self._rounds[number], self._requests.samples
         count = sum(len(samples.get(probe, ())) for probe in batch.probes)
         if number not in self._prospects or self._prospects[number][0] != count:
@@ -245,7 +245,7 @@ class CampaignRun:
     def _send_ahead(self, load: str) -> bool:
         """Send a probe before `_load` loads it; return whether the device takes it.
 
-        Whole networks are loaded alone, because time and memory of their loading are reported.
+        Whole networks are loaded one at a time, because time and memory of their loading are reported.
         """
         probe = self.plan.probes[probe_of(load)]
         may = self._sends_ahead and probe.role != "network" and probe.id not in self._refused

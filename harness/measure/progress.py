@@ -28,7 +28,7 @@ class Progress:
 
     The command is in step `batch` of `batches`, counted from 0, each of which is a `unit`; a campaign has batches of
     probes. It runs in `processes` of the device's worker, and is in the one with number `process`. `note` is a line to
-    show once beside the progress, such as the refusal of a network; it is mostly empty.
+    show once next to the progress, such as the refusal of a network; it is mostly empty.
 
     `phase` is by default the stage itself; the head of this module explains the words.
     """

@@ -106,7 +106,7 @@ def load(
 ) -> LoadedProgram:
     """Compile a network, or read a program file together with its machine; `tables` are activations NAME=FILE.csv.
 
-    `note` receives a line if a part of the network is left out.
+    `note` receives a line if a part of the network is skipped.
 
     Raises UsageError for compiler options that contradict each other or that are given with a program file.
     """
@@ -141,7 +141,7 @@ def load_network(
 
 
 def load_model(reference: ModelReference, dims: Mapping[str, int], note: Note = lambda _: None) -> NetworkModel:
-    """Read a network; raises as `load_networks`. `note` receives a line if a part of it is left out."""
+    """Read a network; raises as `load_networks`. `note` receives a line if a part of it is skipped."""
     (network,) = load_networks([reference], dims, note)
     allow_for_size(network.stored_bytes)
     return network_model(network, dims)
@@ -216,7 +216,7 @@ def is_program(reference: str) -> bool:
 
 
 def read_program(path: Path) -> Program:
-    """Read a program file; raises InputError if it cannot be read or is no sound program."""
+    """Read a program file; raises InputError if it cannot be read or is not a valid program."""
     content = read_input(path, _MAX_PROGRAM_BYTES, _NAME_A_FILE)
     with errors_of_user():
         return Program.from_bytes(content)

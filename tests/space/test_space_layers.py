@@ -30,9 +30,9 @@ from harness.space.configuration import (
     Quantised,
     Transposed,
 )
+from harness.space.data_movement import Elementwise, Joining, Permutation, Resizing, Rowwise
 from harness.space.drawn_layers import SpaceLayers
 from harness.space.layer_network import network_of, own_layers
-from harness.space.movers import Elementwise, Joining, Permutation, Resizing, Rowwise
 from harness.space.space import load_space
 
 EVERY_KIND: tuple[FloatLayer, ...] = (

@@ -1,4 +1,4 @@
-"""Integers that stand for numbers: conversion where a unit reads and writes, and sums of products of bytes.
+"""Integers that represent numbers: conversion where a unit reads and writes, and sums of products of bytes.
 
 All arithmetic is float32 with one rounding for each operation, as in ONNX Runtime's kernels: an integer is centred,
 converted and multiplied by the scale; a number is divided by the scale, clamped, and rounded with halves to even.
@@ -24,7 +24,7 @@ _ZERO_POINT_ROW = 2
 def evaluate(
     evaluator: Callable[..., Array], command: Command, target: Array, sources: Sequence[Array | None]
 ) -> Array:
-    """Return the values of a command with quantised operands: the evaluator sees the numbers that they stand for.
+    """Return the values of a command with quantised operands: the evaluator sees the numbers that they represent.
 
     Products of bytes stay integers until their sums are complete; the evaluators of these functions scale them.
     Raises ExecutionFault for operands that cannot be quantised.
@@ -48,7 +48,7 @@ def evaluate(
 
 
 def decoded(command: Command, integers: Array, quantisation: Quantisation) -> Array:
-    """Return the float32 numbers that integers stand for; unquantised elements are returned as they are.
+    """Return the float32 numbers that integers represent; unquantised elements are returned as they are.
 
     Raises ExecutionFault for other types than integers of 8 to 32 bits, and a zero point that is none of the type.
     """
@@ -76,7 +76,7 @@ def _check(command: Command, dtype: np.dtype[Any], quantisation: Quantisation, s
         raise fault(command, f"a quantised operand is {dtype.name}")
     ends = np.iinfo(dtype)
     if not ends.min <= quantisation.zero_point <= ends.max:
-        raise fault(command, f"the zero point {quantisation.zero_point} is no {dtype.name}")
+        raise fault(command, f"the zero point {quantisation.zero_point} is not a valid {dtype.name} value")
 
 
 def _of_bytes(command: Command, sources: Sequence[Array | None]) -> bool:
@@ -95,7 +95,7 @@ def centred(
 ) -> tuple[Array, Array]:
     """Return both factors less their zero points; a third row of `fourth` has those of the channels of `second`.
 
-    Raises ExecutionFault for a zero point that is no integer of its factor's type.
+    Raises ExecutionFault for a zero point that is not an integer of its factor's type.
     """
     codes = command.settings.quantised_first, command.settings.quantised_second
     for factor, code in zip((first, second), codes, strict=True):

@@ -142,7 +142,7 @@ def sequence(
     With `registers_from_memory`, the caller must apply all items up to a Fence before it takes the next item. Commands
     carry the layer that `layer_of` gives their instruction.
 
-    Raises InvalidProgram at once for code that does not decode. While it yields, it raises BudgetExceeded after
+    Raises InvalidProgram immediately for code that does not decode. While it yields, it raises BudgetExceeded after
     `budget_instructions`, and ExecutionFault, naming the instruction, for a slot that was never set, for running off
     the end, and for LOAD_REGISTER without `registers_from_memory`.
     """
@@ -245,7 +245,7 @@ class _ControlUnit:
 
 
 def _synchronisation(instruction: Instruction, layer: int) -> Item | None:
-    """Return the item of a WAIT, POST or FENCE (LOAD_REGISTER fences, too); None for other instructions."""
+    """Return the item of a WAIT, POST or FENCE (LOAD_REGISTER also fences); None for other instructions."""
     if isinstance(instruction, DataInstruction):
         return None
     opcode, x, y, _, word, _ = instruction

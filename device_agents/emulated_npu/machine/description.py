@@ -1,7 +1,6 @@
 """The description of a machine: its parts (parts.py), memories, queues and cores.
 
-The fields are the keys of a machine file. `OPTIONAL_KEYS` may be missing from a file; what they mean by default is what
-the other keys describe alone.
+The fields are the keys of a machine file. `OPTIONAL_KEYS` may be missing from a file; by default they have no effect.
 """
 
 from __future__ import annotations
@@ -61,10 +60,10 @@ class Machine:
       move their data; 1: it begins when the transfer before it has ended.
     - `nb_port_bytes`, `sb_port_bytes`: bytes that the units read from and write to NB, and read from SB, in a cycle;
       0: as many as they need.
-    - `vfu_queue_depth`: entries of a queue of the VFU, which then has a server of its own and works while the MFU does.
+    - `vfu_queue_depth`: entries of a queue of the VFU, which then has its own server and works while the MFU does.
       0: MFU and VFU share the CP queue.
     - `llc_queue_depth`: entries of a queue for transfers between the last-level cache and the core, which then has a
-      server of its own and works while the IO queue moves data of DDR. 0: all transfers share the IO queue. Several
+      separate server and works while the IO queue moves data of DDR. 0: all transfers share the IO queue. Several
       cores that share a cache share its bandwidth, and run with one queue each.
     - `kinds`: cores that differ from the others.
     """

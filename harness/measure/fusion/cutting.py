@@ -89,7 +89,7 @@ def cut_as_reported(
 def _rules_of_examples(session: AgentSession) -> tuple[FusionRule, ...]:
     """Return what the device fuses of the examples; nothing if it refuses them. They are small and never measured.
 
-    Loading them takes a second, so the cache keeps the rules by board and fingerprint. A device with a clock of its own
+    Loading them takes a second, so the cache keeps the rules by board and fingerprint. A device with its own clock
     reports no rewrites, which are those of ONNX Runtime.
     """
     key = _cache_key(session)
@@ -112,7 +112,7 @@ def _rules_of_examples(session: AgentSession) -> tuple[FusionRule, ...]:
 
 
 def _compiles(session: AgentSession) -> bool:
-    """Return whether a device compiles each operator, as one with a clock of its own does."""
+    """Return whether a device compiles each operator, as one with its own clock does."""
     return session.hello.clock == "device"
 
 

@@ -1,7 +1,7 @@
 """Prepare a checked model in one topological pass: bind dimensions, fold constants, infer all types.
 
 Only what ONNX Runtime folds itself when it loads a file is folded, so that the network that is measured is the network
-of the file. DequantizeLinear stays: a runtime that computes with integers reads the integers behind it.
+of the file. DequantizeLinear stays: a runtime that computes with integers reads the integers directly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.network.node_inference import checked, output_types
 from harness.network.reading.control_flow import all_nodes, domain_of, subgraphs, unknown_flow
 from harness.network.reading.free_nodes import free_reason
 from harness.network.reading.known_tensors import KnownTensors, constant_of
-from harness.network.reading.network_ends import (
+from harness.network.reading.network_boundary import (
     bound_inputs,
     check_outputs,
     choice_step,

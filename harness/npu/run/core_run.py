@@ -186,7 +186,7 @@ def time_loaded(loaded: LoadedProgram, cycle_budget: int | None = None) -> tuple
 
 
 def setup_cycles(loaded: LoadedProgram) -> float:
-    """Return the cycles of the program's setup; 0 without one. The setup of a program file is checked, too."""
+    """Return the cycles of the program's setup; 0 without one. The setup of a program file is also checked."""
     alone = loaded.program.setup_alone()
     return 0.0 if alone is None else time_loaded(replace(loaded, program=alone))[0].cycles
 

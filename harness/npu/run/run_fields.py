@@ -158,7 +158,7 @@ def _waits(run: CoreRun) -> Iterator[dict[str, Any]]:
 
 
 def layer_rows(run: CoreRun) -> list[dict[str, Any]]:
-    """Return the rows of the CSV file: one for every layer, then the total; None stands for unknown."""
+    """Return the rows of the CSV file: one for every layer, then the total; None means unknown."""
     rows = [_layer(run, index) for index in range(len(run.rows) - 1)]
     total = {**asdict(run.rows[-1]), "op": "", "nodes": [], "chain": None, "marginal_cycles": None}
     return [{**row, "nodes": " ".join(row["nodes"])} for row in (*rows, total)]

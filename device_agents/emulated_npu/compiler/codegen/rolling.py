@@ -55,7 +55,7 @@ CodePart = Straight | Loop
 
 
 def roll(items: Sequence[Item]) -> tuple[CodePart, ...]:
-    """Return the items with repetitions as loops, chosen greedily for the least code."""
+    """Return the items with repetitions as loops, chosen greedily for the shortest code."""
     if not items:
         return ()
     signatures, addresses = _interned(items)

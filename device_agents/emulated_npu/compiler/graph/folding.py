@@ -70,7 +70,7 @@ class _Folding:
             self._writers[output.value] = place
 
     def _writer(self, view: View, functions: Iterable[Function]) -> tuple[int, Draft] | None:
-        """Return the layer, with its position, that wrote a whole value for this view alone, if its function fits."""
+        """Return the layer, with its position, that wrote a whole value only for this view, if its function fits."""
         place = self._writers.get(view.value)
         value = self._build.values[view.value]
         if place is None or value.is_output or self._readers[view.value] != 1 or value.dtype not in FLOATS:
@@ -101,7 +101,7 @@ class _Folding:
         return bool(steps)
 
     def _fold_residual(self, draft: Draft) -> bool:
-        """Fold the addition into the later of the layers that can take it; that layer moves behind the other."""
+        """Fold the addition into the later of the layers that can take it; that layer moves after the other."""
         if draft.layer.function != Function.BINARY or draft.layer.settings.mode != Binary.ADD:
             return False
         candidates = []

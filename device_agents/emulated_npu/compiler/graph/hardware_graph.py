@@ -35,7 +35,7 @@ class LazyConstant:
 
 @dataclass(frozen=True)
 class QuantisedConstant:
-    """Integers that stand for the numbers (integers - zero_point) x scale.
+    """Integers that represent the numbers (integers - zero_point) x scale.
 
     Scale and zero point have one element, or one for each index of `axis`. Without a zero point it is 0.
     """

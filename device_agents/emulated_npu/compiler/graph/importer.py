@@ -62,9 +62,9 @@ def _is_whole(node: NodeProto) -> bool:
 
 
 def _write_outputs(build: Builder, free: list[str]) -> None:
-    """Write outputs of the network that are views, inputs or constants to values of their own.
+    """Write outputs of the network that are views, inputs or constants to separate values.
 
-    If that takes a copy, the copy stands for the node that computes the output, which then is no longer free.
+    If that takes a copy, the copy represents the node that computes the output, which then is no longer free.
     """
     for name in build.source.outputs:
         view = build.view(name)

@@ -1,6 +1,6 @@
 """Layers on integers: a layer that works on converted integers reads the integers themselves (S3.6).
 
-Units convert integers where they read them (docs/isa.md), so the conversions in front of them disappear. A product of
+Units convert integers where they read them (docs/isa.md), so the conversions before them disappear. A product of
 two factors of bytes becomes one of integers (integer_products.py).
 """
 

@@ -31,7 +31,7 @@ def bring_weights_ahead(items: Sequence[Item], values: Sequence[CachedValue], co
     On a machine with an LLC queue, SB is filled from the cache by either queue. The way that ends first counts; None if
     no weights pass through the cache.
 
-    Requires: synchronised items of one core that uses the cache alone; `values` are all values in the cache.
+    Requires: synchronised items of one core that does not share the cache; `values` are all values in the cache.
     Ensures: the same results. Loads into SB read the cache instead of DDR, in two parts where only a part is there.
     """
     machine = costs.machine
@@ -77,7 +77,7 @@ class _Room:
         self._taken = list(_lives(commands, values))
 
     def reserve(self, size_bytes: int, first: int, last: int) -> int | None:
-        """Return the address of bytes that nothing uses from one position to another; None if there is no room."""
+        """Return the address of bytes that are unused between two positions; None if there is no room."""
         taken = sorted((low, high) for low, high, start, end in self._taken if start <= last and first <= end)
         address = 0
         for low, high in taken:

@@ -182,7 +182,7 @@ def _by_time(commands: Sequence[Command], clock: _Clock, shared: Container[int])
 
 
 def _between_messages(commands: Sequence[Command], conflicts: Sequence[Conflicts]) -> Iterator[Sequence[int]]:
-    """Yield the positions of commands between messages, which have loads hoisted, and each message alone."""
+    """Yield the positions of commands between messages, which have loads hoisted, and each message by itself."""
     if not any(command.function in _MESSAGES for command in commands):
         yield range(len(commands))
         return

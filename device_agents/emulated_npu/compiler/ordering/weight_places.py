@@ -130,7 +130,7 @@ class _Room:
         return found
 
     def _oldest(self, size: int, first: int) -> int | None:
-        """Return the address of free bytes of which the last use is longest ago; None if there is no such place."""
+        """Return the address of the least recently used free bytes; None if there is no such place."""
         best, newest = None, first
         parts = self._used.parts
         for place, (start, _, _) in enumerate(parts):

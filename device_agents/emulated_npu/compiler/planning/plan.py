@@ -91,7 +91,7 @@ def plan(
     """Plan every core of a division and write out its commands.
 
     Requires: a division whose convolutions are as they are to be computed. `decisions` are chains by core that are
-    already chosen; `occupied` is memory that the groups must leave alone.
+    already chosen; `occupied` is memory that the groups must not use.
     Ensures: one plan for each group. The commands of each core compute its graph if every command ends before the next
     begins. No two values that live at the same time share an address. Raises DoesNotFit, naming the group.
     """

@@ -87,7 +87,7 @@ def parts_along(layer: HardwareLayer, axis: int, shares: Sequence[int]) -> tuple
     """Return an interval of the output's `axis` for each share, see `proportional_parts`; fewer on shorter axes.
 
     The outputs of an input channel of a depthwise multiplier stay together. A part of a grouped convolution consists
-    of whole groups or lies in one group. Windows that hold only padding behind the input belong to the part before.
+    of whole groups or lies in one group. Windows that contain only padding after the input belong to the part before.
     """
     size = layer.output.axes[axis].size
     if layer.function is Function.DEPTHWISE and axis == 1:

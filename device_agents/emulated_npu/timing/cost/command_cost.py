@@ -5,7 +5,7 @@ never depends on an address, so commands of equal shapes share one.
 
 - IO: the latency of the memory, then its bytes at its bandwidth, without other users (transfer_cost.py). If the command
   uses two memories, or a link, the slower one counts. With several transfers in flight, the engines hide the latency
-  behind the transfers before (latency_hiding.py).
+  behind earlier transfers (latency_hiding.py).
 - MFU: the cycles of its dataflow (matrix_cost.py) plus the start-up. The epilogue (sum with the third operand, scale
   and shift, activation) lies on the output path and takes no time, unless the machine limits that path.
 - VFU: operations over lanes, rounded up to whole cycles, plus the start-up (vector_cost.py).
@@ -70,7 +70,7 @@ class CostModel:
         return self.cost(command).duration_ps
 
     def demands(self, command: Command) -> tuple[Demand, ...]:
-        """Return the demands of an IO command on the resources of its chip; the longest alone takes `duration_ps`."""
+        """Return the demands of an IO command on the resources of its chip; the longest of them takes `duration_ps`."""
         return self.cost(command).demands
 
     def cost(self, command: Command) -> CommandCost:

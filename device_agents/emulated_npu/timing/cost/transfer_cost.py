@@ -137,7 +137,7 @@ def demands_across(machine: Machine, command: Command) -> tuple[tuple[Demand, ..
 
 
 def moves_nothing(command: Command) -> bool:
-    """Return whether an IO command takes no time of its own: RECEIVE, and a SEND without payload."""
+    """Return whether an IO command takes no time: RECEIVE, and a SEND without payload."""
     return command.function is Function.RECEIVE or (command.function is Function.SEND and command.first is None)
 
 

@@ -96,7 +96,7 @@ def clip(build: Builder, node: OnnxNode) -> None:
 
 
 def linear(op: str, scalar: float, scalar_first: bool) -> tuple[float, float] | None:
-    """Return factor and offset of x op scalar (or scalar op x); None if that is no linear function of x."""
+    """Return factor and offset of x op scalar (or scalar op x); None if this is not a linear function of x."""
     if op == "Add":
         return 1.0, scalar
     if op == "Sub":

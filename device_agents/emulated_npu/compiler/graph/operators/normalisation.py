@@ -25,7 +25,7 @@ def axes_mask(axes: Sequence[int], rank: int) -> int:
 
 
 def _batch(build: Builder, node: OnnxNode) -> None:
-    """Add a BatchNormalization at inference: one step along channels, in a layer of its own until folding."""
+    """Add a BatchNormalization at inference: one step along channels, in a separate layer until folding."""
     if node.attribute("training_mode", 0) or any(node.outputs[1:]) or not node.attribute("spatial", 1):
         raise unsupported(node, "It is in training mode, or normalises each element separately")
     channels = build.type(node.inputs[0]).shape[1:2]

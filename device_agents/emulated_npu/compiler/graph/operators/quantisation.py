@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear: conversion between numbers and the integers that stand for them.
+"""QuantizeLinear and DequantizeLinear: conversion between numbers and the integers that represent them.
 
 With one constant scale they are copies that convert, which folding makes settings of other layers. Several scales, or
 computed ones, are spelled out in arithmetic on numbers.
@@ -26,7 +26,7 @@ _WHOLE = Quantisation(1.0, 0)
 
 
 def _quantize(build: Builder, node: OnnxNode) -> None:
-    """Add a QuantizeLinear; it is a view where it reverses the DequantizeLinear in front of it."""
+    """Add a QuantizeLinear; it is a view if it reverses the DequantizeLinear before it."""
     source, kind = build.view(node.inputs[0]), build.type(node.outputs[0])
     code = _of_whole_tensor(build, node)
     if code is None:
@@ -71,7 +71,7 @@ def _of_whole_tensor(build: Builder, node: OnnxNode) -> Quantisation | None:
         raise unsupported(node, f"Its scale is {scale}, not a positive number")
     ends = np.iinfo(NUMPY_TYPES[integers])
     if zero and not ends.min <= zero[0] <= ends.max:
-        raise unsupported(node, f"Its zero point {zero[0]} is no {integers.name.lower()}")
+        raise unsupported(node, f"Its zero point {zero[0]} is not a valid {integers.name.lower()} value")
     return Quantisation(float(scale), int(zero[0]) if zero else 0)
 
 

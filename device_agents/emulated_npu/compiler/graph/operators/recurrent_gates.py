@@ -57,7 +57,7 @@ def gate_functions(node: OnnxNode, defaults: Sequence[str], directions: int) -> 
 
 
 def _parameter(given: Iterator[float], default: float | None) -> float:
-    """Return the next parameter of a list, or the default behind its end; a function without one takes none."""
+    """Return the next parameter of a list, or the default after its end; a function without one takes none."""
     return 0.0 if default is None else float(next(given, default))
 
 

@@ -53,7 +53,7 @@ def _doubled(build: Builder, source: View, output: View, axis: int, mode: Binary
 
 
 def _reverse_sequence(build: Builder, node: OnnxNode) -> None:
-    """Add a ReverseSequence by constant lengths: the rows of a table are picked in another order."""
+    """Add a ReverseSequence by constant lengths: the rows of a table are picked in a different order."""
     source = build.view(node.inputs[0])
     time, batch = node.attribute("time_axis", 0), node.attribute("batch_axis", 1)
     if sorted((time, batch)) != [0, 1] or len(source.axes) < 2:

@@ -199,7 +199,7 @@ class ChainWriter:
         yield from self._keep(name, tile, layer)
 
     def _source(self, name: str) -> Buffer:
-        """Return where a value lies off chip, or the elements of a value that a name stands for."""
+        """Return the place of a value off chip, or the elements of a value that a name denotes."""
         buffer, grid = self._externals.values[whole_value(name)], grid_of(name)
         return buffer if grid is None else buffer.sampled(grid.starts, grid.steps)
 
@@ -267,7 +267,7 @@ class ChainWriter:
                 yield from convolve(layer, region, block, buffers, weights, self._machine.mfu)
 
     def counted(self, step: ComputeStep) -> Iterator[tuple[Command, int]]:
-        """Yield commands that stand for those of a step, each with the number of commands that take as long.
+        """Yield commands that represent those of a step, each with the number of commands that take as long.
 
         Blocks of equal size take the same time, and so do loads of as many bytes.
         """

@@ -54,6 +54,6 @@ class ScratchpadLayout:
 
 
 def _neighbours_bytes(sizes: Sequence[int]) -> int:
-    """Return the most bytes that a chain, or two neighbouring chains, need."""
+    """Return the maximum number of bytes that a chain, or two neighbouring chains, need."""
     pairs = (first + second for first, second in itertools.pairwise(sizes))
     return max(max(sizes, default=0), max(pairs, default=0))

@@ -41,7 +41,7 @@ def place_by_gain(
 ) -> tuple[dict[str, int], int]:
     """Return the addresses of values that find room, in the order of `wanted`, and the bytes that they use.
 
-    Values of different `parts` never share addresses; the parts lie one behind the other.
+    Values of different `parts` never share addresses; the parts follow each other.
     """
     shelves = [_Shelf(trails) for _ in range(1 + max(parts.values(), default=0))]
     for life in wanted:

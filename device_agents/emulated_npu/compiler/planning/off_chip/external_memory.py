@@ -151,7 +151,7 @@ class ExternalMemory:
         return address
 
     def _lives(self) -> list[list[Lifetime]]:
-        """Return lifetimes: for each core the values that it alone uses, in its chains; then the shared values.
+        """Return lifetimes: for each core the values that only this core uses, in its chains; then the shared values.
 
         Values that live throughout are in the list of the first core. Values that are only sent away need no place.
         """

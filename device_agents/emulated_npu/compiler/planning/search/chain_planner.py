@@ -44,7 +44,7 @@ class Decision:
     """The way chosen to run layers [start, end), and the other ways that were considered.
 
     `singly_ps` is the predicted time of the layers one by one, with the halo fetched again. It is None for one
-    layer, if the end of the chain was forced, or if a layer does not fit alone.
+    layer, if the end of the chain was forced, or if a layer does not fit by itself.
     """
 
     start: int
@@ -277,7 +277,7 @@ class Planner:
         return True
 
     def _chain(self, start: int, end: int) -> Chain:
-        """Return the layers of a chain and the values that it stores; a part of a value has a name of its own."""
+        """Return the layers of a chain and the values that it stores; a part of a value has its own name."""
         if (start, end) not in self._chains:
             self._chains[start, end] = self._found_chain(start, end)
         return self._chains[start, end]

@@ -111,7 +111,7 @@ class ChainSearch:
         return [parts for parts in ways if len(parts) > 1]
 
     def _plans_of(self, part: HardwareLayer, chain: Chain, room: Room) -> list[TimedPlan]:
-        """Return plans of one of several parts; in half of NB, the next part arrives meanwhile."""
+        """Return plans of one of several parts; in half of NB, the next part arrives during computation."""
         alone, effort = replace(chain, layers=(part,)), effort_of(chain)
         plans = self._cuts.coarsest(alone, room, effort)
         with contextlib.suppress(DoesNotFit, NotTileable):

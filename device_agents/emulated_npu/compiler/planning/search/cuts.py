@@ -121,7 +121,7 @@ def _cut_axes(layer: HardwareLayer) -> list[int]:
 
 
 def _computes_channels_alone(layer: HardwareLayer) -> bool:
-    """Return whether each channel of a map needs one channel of the input alone: parts of channels have no halo."""
+    """Return whether each channel of a map needs only one channel of the input: parts of channels have no halo."""
     return layer.function is not Function.CONVOLVE and can_cut(layer, _CHANNELS) and _is_plain(layer, _CHANNELS)
 
 

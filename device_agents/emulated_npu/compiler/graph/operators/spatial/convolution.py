@@ -18,7 +18,7 @@ from device_agents.emulated_npu.unit_settings import Binary
 
 
 def convolution(build: Builder, node: OnnxNode) -> None:
-    """Add a Conv: out = weights * x + bias; it is depthwise if every channel is a group of its own."""
+    """Add a Conv: out = weights * x + bias; it is depthwise if every channel is a separate group."""
     source = build.view(node.inputs[0])
     groups, shape = node.attribute("group", 1), build.type(node.inputs[1]).shape
     _check_shapes(build, node, source, shape)

@@ -97,7 +97,7 @@ def _pad_by_itself(
     pads: tuple[Sequence[int], Sequence[int]],
     mirror: Callable[[View, int, int, bool], View],
 ) -> None:
-    """Pad one axis after the other, each into a value of its own."""
+    """Pad one axis after the other, each into a separate value."""
     axes = [axis for axis in range(len(source.axes)) if pads[0][axis] or pads[1][axis]]
     for axis in axes:
         first, last = pads[0][axis], pads[1][axis]

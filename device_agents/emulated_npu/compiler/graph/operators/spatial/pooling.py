@@ -47,7 +47,7 @@ def average_pool(build: Builder, node: OnnxNode) -> None:
         if not _overhangs(window, source, output):
             build.layer(Function.POOL_AVERAGE, [source], output, window.settings(COUNT_PADDING))
             return
-        # Padding counts, but what ceil_mode adds behind it does not: the padding becomes part of the map.
+        # Padding is included, but not the part that ceil_mode adds after it: the padding becomes part of the map.
         source, window = pad_by_zeros(build, source, window.before, window.after), window.without_padding()
     build.layer(Function.POOL_AVERAGE, [source], output, window.settings())
 

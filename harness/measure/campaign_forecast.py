@@ -88,7 +88,7 @@ class CampaignForecast:
 
     @property
     def effort(self) -> float:
-        """The effort of compiling what the passes still need, or of their rounds if nothing is left to compile."""
+        """The effort of compiling what the passes still need, or of their rounds if everything is compiled."""
         rounds_left = [max((0, *passes)) - done for passes, done in zip(self.passes, self.rounds, strict=True)]
         loads = sum(load for load, left in zip(self.loads, rounds_left, strict=True) if left > 0)
         rounds = sum(size * max(0, left) for size, left in zip(self.sizes, rounds_left, strict=True))

@@ -15,7 +15,7 @@ from harness.network.fusion.rule_matching import match_all
 from harness.network.model_references import load_network
 from harness.network.network import Network
 from harness.probe.auxiliary import AuxiliaryKind
-from harness.probe.pairs import pair_producers, plan_pairs
+from harness.probe.fusion_probes import pair_producers, plan_pairs
 
 NAMES = ("mobilenetv2", "squeezenet", "efficientnet_b0")
 
