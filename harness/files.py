@@ -24,6 +24,8 @@ from typing import Literal
 from harness.errors import ConfigurationError, InputError, reason_of
 from harness.text import printable
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a full disk and of a quota."""
 _BLOCK_BYTES = 1 << 20
 _WRITING = ".writing-"
 """The beginning of the names of temporary files."""
@@ -119,7 +121,7 @@ def write_whole(path: Path, content: bytes) -> None:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
-        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        is_full = isinstance(error, OSError) and error.errno in FULL
         step = "Free space on the disk" if is_full else "Name a file in a folder that exists and that you may write to"
         raise ConfigurationError(f"{path} cannot be written", why=reason_of(error), next_step=step) from error
 

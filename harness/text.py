@@ -55,6 +55,11 @@ def last_part(text: str, limit: int = 600) -> str:
     return plain if len(plain) <= limit else "…" + plain[-limit:]
 
 
+def first_line(content: bytes, limit: int = 60) -> str:
+    """Return the first line of what is perhaps text, without unprintable characters."""
+    return last_part(content.decode("utf-8", "replace").strip().partition("\n")[0][:limit])
+
+
 def is_safe_name(text: str, longest: int = 64) -> bool:
     """Return whether a text is safe as a part of paths and commands (see `SAFE_NAME_RULE`)."""
     return len(text) <= longest and _SAFE_NAME.match(text) is not None

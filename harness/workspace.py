@@ -23,6 +23,9 @@ class Workspace:
     root: Path
     default_device: str = DEFAULT_DEVICE
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", Path(self.root).absolute())
+
     @property
     def devices(self) -> Path:
         """The inventory of devices besides the built-in ones; optional."""
@@ -70,7 +73,7 @@ def find_workspace(start: str | os.PathLike[str] | None = None) -> Workspace:
     try:
         folder = (Path.cwd() if start is None else Path(start)).resolve()
         is_folder = folder.is_dir()
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise ConfigurationError("The workspace is not a folder", why=str(error)) from error
     if not is_folder:
         raise ConfigurationError(

@@ -7,7 +7,8 @@ ones do not show it. The neighbourhoods that a space can have are listed here an
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,8 +23,12 @@ MOST_NEIGHBOURHOODS = 1 << 22
 _DRAWN = 4
 
 Keys = tuple[str, ...]
-_Placed = tuple[tuple[str, int], ...]
-"""At most `NEIGHBOURS` keys of layers in order, each with its position."""
+_Places = tuple[int, ...]
+_Placed = dict[Keys, _Places]
+"""Keys of at most `NEIGHBOURS` layers in order, and the position of each: the furthest of several.
+
+Blocks that repeat give the same keys at very many combinations of positions.
+"""
 
 
 def windows_of_neighbours(space: SearchSpace, table: Lut, windows: Sequence[Window]) -> list[Window]:
@@ -38,8 +43,16 @@ def windows_of_neighbours(space: SearchSpace, table: Lut, windows: Sequence[Wind
             wanted[entry.key].add(digest)
     if not wanted:
         return list(windows)
-    listed = _Neighbourhoods(space, _keys(space, table))
-    return [union(window, listed.window_of(at, wanted)) for at, window in enumerate(windows)]
+    return _Neighbourhoods(space, _keys(space, table)).widened(windows, wanted)
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What can precede and follow a layer of a position."""
+
+    at: int
+    fronts: _Placed
+    behinds: _Placed
 
 
 class _Neighbourhoods:
@@ -48,49 +61,80 @@ class _Neighbourhoods:
     def __init__(self, space: SearchSpace, keys: Sequence[set[Keys]]) -> None:
         """`keys` are those of the layers that a position can have, for each position."""
         self._space, self._keys = space, keys
-        self._front: list[set[_Placed]] = [{()}]
-        for at, choices in enumerate(keys):
-            held = self._front[-1]
-            self._front.append({(*front, *_placed(own, at))[-NEIGHBOURS:] for own in choices for front in held})
-        self._behind: list[set[_Placed]] = [{()}]
-        for at, choices in reversed(list(enumerate(keys))):
-            held = self._behind[-1]
-            self._behind.append({(*_placed(own, at), *behind)[:NEIGHBOURS] for own in choices for behind in held})
-        self._behind.reverse()
         self._compared = 0
+        self._front: list[_Placed] = [{(): ()}]
+        for at, choices in enumerate(keys):
+            self._front.append(self._before(self._front[-1], choices, at))
+        self._behind: list[_Placed] = [{(): ()}]
+        for at, choices in reversed(list(enumerate(keys))):
+            self._behind.append(self._after(choices, self._behind[-1], at))
+        self._behind.reverse()
 
-    def window_of(self, at: int, wanted: Mapping[str, set[str]]) -> Window:
-        """Return the positions that decide whether a layer of a position has a wanted neighbourhood, by its key."""
-        window = at, at + 1
-        for keys in self._keys[at]:
-            for place, key in enumerate(keys):
-                for found in self._matches(at, keys, place, wanted.get(key, set())):
-                    window = union(window, found)
-        return window
+    def widened(self, windows: Sequence[Window], wanted: Mapping[str, set[str]]) -> list[Window]:
+        """Return the windows with the positions that decide whether layers have a wanted neighbourhood, by key."""
+        found = list(windows)
+        for key, places in self._places(wanted).items():
+            for front in set().union(*(place.fronts for place in places)):
+                near = [place for place in places if front in place.fronts]
+                for behind in self._matching(front, key, near, wanted[key]):
+                    for place in near:
+                        if behind in place.behinds:
+                            found[place.at] = union(found[place.at], self._window(place, front, behind))
+        return found
 
-    def _matches(self, at: int, keys: Keys, place: int, wanted: set[str]) -> Iterator[Window]:
-        if not wanted:
-            return
-        placed = _placed(keys, at)
-        fronts = {(*front, *placed[:place])[-NEIGHBOURS:] for front in self._front[at]}
-        behinds = {(*placed[place + 1 :], *behind)[:NEIGHBOURS] for behind in self._behind[at + 1]}
-        self._compared += len(fronts) * len(behinds)
+    def _places(self, wanted: Mapping[str, set[str]]) -> Mapping[str, list[_Around]]:
+        """Return what is around each layer whose key is wanted, by key."""
+        found: dict[str, list[_Around]] = defaultdict(list)
+        for at, choices in enumerate(self._keys):
+            for keys in choices:
+                for place, key in enumerate(keys):
+                    if key in wanted:
+                        fronts = self._before(self._front[at], [keys[:place]], at)
+                        behinds = self._after([keys[place + 1 :]], self._behind[at + 1], at)
+                        found[key].append(_Around(at, fronts, behinds))
+        return found
+
+    def _matching(self, front: Keys, key: str, near: Sequence[_Around], wanted: set[str]) -> Iterator[Keys]:
+        """Yield what follows a layer behind `front` in one of the wanted neighbourhoods."""
+        behinds = set().union(*(place.behinds for place in near))
+        self._count(len(behinds))
+        for behind in behinds:
+            if neighbourhood((*front, key, *behind), len(front)) in wanted:
+                yield behind
+
+    def _window(self, place: _Around, front: Keys, behind: Keys) -> Window:
+        return (
+            place.fronts[front][0] if len(front) == NEIGHBOURS else 0,
+            place.behinds[behind][-1] + 1 if len(behind) == NEIGHBOURS else len(self._keys),
+        )
+
+    def _before(self, fronts: _Placed, choices: Iterable[Keys], at: int) -> _Placed:
+        """Return what precedes the next position where `fronts` precede this one."""
+        found: _Placed = {}
+        for own in choices:
+            self._count(len(fronts))
+            for front, places in fronts.items():
+                near, spots = (*front, *own)[-NEIGHBOURS:], (*places, *(at for _ in own))[-NEIGHBOURS:]
+                found[near] = tuple(map(min, spots, found.get(near, spots)))
+        return found
+
+    def _after(self, choices: Iterable[Keys], behinds: _Placed, at: int) -> _Placed:
+        """Return what follows the position before where `behinds` follow this one."""
+        found: _Placed = {}
+        for own in choices:
+            self._count(len(behinds))
+            for behind, places in behinds.items():
+                near, spots = (*own, *behind)[:NEIGHBOURS], (*(at for _ in own), *places)[:NEIGHBOURS]
+                found[near] = tuple(map(max, spots, found.get(near, spots)))
+        return found
+
+    def _count(self, neighbourhoods: int) -> None:
+        """Raise UnsupportedNetwork if these are too many, with all before."""
+        self._compared += neighbourhoods
         if self._compared > MOST_NEIGHBOURHOODS:
             what = f"The layers of {self._space.name} have too many neighbourhoods"
             why = f"The table lists layers in neighbourhoods; more than {MOST_NEIGHBOURHOODS:,} would be compared"
             raise UnsupportedNetwork(what, why=why, next_step="Use a table without them: profile layers of a space")
-        for front in fronts:
-            for behind in behinds:
-                near = [key for key, _ in (*front, placed[place], *behind)]
-                if neighbourhood(near, len(front)) in wanted:
-                    yield (
-                        front[0][1] if len(front) == NEIGHBOURS else 0,
-                        behind[-1][1] + 1 if len(behind) == NEIGHBOURS else len(self._keys),
-                    )
-
-
-def _placed(keys: Keys, at: int) -> _Placed:
-    return tuple((key, at) for key in keys)
 
 
 def _keys(space: SearchSpace, table: Lut) -> list[set[Keys]]:

@@ -7,17 +7,21 @@ number for each position. Its network has the chosen branch in place of the `Sum
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.architecture_search.candidate_model import candidate_model, choice_names, is_choice, position_name
+from harness.arguments import checked
 from harness.errors import InvalidNetwork, UsageError
-from harness.network.model_references import Model, ModelReference, load_network, model_references
+from harness.network.model_references import Model, ModelReference, load_network, model_reference
 from harness.network.network import Network, Node, resolved
+from harness.text import printable
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -45,9 +49,10 @@ class SearchSpace:
     reference: ModelReference = field(repr=False)
 
     @classmethod
+    @checked()
     def read(cls, model: Model, dims: Mapping[str, int] | None = None, batch: int | None = None) -> SearchSpace:
         """Read a super-network from a file or from memory; raises the errors of `load_network`, and InvalidNetwork."""
-        (reference,) = model_references(model)
+        reference = model_reference(model)
         network = load_network(reference, dims, batch)
         _check(network)
         positions = tuple(
@@ -89,11 +94,12 @@ class SearchSpace:
 
     def checked(self, candidate: Sequence[int]) -> tuple[int, ...]:
         """Return a candidate as numbers; raises UsageError unless it has one valid choice for each position."""
-        found = tuple(int(choice) for choice in candidate)
-        if len(found) != len(self.sizes) or not all(0 <= at < size for at, size in zip(found, self.sizes, strict=True)):
-            step = f"Give one choice for each of {len(self.sizes)} positions, from 0 to below {list(self.sizes)}"
-            raise UsageError(f"{list(found)[:40]} is not a candidate of {self.name}", next_step=step)
-        return found
+        with contextlib.suppress(TypeError, ValueError):  # not a row of whole numbers, or of another length
+            found = tuple(operator.index(choice) for choice in candidate)
+            if all(0 <= at < size for at, size in zip(found, self.sizes, strict=True)):
+                return found
+        step = f"Give one choice for each of {len(self.sizes)} positions, from 0 to below {list(self.sizes)}"
+        raise UsageError(f"{printable(repr(candidate), 80)} is not a candidate of {self.name}", next_step=step)
 
     @functools.cached_property
     def position_of(self) -> Mapping[str, int]:

@@ -20,6 +20,7 @@ from harness.architecture_search.position_tables import PositionTable, WindowSea
 from harness.architecture_search.search_space import SearchSpace
 from harness.architecture_search.sum_tables import SumTables
 from harness.architecture_search.weights_in_caches import WeightTables
+from harness.arguments import checked, instance
 from harness.array_types import Floats
 from harness.errors import UsageError
 from harness.estimation.layer_estimates import MOSTLY, LookedUp, look_up, mixture
@@ -166,6 +167,7 @@ class SpaceEstimator:
         return latency_s, np.maximum(latency_s - half_s, 0.0), latency_s + half_s
 
 
+@checked(space=instance(SearchSpace, "a SearchSpace, which SearchSpace.read makes"))
 def estimate_space(
     space: SearchSpace,
     *,

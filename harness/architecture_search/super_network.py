@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.architecture_search.candidate_model import CHOICE
+from harness.arguments import TEXT, Rule, checked
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,6 +16,24 @@ Choices = Mapping[str, "ModelProto | None"]
 """The blocks of one position by the names of the choices; None passes the tensor on as it is."""
 
 
+def _is_model(block: Any) -> bool:
+    return hasattr(block, "graph") and hasattr(block, "opset_import")
+
+
+def _blocks(positions: Any) -> dict[str, dict[str, Any]]:
+    """Return blocks by position and choice; raises TypeError and ValueError for anything else."""
+    found = {str(position): dict(choices) for position, choices in dict(positions).items()}
+    models = [block for choices in found.values() for block in choices.values() if block is not None]
+    names = [str(name) for choices in found.values() for name in choices]
+    if not all(found.values()) or any("," in name for name in names) or not all(map(_is_model, models)):
+        raise ValueError
+    return found
+
+
+@checked(
+    name=TEXT,
+    positions=Rule("{position: {choice: an onnx.ModelProto or None}}, without commas in names of choices", _blocks),
+)
 def super_network(name: str, positions: Mapping[str, Choices]) -> ModelProto:
     """Join blocks into a super-network that `SearchSpace.read` accepts; a position with one block is fixed.
 

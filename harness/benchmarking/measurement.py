@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from harness.arguments import COUNTS, checked
 from harness.benchmarking.benchmark_results import (
     Benchmark,
     BenchmarkedNetwork,
@@ -124,6 +125,7 @@ def _noise(run: DeviceRun, campaign: Campaign) -> ProcessNoise:
 
 
 # One keyword for each option of `harness benchmark`, and two for the call itself, as in `harness.profile`.
+@checked(batches=COUNTS, threads=COUNTS)
 def benchmark(
     models: Models,
     *,
@@ -146,10 +148,6 @@ def benchmark(
     precede every 20 timed ones. Networks that are refused are left out and listed in the result; with `strict`, or if
     none is left, the refusal is raised.
     """
-    if min(runs, processes) < 1 or not batches or not threads:
-        raise UsageError(
-            "There is nothing to benchmark", next_step="Give 1 or more runs, processes, batches and threads"
-        )
     references, workspace, note = model_references(models), as_workspace(workspace), notes_of(observe)
     if not references:
         raise UsageError("There is no network to benchmark", next_step="Name one or more models")

@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import os
 import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
 from harness.cli.options.invocation import remember
 from harness.cli.options.result_files import ResultCommand
-from harness.cli.terminal.output import note, print_error
+from harness.cli.terminal.output import discard, note, print_error
 from harness.errors import ConfigurationError, DamagedFileWarning, HarnessError, InputError, Interrupted, bug
+from harness.files import FULL
 from harness.version import VERSION
 
 EXIT_CODES = """
@@ -108,11 +108,12 @@ def main(arguments: list[str] | None = None) -> None:
     except HarnessError as error:
         _end(error, error)
     except BrokenPipeError:  # the reader of the output has closed it
-        _discard(sys.stdout)
+        discard(sys.stdout)
         sys.exit(_CLOSED_PIPE)
     except OSError as error:
-        _discard(sys.stdout)
-        _end(ConfigurationError("A file cannot be read or written", why=str(error)), error)
+        discard(sys.stdout)
+        step = "Free space on the disk, or write to another one" if error.errno in FULL else ""
+        _end(ConfigurationError("A file cannot be read or written", why=str(error), next_step=step), error)
     except MemoryError as error:
         step = "Use a smaller network, or give the command more memory"
         _end(InputError("There is not enough memory for this", why=str(error), next_step=step), error)
@@ -137,13 +138,6 @@ def _warnings_as_notes() -> Iterator[None]:
         yield
 
 
-def _discard(stream: TextIO) -> None:
-    """Keep the interpreter from flushing again what could not be written."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
-
-
 def _interrupt(_signal: int, _frame: FrameType | None) -> Any:
     raise Interrupted("Interrupted")
 
@@ -154,5 +148,5 @@ def _end(error: HarnessError, cause: BaseException) -> None:
             traceback.print_exception(cause)
         print_error(error)
     except BrokenPipeError:  # nobody reads the error; the exit code still reports it
-        _discard(sys.stderr)
+        discard(sys.stderr)
     sys.exit(error.exit_code)

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from device_agents.sources import HOST_ONLY, read_sources
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_MAIN = b"import sys\n\nfrom device_agents.__main__ import main\n\nsys.exit(main())\n"
+_MAIN = b"""\
+import sys
+
+if sys.version_info < (3, 9):
+    sys.exit("the agent needs Python 3.9 or newer, and this is %d.%d.%d" % sys.version_info[:3])
+
+from device_agents.__main__ import main
+
+sys.exit(main())
+"""
+"""Every Python reads it, so that one which is too old says so."""
 
 
 @dataclass(frozen=True)

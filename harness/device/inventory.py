@@ -32,6 +32,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from device_agents.backends import BACKENDS
+from harness.arguments import checked
 from harness.errors import UnknownDevice
 from harness.settings import check_settings, invalid_key, read_toml
 from harness.strict_model import StrictModel
@@ -180,6 +181,7 @@ MOST_DEVICES = 2000
 """The most devices of a file; 20,000 took ten seconds to read."""
 
 
+@checked()
 def load_inventory(path: str | os.PathLike[str] | None) -> Mapping[str, Device]:
     """Return the built-in devices and those of devices.toml by name; a missing file adds none."""
     devices = dict(BUILT_IN)

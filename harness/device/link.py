@@ -19,9 +19,9 @@ from device_agents import wire
 from device_agents.messages import MOST_PUT_AHEAD_BYTES, MOST_PUTS, LoadRequest
 from harness.device.replies import RESUME, agent_error
 from harness.device.time_limit import TimeLimit
-from harness.device.transport import CLOSE_S, SEND_STALL_S, Connection, TooManyErrors
+from harness.device.transport import CLOSE_S, QUIET_SHELL, SEND_STALL_S, Connection, TooManyErrors
 from harness.errors import BackendError, DeviceTooSlow, HarnessError, LinkLost, ProtocolError
-from harness.text import last_part
+from harness.text import first_line, last_part
 
 _SLICE_S = 0.5
 _LAST_WORDS_S = 2.0
@@ -31,6 +31,7 @@ _PIECE_BYTES = 1 << 20
 """How much is sent between two looks at the time limit."""
 FIRST_MINOR = 5
 """The first minor version of the protocol whose agents queue further requests while they work on one."""
+_ASCII = 128
 _MOST_MODEL_BYTES = MOST_PUT_AHEAD_BYTES // 2
 """The specifications of its weights and inputs follow the model."""
 
@@ -70,6 +71,7 @@ class AgentLink:
         self._payload_limits: dict[str, int] = {}
         self._decoder = wire.Decoder(self._payload_limits)
         self._inbox: deque[wire.Frame] = deque()
+        self._has_answered = False
         self._sending = threading.Lock()
         self._requests = 0
         self._heartbeats: set[int] = set()
@@ -219,8 +221,13 @@ class AgentLink:
             where = "in the middle of a frame" if self._decoder.pending_bytes else "before the answer"
             raise self._lost(f"the stream ended {where}; {last_part(self._connection.diagnosis())}")
         try:
-            self._inbox.extend(self._decoder.feed(data))
+            for frame in self._decoder.feed(data):
+                self._has_answered = True
+                self._inbox.append(frame)
         except wire.FrameError as error:
+            if not self._has_answered and 0 < data[0] < _ASCII:
+                what = f"The shell of {self._device} prints a text before the agent answers"
+                raise ProtocolError(what, why=f"It begins with {first_line(data)!r}", next_step=QUIET_SHELL) from error
             why = f"{error}; {last_part(self._connection.diagnosis())}"
             next_step = f"Find the cause with `harness devices check {self._device}`"
             what = f"{self._device} sent bytes that are not a frame"

@@ -11,6 +11,11 @@ SEND_LEAST_BYTES = 256 << 10
 CLOSE_S = 5.0
 ERROR_BYTES = 16 << 20
 """How much an agent may write to its standard error in all; it writes nothing unless something is wrong."""
+QUIET_SHELL = (
+    "Let the account's shell print nothing when it is no terminal: `ssh HOST true` shows the text, which ~/.bashrc or"
+    " another file of the shell prints"
+)
+"""The next step where text of a shell comes before the bytes of a program."""
 _TAIL_BYTES = 480
 """Small enough to leave room for how the agent ended in the same message."""
 

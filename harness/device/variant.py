@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral
 from typing import TYPE_CHECKING
 
+from harness.arguments import check_fields
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ class Variant:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        for name in _NAMES:
-            if (value := getattr(self, name)) is not None:
-                check_count(name, value)
+        check_fields(self)
 
     @classmethod
     def of(cls, fingerprint: Mapping[str, str]) -> Variant:
@@ -64,9 +62,3 @@ class Variant:
 
 
 NO_VARIANT = Variant()
-
-
-def check_count(name: str, value: object) -> None:
-    """Raise UsageError for a value that is not a whole number of at least 1; numbers of numpy are allowed."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"{name} is {value!r}", why="It must be a whole number, 1 or more")

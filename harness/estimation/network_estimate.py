@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Self
 
+from harness.arguments import checked
 from harness.estimation.layer_estimates import PREDICTED, LayerEstimate, sum_of_layers
 from harness.latency.overhead import row_of
 from harness.lut.table import Lut
@@ -114,6 +115,7 @@ class NetworkEstimates(tuple[NetworkEstimate, ...]):
         return html_table("Estimated latency", header, [*rows, *refused])
 
 
+@checked()
 def estimate(
     models: Models,
     *,

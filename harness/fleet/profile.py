@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from harness.arguments import checked, instance
 from harness.fleet.execution import NO_WAIT, WaitPolicy, run_request
 from harness.fleet.local_engine import LocalEngine
 from harness.fleet.profile_outcome import ProfileOutcome
@@ -22,6 +23,7 @@ _POLL_S = 2.0
 
 
 # One keyword for each field of ProfileRequest that concerns networks, and three for the call itself.
+@checked(policy=instance(RepeatPolicy))
 def profile(
     models: Models = (),
     *,
@@ -65,6 +67,7 @@ def profile(
     return result
 
 
+@checked(request=instance(ProfileRequest))
 def profile_request(
     request: ProfileRequest,
     *,

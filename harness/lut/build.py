@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.arguments import checked
 from harness.device.inventory import find_device, load_inventory
 from harness.device.variant import Variant
 from harness.errors import CampaignIncomplete, LutNotFound, UsageError
@@ -38,6 +39,7 @@ _SLOWDOWNS = 3.0
 seven campaigns (docs/method_measurement.md)."""
 
 
+@checked()
 def build_lut(
     device: str | None = None,
     *,

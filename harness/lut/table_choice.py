@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.arguments import Rule, checked
 from harness.device.variant import NO_VARIANT, Variant
 from harness.errors import DamagedFileWarning, LutMismatch, LutNotFound
 from harness.latency.method_names import COMPARISON_METHODS
 from harness.lut.table import IMPORT, Lut
 from harness.lut.table_files import MANIFEST, of_device, read_lut, read_part
+from harness.text import is_safe_name
 from harness.workspace import AnyWorkspace, Workspace, as_workspace, find_workspace
 
 PUBLISHED = Path(__file__).resolve().parent / "published"
@@ -23,6 +25,7 @@ PUBLISHED = Path(__file__).resolve().parent / "published"
 _FOLDER_NAME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}-[a-z-]+-[0-9a-f]{8}")
 TableReference = Lut | str | os.PathLike[str] | None
 """A table that is open, its folder or name, or None for the newest one of a device."""
+_TABLE = Rule("a Lut, the folder of a table or its name", lambda lut: lut if isinstance(lut, Lut | None) else Path(lut))
 
 
 def is_published(table: Lut) -> bool:
@@ -30,6 +33,9 @@ def is_published(table: Lut) -> bool:
     return table.path.resolve().is_relative_to(PUBLISHED)
 
 
+@checked(
+    lut=Rule("a Lut, the folder of a table or its name", lambda lut: lut if isinstance(lut, Lut | None) else Path(lut))
+)
 def open_lut(
     device: str | None = None,
     *,
@@ -68,7 +74,7 @@ def open_table(
         places = (folder, workspace.lut / folder, PUBLISHED / folder)
         return _with_threads(read_lut(next(filter(Path.exists, places), places[1]), device), variant)
     name = workspace.default_device if device is None else device
-    if not name or not ((workspace.lut / name).is_dir() or table_folders(PUBLISHED, name)):
+    if not is_safe_name(name) or not ((workspace.lut / name).is_dir() or table_folders(PUBLISHED, name)):
         from harness.device.inventory import find_device, load_inventory
 
         find_device(load_inventory(workspace.devices), name)

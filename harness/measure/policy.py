@@ -6,10 +6,9 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from numbers import Real
 from typing import Any
 
-from harness.device.variant import check_count
+from harness.arguments import check_fields
 from harness.errors import UsageError
 from harness.measure.summary import Measurement
 
@@ -49,20 +48,10 @@ class RepeatPolicy:
     wall_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("runs", "min_rounds", "max_rounds"):
-            if name != "runs" or self.runs is not None:
-                check_count(name, getattr(self, name))
-                object.__setattr__(self, name, int(getattr(self, name)))  # the journal has no numbers of numpy
+        check_fields(self)
         if self.min_rounds > self.max_rounds:
             what = f"min_rounds is {self.min_rounds} and max_rounds is {self.max_rounds}"
             raise UsageError(what, why="min_rounds must not exceed max_rounds")
-        if not (_is_number(self.target) and 0 < self.target < math.inf):
-            raise UsageError(f"target is {self.target!r}", why="It must be a share above 0, such as 0.01")
-        object.__setattr__(self, "target", float(self.target))
-        for name in ("budget_s", "wall_s"):
-            value = getattr(self, name)
-            if value is not None and not (_is_number(value) and value >= 0):
-                raise UsageError(f"{name} is {value!r}", why="It must be a number of seconds, 0 or more")
 
     def limit_s(self, loads: int, runs: int) -> float:
         """Return the wall time after which a device is abandoned: `wall_s`, or what a slow device needs.
@@ -112,10 +101,6 @@ class RepeatPolicy:
         """Return how many further rounds should bring a probe to the target, 0 if it is there."""
         width = probe.halfwidth_s / max(probe.latency_s, 1e-12)
         return max(0, math.ceil(rounds * ((width / self.target) ** 2 - 1))) if math.isfinite(width) else rounds
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def unsettled(measurements: Mapping[str, Measurement], target: float) -> tuple[str, ...]:

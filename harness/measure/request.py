@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from harness.arguments import check_fields, instance
 from harness.device.variant import Variant
 from harness.measure.policy import RepeatPolicy
 from harness.network.model_references import BUILTIN_PREFIX, ModelReference
@@ -54,6 +55,9 @@ class ProfileRequest:
     strict: bool = False
     batch: int | None = None
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, policy=instance(RepeatPolicy))
 
     def networks(self) -> tuple[Network, ...]:
         """Read the networks that can be used; raises as `read_networks` does."""

@@ -51,18 +51,19 @@ def model_references(models: Models) -> tuple[ModelReference, ...]:
     Raises UsageError for anything other than a path, `builtin:NAME`, an `onnx.ModelProto` or the bytes of an ONNX file.
     """
     if isinstance(models, Sequence) and not isinstance(models, (str, bytes)):
-        return tuple(map(_reference, models))
-    return (_reference(models),)
+        return tuple(map(model_reference, models))
+    return (model_reference(models),)
 
 
-def _reference(model: Model) -> ModelReference:
+def model_reference(model: Model) -> ModelReference:
+    """Return one network as a reference; raises UsageError as `model_references`."""
     if isinstance(model, (str, ModelContent)):
         return model
     if isinstance(model, os.PathLike):
         return os.fspath(model)
     if isinstance(model, bytes):
         return ModelContent("network", model)
-    if not hasattr(model, "SerializeToString"):
+    if not (hasattr(model, "SerializeToString") and hasattr(model, "graph")):
         step = "Give a path, builtin:NAME, an onnx.ModelProto, the bytes of an ONNX file, or a list of these"
         raise UsageError(f"{type(model).__name__} is not a network", next_step=step)
     from google.protobuf.message import EncodeError
@@ -87,7 +88,7 @@ def load_network(
     the leading dimension of all inputs, even if it is fixed; `note` receives a line where its rows cannot be compared
     with those of the network in the file. Raises UnsupportedNetwork for a network that has no such batch.
     """
-    reference = _reference(model)
+    reference = model_reference(model)
     with naming(reference):
         network, reason = _network(reference, dims or {}, batch)
     note_unchecked(reference, batch, reason, note)

@@ -8,8 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import UsageError
-from harness.network.model_references import Model, model_references
+from harness.arguments import COUNT, Rule, checked
+from harness.network.model_references import Model, model_reference
 from harness.notebook import BarPlot, LatencyBar, frame, html_table
 from harness.npu.loading import LoadedProgram, compile_reference
 from harness.npu.npu_options import MachineChoice, RunOptions
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["CompilerOptions", "Emulation", "emulate"]
 
 LAYERS_DRAWN = 25
+
+
+def _compiler(options: Any) -> CompilerOptions:
+    """Return options whose values are allowed; raises ValueError and TypeError for any other."""
+    from pydantic import TypeAdapter
+
+    TypeAdapter(CompilerOptions).validate_python(vars(options), strict=True)
+    for number in (*(options.tile or ()), options.dft_block or 1):
+        COUNT.read(number)
+    return CompilerOptions(**vars(options))
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,7 @@ class Emulation:
         return html_table(caption, ("layer", "cycles", "multiply-adds", "bound by"), rows)
 
 
+@checked(compiler=Rule("CompilerOptions with the values that its fields allow", _compiler))
 def emulate(
     model: Model,
     *,
@@ -77,11 +88,8 @@ def emulate(
     time is computed. `note` receives the reason where a machine computes no values, and a line if a part of the network
     is skipped. Raises InputError if the machine cannot run the network.
     """
-    references = model_references(model)
-    if len(references) != 1:
-        raise UsageError(f"emulate takes one network, not {len(references)}", next_step="Call it for each network")
     choice = MachineChoice(preset, None if machine is None else Path(machine))
-    source = compile_reference(references[0], choice, compiler or CompilerOptions(), dims or {}, note=note)
+    source = compile_reference(model_reference(model), choice, compiler or CompilerOptions(), dims or {}, note=note)
     loaded = LoadedProgram.of(source)
     run = run_on_one_core(loaded, RunOptions(values=values), note)
     found = json_fields(run)

@@ -165,7 +165,7 @@ def chosen_kind(choice: AuxiliaryChoice | None) -> AuxiliaryKind | None:
         if kind == choice:
             return kind
     step = f"Choose from {', '.join((AUTO, *AuxiliaryKind))}"
-    raise UsageError(f"There is no auxiliary layer {choice[:40]!r}", next_step=step)
+    raise UsageError(f"There is no auxiliary layer {str(choice)[:40]!r}", next_step=step)
 
 
 def auxiliary_for(clock: str) -> AuxiliaryKind:

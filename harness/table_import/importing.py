@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from harness.arguments import checked, instance
 from harness.errors import UsageError
 from harness.estimation.network_estimate import NetworkEstimate
 from harness.lut.table import Lut
@@ -76,6 +77,7 @@ class TableImport:
     uncovered: tuple[str, ...] = ()
 
 
+@checked(sampling=instance(Sampling))
 def import_lut(
     file: str | Path,
     mapping: str | Path,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.arguments import checked
 from harness.device.inventory import Device, find_device, load_inventory
 from harness.device.session import Truth
 from harness.device.variant import Variant
@@ -79,6 +80,7 @@ class NetworkTrace:
 
 
 # One keyword for each option of `harness trace`, and two for the call itself, as in `harness.profile`.
+@checked()
 def trace(
     model: Model,
     *,

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from harness.arguments import checked, instance
 from harness.device.session import Truth
 from harness.device.variant import Variant
 from harness.errors import CoverageError, UsageError
@@ -47,6 +48,7 @@ VALIDATION_POLICY = RepeatPolicy(min_rounds=3, max_rounds=6)
 
 
 # One keyword for each option of `harness validate`, and two for the call itself, as in `harness.profile`.
+@checked(policy=instance(RepeatPolicy))
 def validate(
     models: Models,
     *,
@@ -77,8 +79,6 @@ def validate(
     references = model_references(models)
     if not references:
         raise UsageError("There is no network to validate", next_step="Name one or more models")
-    if processes < 1:
-        raise UsageError(f"{processes} processes cannot measure anything", next_step="Give 1 or more")
     workspace = as_workspace(workspace)
     variant = Variant(batch, threads)
     table = open_lut(device, lut=lut, workspace=workspace, batch=batch, threads=threads)

@@ -217,11 +217,39 @@ def test_missing_forced_command_is_reported(sshd: Any) -> None:
 
 
 def test_forced_command_that_is_no_agent_is_reported(sshd: Any) -> None:
-    """A program that prints something else is a ProtocolError, without its control characters."""
+    """A program that prints something else is a ProtocolError with its text, without its control characters."""
     sshd.force("printf '\\033[31mWelcome to the lab board, have fun\\n'")
-    with pytest.raises(ProtocolError) as caught:
+    with pytest.raises(ProtocolError, match=r"Welcome to the lab board.*bashrc") as caught:
         open_session(sshd.device())
     assert "\x1b" not in str(caught.value)
+
+
+def test_a_shell_that_greets_is_named_where_the_agent_is_copied(sshd: Any) -> None:
+    """A greeting in front of SFTP is shown with its remedy, not as a fault of the key or of the disk."""
+    sshd.allow_commands()
+    script = sshd.folder / "confine.sh"
+    script.write_text(script.read_text().replace("#!/bin/sh\n", "#!/bin/sh\necho Welcome to board 7\n"))
+    with pytest.raises(DeviceUnreachable, match=r"Welcome to board 7.*bashrc"):
+        install_agent(sshd.device())
+
+
+def test_an_sftp_server_that_is_silent_is_named(sshd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that never answers is reported with the time that it had."""
+    monkeypatch.setattr("harness.device.ssh.install._CHANNEL_S", 0.5)
+    sshd.force("sleep 60")
+    with pytest.raises(DeviceUnreachable, match=r"did not answer within 0\.5 s"):
+        install_agent(sshd.device())
+
+
+@pytest.mark.parametrize("version", [(2, 7, 18), (3, 8, 18)])
+def test_a_python_that_is_too_old_says_so(version: tuple[int, int, int], tmp_path: Path) -> None:
+    """The agent ends with its own version and the one that it needs, not with a traceback of its modules."""
+    agent = tmp_path / "agent.pyz"
+    agent.write_bytes(build_bundle().content)
+    program = f"import runpy, sys; sys.version_info = {version}; runpy.run_path({str(agent)!r}, run_name='__main__')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == "the agent needs Python 3.9 or newer, and this is {}.{}.{}\n".format(*version)
 
 
 def test_second_controller_is_refused(sshd: Any) -> None:

@@ -81,7 +81,17 @@ def test_tables_folder_that_is_a_file_is_refused(harness: Harness, profiled: Har
 def test_full_disk_is_reported(unchanged: Harness, small_network: Path) -> None:
     """A result that cannot be written because the disk is full is an error and no bug report."""
     with open("/dev/full", "w", encoding="utf-8") as full:
-        unchanged.process("estimate", small_network, "--device", "null01", stdout=full).assert_refused(3)
+        unchanged.process("estimate", small_network, "--device", "null01", stdout=full).assert_refused(
+            3, mentions=("free space",)
+        )
+
+
+def test_a_full_disk_takes_neither_result_nor_exit_code(unchanged: Harness, small_network: Path) -> None:
+    """Where notes and errors cannot be written, the result and the exit code are as without them."""
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        found = unchanged.process("estimate", small_network, "--device", "npu01", "--json", stderr=full)
+        missing = unchanged.process("estimate", "missing.onnx", "--device", "null01", stderr=full)
+    assert (found.code, missing.code) == (0, 3) and found.json["networks"]
 
 
 def test_reader_that_leaves_early_is_no_error(unchanged: Harness) -> None:

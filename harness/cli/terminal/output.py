@@ -52,7 +52,21 @@ def _print_folded(text: str, stream: TextIO, head: str = "") -> None:
         from harness.cli.terminal.columns import fold_line
 
         text = f"\n{' ' * len(head)}".join(fold_line(text, width - len(head)))
-    print(head + text, file=stream)
+    try:
+        print(head + text, file=stream)
+    except BrokenPipeError:
+        raise
+    except OSError:  # a full disk
+        if stream is sys.stdout:
+            raise
+        discard(stream)  # the result and the exit code do not depend on lines beside them
+
+
+def discard(stream: TextIO) -> None:
+    """Write nothing more to a stream, and keep the interpreter from flushing again what could not be written."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _width_of(stream: TextIO | None) -> int | None:

@@ -14,6 +14,7 @@ from harness.device.bundle import Bundle, build_bundle
 from harness.device.inventory import Adb, Device, Ssh
 from harness.device.ssh.ssh_client import SshLink, connect, identity_key, time_limit
 from harness.device.ssh.ssh_target import resolve
+from harness.device.transport import QUIET_SHELL
 from harness.errors import DeviceUnreachable, UsageError
 from harness.text import last_part
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _CHANNEL_S = 20.0
 _PUSH_S = 120.0
 _STALE_S = 3600
+_DROPPED = "Server connection dropped"
+"""What paramiko says of a connection that ended between a request and its answer."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ def push_agent(name: str, client: SshLink, bundle: Bundle) -> bool:
     """Send the agent unless the device has it, read it back and compare; returns whether it was sent."""
     import paramiko
 
-    from harness.device.ssh.sftp import BoundedSftp
+    from harness.device.ssh.sftp import BoundedSftp, PrintedText
 
     transport = client.get_transport()
     try:
@@ -80,7 +83,13 @@ def push_agent(name: str, client: SshLink, bundle: Bundle) -> bool:
             "If authorized_keys there restricts this key to an agent, put the line of its .pub file back, install, and "
             "restrict it again; otherwise check the disk of the device"
         )
-        if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+        if isinstance(error, PrintedText):
+            next_step = QUIET_SHELL
+        elif _DROPPED in why:
+            why, next_step = "the connection broke", "Run the same command again; the log of sshd there has the reason"
+        elif isinstance(error, TimeoutError):
+            why = f"the SFTP server there did not answer within {_CHANNEL_S:g} s"
+        elif isinstance(error, OSError):
             why = f"the SFTP server there reports: {why}"
             next_step = "Free space on the disk there, and check that the account may write to its home folder"
         raise DeviceUnreachable(f"The agent cannot be copied to {name}", why=why, next_step=next_step) from None

@@ -8,11 +8,21 @@ from __future__ import annotations
 import paramiko
 from paramiko.sftp import CMD_ATTRS, CMD_NAME
 
+from harness.text import first_line
+
 _ANSWER_BYTES = 256 << 10
+_LENGTH_BYTES = 4
 _ANSWERS = 5_000
 _NAMES = 10_000
 _SIZES = {0x1: 8, 0x2: 8, 0x4: 4, 0x8: 8}
 """The bytes of each part of the attributes of a file, by its flag."""
+
+
+class PrintedText(paramiko.SFTPError):  # type: ignore[misc]
+    """The shell of the account printed a text where the first answer of the SFTP server belongs."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(f"its shell prints {first_line(content)!r} there")
 
 
 class BoundedSftp(paramiko.SFTPClient):  # type: ignore[misc]
@@ -23,9 +33,17 @@ class BoundedSftp(paramiko.SFTPClient):  # type: ignore[misc]
         super().__init__(channel)
 
     def _read_all(self, n: int) -> bytes:
+        if not self._answers and n == _LENGTH_BYTES:
+            return self._first_length()
         if n > _ANSWER_BYTES:
             raise paramiko.SFTPError(f"the SFTP server announced an answer of {n} bytes")
         return bytes(super()._read_all(n))
+
+    def _first_length(self) -> bytes:
+        found = bytes(super()._read_all(_LENGTH_BYTES))
+        if found[0]:  # no server announces 16 MiB
+            raise PrintedText(found + self.sock.recv(_ANSWER_BYTES))
+        return found
 
     def _read_packet(self) -> tuple[int, bytes]:
         kind, data = super()._read_packet()

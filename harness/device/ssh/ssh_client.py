@@ -190,7 +190,7 @@ def _connect_error(target: SshTarget, error: BaseException) -> BaseException:
         step = f"Update sshd there, or permit in its sshd_config one of the {STRONG}"
         return _unreachable(target, f"it offers weak or unknown algorithms only: {text}", step)
     if isinstance(error, (paramiko.SSHException, OSError, EOFError)):
-        why = f"it does not speak SSH, or the connection ended: {text or type(error).__name__}"
+        why = "it does not speak SSH, or the connection ended" + (f": {text}" if text else "")
         return _unreachable(target, why)
     return error
 

@@ -210,7 +210,7 @@ def test_an_agent_upload_that_is_cut(rig: Rig, sshd: Sshd, proxy: FaultProxy) ->
 
     for after_bytes in places[:-1]:
         cut(after_bytes)
-        with pytest.raises(DeviceUnreachable):
+        with pytest.raises(DeviceUnreachable, match=r"the connection broke\. Run the same command again"):
             rig.run_session(SHORT)
         assert not target.exists()
     rig.meet(f"upload cut at {len(places)} places", lambda: cut(places[-1]), DeviceUnreachable, after_rounds=0)
