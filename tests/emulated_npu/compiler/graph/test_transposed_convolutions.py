@@ -9,9 +9,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from networks_on_npu import execute, network_of, relative_error
 from small_models import functions, imported, model, node, values
+from systems_of_cores import checked_run, compiled_for, in_turn, with_cores
 
 from device_agents.emulated_npu.compiler.graph.importer import import_model
 from device_agents.emulated_npu.compiler.options import Options
+from device_agents.emulated_npu.compiler.splitting.assignment import Assignment, GroupAssignment
 from device_agents.emulated_npu.compiler.stages import compile_model
 from device_agents.emulated_npu.emulator_errors import UnsupportedOperator
 from device_agents.emulated_npu.machine import find_machine
@@ -128,6 +130,22 @@ def test_phases_that_fill_the_columns_multiply_no_zeros(
     taps = sum(len(range((place + pad) % stride, kernel, stride)) for place in range(outputs))
     assert sum(useful_macs(compiled).values()) == channels * (channels // groups) * taps**2
     assert relative_error(execute(compiled, case), case.expected) <= 1e-5
+
+
+def test_phases_on_several_cores() -> None:
+    """Cores that share the phases of a stride, or compute some of them each, find the values of one core."""
+    nodes = [
+        node("ConvTranspose", "x w b", "t", strides=[2, 2], pads=[1] * 4, output_padding=[1, 1]),
+        node("Relu", "t", "r"),
+        node("Conv", "r v", "y", pads=[1] * 4),
+    ]
+    constants = {"w": values((8, 40, 3, 3), 1), "b": values((40,), 2), "v": values((4, 40, 3, 3), 3)}
+    case = network_of(nodes, {"x": values((1, 8, 12, 20))}, constants, ["y"])
+    graph, machine = import_model(case.model), with_cores(find_machine("edge"), 2)
+    count = len(graph.layers)
+    shared = Assignment((GroupAssignment((0, 1), tuple(range(count))),))
+    for assignment in (shared, *(in_turn(graph, end) for end in range(1, count))):
+        checked_run(case, compiled_for(case, machine, assignment))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
