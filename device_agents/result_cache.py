@@ -2,10 +2,10 @@
 
 Host and agents share it: networks and tables that were read, models that were timed. The folder is `results` in
 `HARNESS_CACHE_DIR`, else in `harness` in the system's folder for caches; an empty `HARNESS_CACHE_DIR` turns the cache
-off. A file begins with the hash of its key and its content, so under another name it is no result. Files and folders
-that belong to another user, or that others may write, are ignored, and so are damaged ones: the result is then
-computed. Errors of the disk are no errors here. Files appear whole, by renaming, so that any number of processes may
-use the folder at once.
+off. A file begins with the hash of its key and its content, so it is ignored under a different name. Files and folders
+that belong to another user, or that others may write, are ignored, and so are damaged ones: the result is then computed
+again. Disk errors are ignored as well. Files appear whole, by renaming, so that any number of processes may use the
+folder at the same time.
 """
 
 from __future__ import annotations

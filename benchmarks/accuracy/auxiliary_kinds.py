@@ -34,7 +34,15 @@ CPU_NETWORKS = ("squeezenet", "mobilenetv2", "resnet18", "dscnn", "bert_mini")
 """Fewer than on npu01, so that four campaigns fit into minutes of a quiet machine."""
 MOST_PLAIN_ERROR = 0.11
 _HEADER = (
-    *("auxiliary layer", "method", "networks: mean error", "median", "worst", "within 10 %", "95 % intervals hold"),
+    *(
+        "auxiliary layer",
+        "method",
+        "networks: mean error",
+        "median",
+        "worst",
+        "within 10 %",
+        "inside the 95 % interval",
+    ),
     *("half-width", "layers: median error", "95th percentile", "weighted by time"),
 )
 

@@ -86,9 +86,9 @@ def _device(run: Run, device: str) -> tuple[str, list[Reached]]:
             f"**{device}**",
             table(_HEADER, [_row(one) for one in found]),
             f"Networks: median {percent(errors.median)}, mean {percent(errors.mean)}, worst {percent(errors.worst)}, "
-            f"within 5 %: {errors.share(TWENTIETH)}, within 10 %: {errors.share(TENTH)}; 90 % intervals hold in "
-            f"{networks_held} of {len(found)} (p = {networks_p:.2g}). Layers: 90 % intervals hold in "
-            f"{percent(share)} of {len(draws):,} (p = {layers_p:.2g}).",
+            f"within 5 %: {errors.share(TWENTIETH)}, within 10 %: {errors.share(TENTH)}. Inside their 90 % "
+            f"interval are {networks_held} of {len(found)} networks (binomial test: p = {networks_p:.2g}) and "
+            f"{percent(share)} of {len(draws):,} layers (p = {layers_p:.2g}).",
         )
     )
     median, count = WITHIN[device]
@@ -97,12 +97,12 @@ def _device(run: Run, device: str) -> tuple[str, list[Reached]]:
         reached(f"{device}, network left out: median error", percent(errors.median), errors.median <= median),
         reached(f"{device}, network left out: within 10 %", errors.share(TENTH), errors.has_share(TENTH, count, 15)),
         reached(
-            f"{device}: 90 % intervals of left-out layers hold",
+            f"{device}: left-out layers inside their 90 % interval",
             f"{percent(share)} of {len(draws):,}, p = {layers_p:.2g}",
             layers_held,
         ),
         reached(
-            f"{device}: 90 % intervals of left-out networks hold",
+            f"{device}: left-out networks inside their 90 % interval",
             f"{networks_held} of {len(found)}, p = {networks_p:.2g}",
             networks_p >= REJECTED_P,
         ),

@@ -136,7 +136,7 @@ def coverage(probes: Sequence[Timed], host: Host, draws: int, span_s: float) -> 
         rows.append((name, *figures, f"±{percent(half_width, 2)}", percent(held / draws)))
     share = held_in_all / len(NAMES) / draws
     rows.append(("**pooled**", "", "", "", "", f"**{percent(share)}**"))
-    header = ("", "mean error", "spread", "worst", "half-width", "95 % intervals hold")
+    header = ("", "mean error", "spread", "worst", "half-width", "inside the 95 % interval")
     when = "one after the other, as in a campaign" if span_s == CAMPAIGN else f"spread over {span_s:.0f} s"
     seconds, rounds = (statistics.fmean(getattr(draw, name) for draw in taken) for name in ("device_s", "rounds"))
     words = f"{draws:,} draws, rounds {when}: each takes {rounds:.1f} rounds and {seconds:.2f} s on the device."

@@ -70,10 +70,10 @@ def v100_section(run: Run) -> Section:
             targets.append(reached(name, percent(share), share >= WANTED[count]))
     header = (
         *("rows known", "within 10 %", "plain gradient boosting", "median error"),
-        *("90 % intervals hold", f"p of {POOLED_DRAWS:,} draws", "training s"),
+        *("inside the 90 % interval", f"p of {POOLED_DRAWS:,} draws", "training s"),
     )
     figure = "; ".join(f"{percent(share)}, p = {p:.2g}" for share, p in coverage)
-    targets.append(reached("V100: 90 % intervals hold", figure, all(p >= REJECTED_P for _, p in coverage)))
+    targets.append(reached("V100: inside the 90 % interval", figure, all(p >= REJECTED_P for _, p in coverage)))
     return Section(f"Tested on {tested:,} other rows.\n\n{table(header, rows)}", tuple(targets))
 
 
@@ -95,7 +95,7 @@ def accuracy(rows: int) -> None:
     """Measure the predictor with default settings over several seeds."""
     print(f"\n{rows} rows known, {TEST_ROWS} others predicted\n")
     print(
-        f"| seed | within 10 % | median error | intervals hold | p of {LEVEL:.0%}, {POOLED_DRAWS} draws | p, all |",
+        f"| seed | within 10 % | median error | inside interval | p of {LEVEL:.0%}, {POOLED_DRAWS} draws | p, all |",
         end="",
     )
     print(" width inside, edge | units | MB | training s |\n|---|---|---|---|---|---|---|---|---|---|")
@@ -121,7 +121,7 @@ def accuracy(rows: int) -> None:
         )
     spread = statistics.stdev(shares)
     print(f"\nwithin 10 %: mean {statistics.mean(shares):.1%}, standard deviation {spread:.1%}; ", end="")
-    print(f"intervals hold in {statistics.mean(held_shares):.1%} over all seeds")
+    print(f"inside the interval: {statistics.mean(held_shares):.1%} over all seeds")
 
 
 def calibration_p(held: int, rows: int) -> float:

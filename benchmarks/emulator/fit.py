@@ -145,7 +145,7 @@ def main() -> None:
     known = [one for one in found if one.error is not None]
     near = sum(abs(one.error or 0.0) <= WITHIN for one in known)
     print(f"{near} of {len(known)} parameters are within 5 %; {len(found) - len(known)} are not identified.")
-    print(f"{sum(one.holds for one in known)} of {len(known)} intervals hold.")
+    print(f"{sum(one.holds for one in known)} of {len(known)} parameters are inside their interval.")
 
 
 if __name__ == "__main__":

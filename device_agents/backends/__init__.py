@@ -111,7 +111,8 @@ def create(name: str, options: Dict[str, Any]) -> Backend:
     try:
         backend: Backend = getattr(import_module(f"{__name__}.{module}"), kind)(options)
     except ImportError as error:
-        raise Refused(f"the runtime of backend {name!r} is not installed here: {error}") from error
+        what = f"the runtime of backend {name!r} is not installed on the device"
+        raise Refused(f"{what}: its Python cannot import it ({error})") from error
     except (ValueError, TypeError) as error:
         raise Refused(f"an option of backend {name!r} is wrong: {error}") from error
     return backend

@@ -1,1 +1,1 @@
-"""Latencies of all networks of a search space, from tables by choice that are made once."""
+"""Estimate every network of a search space from lookup tables per choice, which are built once."""

@@ -129,6 +129,6 @@ def _blocks(positions: Sequence[_Numbered], sizes: Sequence[int]) -> list[_Numbe
 def _check_size(numbers: Sequence[int]) -> None:
     total_bytes = sum(8 * one * other for one, other in itertools.combinations(numbers, 2))
     if total_bytes > MOST_BYTES:
-        why = f"Their tables take {byte_size(total_bytes)}, of which {byte_size(MOST_BYTES)} are allowed"
+        why = f"Their tables take {byte_size(total_bytes)}; the limit is {byte_size(MOST_BYTES)}"
         step = "Ask for latencies without intervals, or use a table without neighbourhoods of these layers"
         raise UnsupportedNetwork("Intervals of this space need too much memory", why=why, next_step=step)

@@ -130,7 +130,7 @@ class WindowSearch:
             combinations = math.prod(self.sizes[slice(*window)])
             if combinations > MOST_COMBINATIONS:
                 what = f"Position {at} depends on the choices of positions {window[0]} to {window[1] - 1}"
-                why = f"These have {combinations:,} combinations, of which {MOST_COMBINATIONS:,} can be looked up"
+                why = f"These have {combinations:,} combinations; the limit is {MOST_COMBINATIONS:,}"
                 step = "Use a table without neighbourhoods of these layers, or fewer choices or larger blocks"
                 raise UnsupportedNetwork(what, why=why, next_step=step)
 

@@ -131,7 +131,7 @@ def _check(network: Network) -> None:
     if len(choices) > MOST_POSITIONS:
         raise InvalidNetwork(f"{network.name} has more than {MOST_POSITIONS} positions")
     if len(set(names)) < len(names):
-        raise InvalidNetwork(f"Two positions of {network.name} have one name", next_step="Give each a name of its own")
+        raise InvalidNetwork(f"Two positions of {network.name} have one name", next_step="Give each a different name")
     if network.unmeasured:
         raise InvalidNetwork(f"{network.name} has nodes that are not measured: {network.unmeasured[0].name}")
     for node in choices:
@@ -139,7 +139,7 @@ def _check(network: Network) -> None:
         kinds = {network.types[name] for name in node.inputs}
         if len(kinds) > 1 or any(name in network.constants for name in node.inputs):
             why = f"They are {', '.join(sorted(map(str, kinds)))}"[:200]
-            step = "Give all choices of a position one type and shape; another width is another space"
+            step = "Give all choices of a position one type and shape; define a separate space for each width"
             raise InvalidNetwork(f"The choices of position {shown!r} differ in type", why=why, next_step=step)
         if len(node.inputs) > MOST_CHOICES:
             raise InvalidNetwork(f"Position {shown!r} has more than {MOST_CHOICES} choices")

@@ -88,7 +88,7 @@ def _check(prefix: str, block: ModelProto) -> None:
             f"Block {shown} does not have one input and one output", next_step="Export it with one of each"
         )
     if block.functions or any(attribute.HasField("g") for node in graph.node for attribute in node.attribute):
-        raise UsageError(f"Block {shown} has functions or subgraphs", next_step="Export it with plain operators alone")
+        raise UsageError(f"Block {shown} has functions or subgraphs", next_step="Export it without them")
     known = {"", graph.input[0].name, *weights}
     for node in graph.node:
         if not known.issuperset(node.input):

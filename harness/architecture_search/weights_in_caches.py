@@ -66,7 +66,7 @@ class WeightTables:
         drawn = random.integers(0, space.sizes, (_CHECKS, len(space.sizes)))
         totals = self._total(np.asarray(drawn.T, np.uint8)).tolist()
         if totals != [_bytes(space, row) for row in drawn.tolist()]:
-            step = "Give each position weights of its own"
+            step = "Give each position separate weights"
             raise UnsupportedNetwork(f"Positions of {space.name} share weights", next_step=step)
 
 

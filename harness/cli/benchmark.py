@@ -61,7 +61,7 @@ def benchmark(
     """Measure whole networks on a device; no table is needed.
 
     The command shows percentiles, throughput and load time, and memory and energy where the device reports them.
-    Latencies are wall time, or the clock of a device that has its own, and contain preempted runs. Several values of
+    Latencies are wall time, or the device's own clock if it has one. Preempted runs are included. Several values of
     --batch and --threads are combined.
 
     Example: harness benchmark builtin:squeezenet --threads 1,2 --csv runs.csv

@@ -47,9 +47,9 @@ def compare(
 ) -> None:
     """Compare two tables or devices: networks, operators and layers.
 
-    A network is faster on one side if the 95 % intervals do not overlap, a layer if it differs by more than 2 % and
-    three standard errors. Layers are compared if both tables have them. A network that one table does not cover is
-    listed, and the exit code is 6.
+    A network counts as faster if the 95 % intervals do not overlap. A layer counts as faster if the difference exceeds
+    2 % and three standard errors. Layers are compared if both tables have them. A network that one table does not cover
+    is listed, and the exit code is 6.
 
     Example: harness compare cpu01 npu01 builtin:squeezenet
     """
@@ -157,7 +157,7 @@ def _show(compared: TableComparison, top: int, wide: bool) -> None:
         _show_layers(compared, top, wide)
     wins = [sum(one.faster == side for one in compared.layers) for side in ("a", "b")]
     common = f"{counted(len(compared.layers), 'common layer')}: A is faster on {wins[0]}, B on {wins[1]}"
-    alone = f"in A alone: {compared.only_a}, in B alone: {compared.only_b}"
+    alone = f"only in A: {compared.only_a}, only in B: {compared.only_b}"
     print_line(f"{common if compared.layers else 'no common layers'}; {alone}")
 
 

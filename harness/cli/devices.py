@@ -120,7 +120,7 @@ def mark(
 ) -> None:
     """Take a device out of service, or put it back.
 
-    Its health is then unknown until the next golden probe.
+    After it is put back, its health is unknown until the next golden probe.
 
     Example: harness devices mark board maintenance --reason "new heat sink"
     """

@@ -45,7 +45,9 @@ def estimate(
     models: Annotated[list[str] | None, arguments.models_argument()] = None,
     *,
     choice: arguments.TableChoice,
-    layers: Annotated[bool, typer.Option("--layers", help="Show every layer, with its work; also in JSON.")] = False,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="List every layer with multiply-adds and bytes moved; also in --json.")
+    ] = False,
     view: LayerView,
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Accept layers that are not in the table.")
@@ -196,7 +198,7 @@ def _show(estimates: Sequence[NetworkEstimate]) -> None:
     print_table(("network", "latency ms", "95 % interval", "layers measured"), rows)
     far = sum(network.coverage["extrapolated"] for network in estimates)
     if far:
-        note(f"{counted(far, 'layer')} unlike all measured ones: predictions of such layers have wide intervals")
+        note(f"{counted(far, 'layer')} unlike any measured layer: predictions of such layers have wide intervals")
 
 
 def _coverage(network: NetworkEstimate) -> str:

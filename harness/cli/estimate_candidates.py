@@ -36,11 +36,18 @@ class SpaceOptions:
         str | None, typer.Option(metavar="SUPER.onnx", help="Estimate candidates of the search space in this file.")
     ] = None
     candidates: Annotated[
-        str | None, typer.Option(metavar="FILE.npy|random:N", help="Choices, a row for each candidate; or N rows.")
+        str | None,
+        typer.Option(
+            metavar="FILE.npy|random:N",
+            help="Candidates to estimate: a .npy array with one row of choices each, or N random ones.",
+        ),
     ] = None
     scores: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.npy", help="A number for each candidate: the highest are best, not the fastest."),
+        typer.Option(
+            metavar="FILE.npy",
+            help="Rank by these scores, one per candidate (highest first), instead of by latency.",
+        ),
     ] = None
     best: Annotated[int, typer.Option(metavar="K", min=1, max=1_000_000, help="Show the K best.")] = 10
     under: Annotated[

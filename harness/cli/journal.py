@@ -22,14 +22,14 @@ def _journal() -> None:
 @app.command()
 def check(
     exclude: Annotated[
-        bool, typer.Option("--exclude", help="Keep altered campaigns out of tables; `lut build` then goes on without.")
+        bool, typer.Option("--exclude", help="Exclude altered campaigns from tables, so that `lut build` can continue.")
     ] = False,
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Compare every campaign of the workspace with the digest of what was measured.
+    """Verify every campaign of the workspace against its digest.
 
-    A campaign is intact or altered.
+    Each campaign is reported as intact or altered.
 
     Example: harness journal check
     """

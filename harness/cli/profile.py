@@ -84,11 +84,11 @@ def profile(
     """Measure the layers of networks, or of a space, on devices.
 
     Without networks, at most 500 layers of many kinds are measured, from which a table predicts other networks. A space
-    alone in place of the networks is measured as with --space.
+    given in place of networks is measured as with --space.
 
     If the command is interrupted, the same command resumes it. Several devices are measured side by side, one job per
     board at a time. A golden probe before and after each campaign checks that the device is in its usual state.
-    Networks that cannot be used, or that the device refuses, are listed, the others are measured, and the exit code is
+    Networks that cannot be used, or that the device refuses, are listed; the others are measured, and the exit code is
     3.
 
     Example: harness profile --device cpu01 builtin:resnet50 model.onnx
@@ -148,15 +148,16 @@ def _policy(runs: str, budget: str | None, time_limit: str | None) -> RepeatPoli
 def _check_space(models: Sequence[str], reading: arguments.Reading, dry_run: bool) -> None:
     """Raise UsageError for options that layers of a space exclude."""
     if models or reading.dims or reading.batch or dry_run:
-        why = "Its layers are planned round by round" if dry_run else "A space file gives all sizes itself"
+        why = "A space chooses its layers while measuring" if dry_run else "A space file already sets all sizes"
         step = "" if models else f"Name networks; without any, layers of {DEFAULT_SPACE} are measured"
-        raise UsageError("--space excludes networks, --dim, --batch and --dry-run", why=why, next_step=step)
+        what = "--space cannot be combined with networks, --dim, --batch or --dry-run"
+        raise UsageError(what, why=why, next_step=step)
 
 
 def _space(reference: str | None, count: int | None, target: float | None) -> SpaceRequest | None:
     if reference is None:
         if count is not None or target is not None:
-            raise UsageError("--count and --target are for layers of a space", next_step="Omit them, or the networks")
+            raise UsageError("--count and --target only apply with --space", next_step="Omit them, or the networks")
         return None
     from harness.measure.request import SpaceRequest
 

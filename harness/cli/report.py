@@ -35,10 +35,10 @@ def report(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Write a page of what the workspace holds, without a device.
+    """Write an HTML report from the workspace; no device is needed.
 
-    It has the layers and the overhead of the table, its samples, and the last validation with this table, as `validate
-    --html` writes them. It is reports/DEVICE.html, unless --html names another file.
+    The report shows the layers and the overhead of the table, its samples, and the last validation with this table, as
+    `validate --html` does. It is written to reports/DEVICE.html, unless --html names another file.
 
     Example: harness report --device cpu01
     """
@@ -73,7 +73,7 @@ def _matching(validation: Validation, estimates: NetworkEstimates) -> Validation
     if not other:
         return validation
     shown = first_names(other, _NAMED)
-    note(f"The last validation is not shown: {shown} is not on this page, or has changed since; validate again")
+    note(f"The last validation is omitted: {shown} has changed or is not in this report. Run `harness validate` again")
     return None
 
 

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 class Extent:
     """Additional measurements, and the number of processes."""
 
-    naive: Annotated[bool, typer.Option("--naive", help="Also time every layer alone, and show the plain sum.")] = False
+    naive: Annotated[bool, typer.Option("--naive", help="Also time layers one by one, and show the plain sum.")] = False
     layers: Annotated[bool, typer.Option("--layers", help="Also compare layers with the runtime's own profile.")] = (
         False
     )
     processes: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Largest number of processes that measure each network.")
+        int, typer.Option(metavar="N", min=1, help="Maximum number of processes that measure each network.")
     ] = VALIDATION_PROCESSES
 
 
@@ -56,9 +56,9 @@ def validate(
 ) -> None:
     """Measure whole networks and compare them with their estimates.
 
-    Each network is measured in three processes or more, until the comparison is decided or its latency is known within
-    1 %. If the device is emulated, the true overhead and layer latencies are compared as well. Networks that cannot be
-    used, or that the device refuses, are listed, the others are measured, and the exit code is 3.
+    Each network is measured in at least three processes, until the verdict on the estimate is clear or the latency is
+    known to within 1 %. If the device is emulated, the true overhead and layer latencies are compared as well. Networks
+    that cannot be used, or that the device refuses, are listed; the others are measured, and the exit code is 3.
 
     Example: harness validate --device cpu01 --naive builtin:resnet50 builtin:mobilenetv2
     """
@@ -176,7 +176,7 @@ def _note_file(network: NetworkValidation) -> None:
     elif compared is not None and compared.differs and compared.interval is not None:
         low, high = compared.interval
         note(
-            f"{network.name}: what was measured is not what the file is. On this machine it takes {compared.ratio:.2f}"
+            f"{network.name}: the measured model differs from the file. On this machine it takes {compared.ratio:.2f}"
             f" times as long as the file [{low:.2f}, {high:.2f}]; please report this"
         )
 

@@ -79,7 +79,7 @@ class _Bridge:
             self._refuse(features.stderr)
         if _SHELL_PROTOCOL not in features.stdout.split():
             what = f"{self._name} has no {_SHELL_PROTOCOL}, adb's protocol for streams of bytes"
-            step = "Use a device with Android 7 or newer, and adb of the same age"
+            step = "Use Android 7 or newer and a recent adb"
             raise DeviceUnreachable(what, next_step=step)
 
     def install(self, bundle: Bundle, path: str) -> None:

@@ -114,7 +114,7 @@ def _backend(device: Device, status: Mapping[str, Any]) -> Iterator[Check]:
     shown = f" ({settings})" if settings else ""
     yield Check("backend", True, f"{facts.get('runtime')} {facts.get('runtime_version')}{shown}")
     wall = clock == "wall"
-    mend = "Other work disturbs wall time: keep the device idle. One thread of its CPU has CPU time"
+    mend = "Wall time includes other work: keep the device idle. With threads = 1 on a CPU, CPU time is used instead"
     yield Check("clock", None if wall else True, clock, mend if wall else "")
 
 
@@ -134,7 +134,7 @@ def _status(device: Device, status: Mapping[str, Any], cores: int) -> Iterator[C
     if status["holder"] is None:
         yield Check("lease", True, f"{device.resource} is free")
     else:
-        mend = "Wait until it ends; a holder with a dead link loses the device within a minute"
+        mend = "Wait until it finishes. If its connection is lost, the lease expires within a minute"
         yield Check("lease", None, f"{device.resource} is held by {status['holder']}", mend)
     load = state.get("load_1min")
     if load is None:

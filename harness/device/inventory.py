@@ -187,7 +187,7 @@ def load_inventory(path: str | os.PathLike[str] | None) -> Mapping[str, Device]:
     if path is not None and (path.exists() or path.is_symlink()):
         tables = _tables(path)
         if len(tables) > MOST_DEVICES:
-            why = f"has {len(tables):,} devices; the most are {MOST_DEVICES:,}"
+            why = f"lists {len(tables):,} devices; the limit is {MOST_DEVICES:,}"
             raise invalid_key(path, "devices", why, "Divide the lab between several workspaces")
         for name, table in tables.items():
             if name in BUILT_IN:

@@ -45,10 +45,10 @@ def check_revealed(format_name: str, content: bytes, model: bytes, device: str) 
         else:
             parts = sum(map(content.count, _MARKS))
     except ValueError as error:
-        raise ProtocolError(f"{device} revealed a graph that is malformed", why=str(error)) from None
+        raise ProtocolError(f"{device} reported a malformed graph", why=str(error)) from None
     if parts > most:
         why = f"It has more than {most:,} parts; the model that was sent has {len(model):,} bytes"
-        raise ProtocolError(f"{device} revealed a graph that is too large", why=why)
+        raise ProtocolError(f"{device} reported a graph that is too large", why=why)
 
 
 def _parts(message: memoryview, kind: str, deepest: int) -> Iterator[int]:

@@ -106,7 +106,7 @@ class AgentSession:
         if reply.major != wire.PROTOCOL_MAJOR or reply.backend != backend or (backend and reply.clock is None):
             raise ProtocolError(f"The agent on {self._name} answered a different hello than the one that was sent")
         if forged := HOST_FACTS & reply.fingerprint.keys():
-            why = f"It reports {' and '.join(sorted(forged))}, which the host alone sets"
+            why = f"It reports {' and '.join(sorted(forged))}, which only the host sets"
             raise ProtocolError(f"The agent on {self._name} reports facts that it cannot know", why=why)
         facts = {key: last_part(value) for key, value in reply.fingerprint.items()}
         version_text = last_part(reply.agent_version)
@@ -155,7 +155,7 @@ class AgentSession:
         frame = self._ahead.answer(request)
         reply = check(replies.PutReply, frame.fields, self._name)
         if (reply.format is None) != (not frame.payload) or (frame.payload and not request.reveal):
-            raise ProtocolError(f"{self._name} revealed a graph without being asked, or an empty one")
+            raise ProtocolError(f"{self._name} reported a graph that was not requested, or an empty one")
         self.load_reports[request.probe] = LoadReport(
             reply.compile_s,
             tuple(reply.on_cpu),

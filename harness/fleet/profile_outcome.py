@@ -78,9 +78,9 @@ class ProfileOutcome:
 
     def not_started(self, request: ProfileRequest) -> ProfileOutcome:
         """Return the outcome of a request that was not started because this one gave up the device."""
-        what = self.failure.what if self.failure else ""
+        what, why = self.failure.what if self.failure else "", "Skipped: an earlier job on this device timed out"
         step = "Find out why with `harness devices check " + request.device + "`"
-        return ProfileOutcome.failed(request, errors.DeviceTooSlow(what, why="It was given up before", next_step=step))
+        return ProfileOutcome.failed(request, errors.DeviceTooSlow(what, why=why, next_step=step))
 
 
 class Engine(Protocol):

@@ -1,9 +1,10 @@
 """Latencies of chains of layers from windows of a network.
 
-A network takes the sum of its chains, of their meetings, and of the reaches of long windows. A meeting is the time of
-two chains together minus those of each. A saving is charged to the chain whose work it hides, other meetings to both
-chains in proportion to their own times, with an error for the choice. Chains share errors through common windows, the
-layers in front of these, and the overhead; the covariance includes them.
+The time of a network is the sum of its chains, of the boundary terms between neighbours (`meeting`), and of the
+long-window excesses (`reach`). A boundary term is the time of two chains together minus those of each. A saving is
+charged to the chain whose work it hides, other boundary terms to both chains in proportion to their own times, with an
+error for the choice. Chains share errors through common windows, the producers of these, and the overhead; the
+covariance includes them.
 """
 
 from __future__ import annotations

@@ -207,9 +207,9 @@ def _separable(
         merged = next((name for name in mergeable if name in together), None)
         if merged is not None:
             return _separable(design, total, weight, used[used != COLUMNS.index(merged)])
-        what, found = "The null probes do not separate a, b and c", f"(condition number {condition:.3g})"
+        what, found = "a, b and c cannot be fitted", f"(condition number {condition:.3g})"
         if _condition(design[:, used], 1 / total)[0] <= MAX_CONDITION:
-            why = f"Their sizes do, but the runs of some of them scatter too much {found}"
+            why = f"The null probes are too noisy {found}"
             step = "Stop other work on the device, and run `harness profile --fresh` with more --runs"
             raise IllConditionedDesign(what, why=why, next_step=step)
         varied, *others = [name for name in together if name != "runs"] or ["input_bytes"]

@@ -87,8 +87,8 @@ def build_lut(
 
 def _note_later_table(published: Lut, used: Path, note: Callable[[str], None]) -> None:
     if used != published.path:
-        step = f"Give --lut {published.name}, or remove the other table if the clock of this machine was set back"
-        note(f"Commands use {published.device}/{used.name}, whose date is later. {step}")
+        step = f"Pass --lut {published.name} to use the new one; if the clock was wrong, remove the other table"
+        note(f"{published.device}/{used.name} has a later date and stays the default. {step}")
 
 
 def _read(
@@ -124,11 +124,11 @@ def _comparable(campaigns: Sequence[Campaign], device: str, note: Callable[[str]
     for campaign in campaigns:
         changed = [name for name in newest if campaign.fingerprint.get(name) != newest[name]]
         if campaign.excluded is not None:
-            note(f"Campaign {campaign.id} is left out: {campaign.excluded}")
+            note(f"Campaign {campaign.id} is skipped: {campaign.excluded}")
         elif not campaign.complete:
-            note(f"Campaign {campaign.id} is left out: it is incomplete; run its command again to resume it")
+            note(f"Campaign {campaign.id} is skipped: it is incomplete; run its command again to resume it")
         elif changed:
-            note(f"Campaign {campaign.id} is left out: the device differed in {', '.join(changed)}")
+            note(f"Campaign {campaign.id} is skipped: its fingerprint has a different {', '.join(changed)}")
     return [campaign for campaign in complete if campaign.fingerprint == newest]
 
 

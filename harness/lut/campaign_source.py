@@ -121,6 +121,6 @@ def _by_batch(
 def check_count(layers: int) -> None:
     """Raise LutError for more layers than a table holds correlations of."""
     if layers > MAX_CORRELATED:
-        what = f"{layers:,} layers were measured; a table holds at most {MAX_CORRELATED:,}"
+        what = f"{layers:,} layers were measured; a table can hold at most {MAX_CORRELATED:,}"
         why = "The errors of layers correlate, and a table has a number for each pair of them"
-        raise LutError(what, why=why, next_step="Profile the networks in several workspaces, which have a table each")
+        raise LutError(what, why=why, next_step="Split the networks over several workspaces; each gets its own table")

@@ -1,12 +1,12 @@
-"""Values of layers in neighbourhoods that no network of the table has, on devices that chain layers on chip.
+"""Estimate layers whose neighbours were never measured together with them, on devices that chain layers on chip.
 
-What a layer costs in a chain depends on what it exchanges with external memory: where it reads from, and for whom it
-writes. Layers of equal key that exchange as much are of one *class* of neighbourhood: chained in front, behind, on both
-sides, or on none. The value for an unknown neighbourhood is the mean over the known ones of its class. Where none is
-of its class, it is that of the class with the most similar traffic, plus the time of the difference in bytes: two
-rates, fitted by least squares to the keys that the table has in several classes, if there are enough of them. The
-probe of a single layer has its neighbours on chip: it stands for a layer chained on both sides that no network has.
-The spread between known neighbourhoods is the standard error.
+The latency of a layer in a chain depends on its traffic with external memory: the bytes that it reads from other chains
+and writes for them. Layers of equal key with equal traffic have one *class* of neighbourhood: chained to the
+predecessor, to the successor, to both, or to neither. The latency in an unknown neighbourhood is the mean over the
+known ones of its class. If no known one is of its class, it is that of the class with the most similar traffic, plus
+the time of the difference in bytes: two rates, fitted by least squares to the keys that the table has in several
+classes, if there are enough of them. The probe of a single layer has its neighbours on chip: it represents a layer
+chained on both sides, if no network has such a layer. The spread between known neighbourhoods is the standard error.
 """
 
 from __future__ import annotations

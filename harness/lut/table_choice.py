@@ -95,7 +95,7 @@ def _with_threads(table: Lut, variant: Variant) -> Lut:
     """Return the table; raises LutMismatch if it was measured with another number of threads than is asked for."""
     measured = table.fingerprint.get("threads")
     if variant.threads is not None and measured != str(variant.threads):
-        why = f"It was measured with {f'--threads {measured}' if measured else 'the threads of the inventory'}"
+        why = f"It was measured with {f'--threads {measured}' if measured else 'the thread count in devices.toml'}"
         step = f"Build one: harness lut build --device {table.device}{variant.options()}"
         raise LutMismatch(f"{table.name} is not for {variant.threads} threads", why=why, next_step=step)
     return table
@@ -115,7 +115,8 @@ def latest_lut(root: Path, device: str, variant: Variant = NO_VARIANT) -> Path:
         step = f"Build one: harness profile --device {device}{asked}, then harness lut build --device {device}{asked}"
         what = f"There is no table for {device}{f' with{asked}' if asked else ''} in this workspace"
         if not made:
-            why = f"--batch chooses a table; the batch of this network alone is --dim NAME={variant.batch}"
+            batch = f"use --dim NAME={variant.batch} to change only the batch of this network"
+            why = f"--batch selects tables that were measured with this batch; {batch}"
             raise LutNotFound(what, why=why if variant.batch else "", next_step=step)
         what = f"No table for {device}{f' with{asked}' if asked else ''} was made by the default method"
         newest = max(made, key=lambda path: (path.name[:10], made[path].created, path.name))

@@ -30,7 +30,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait for a busy device from its first refusal; `observe` hears once of its holder, `stop` ends it."""
+    """The maximum wait for a busy device; `observe` is called once with the holder, `stop` cancels the wait."""
 
     busy_s: float = 0.0
     observe: Observer = ignore

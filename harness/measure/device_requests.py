@@ -174,7 +174,7 @@ class DeviceRequests:
     def check_stop(self) -> None:
         """Raise Interrupted if a stop was requested, and TimeUp after `limit_s`."""
         resumes = self.campaign.purpose != "validate"
-        again = "Run the same command again" + (" to resume" if resumes else "; it starts anew")
+        again = "Run the same command again" + (" to resume" if resumes else "; it starts again")
         self.on.check_stop(next_step=again)
         if self.elapsed_s > self.limit_s:
             raise TimeUp

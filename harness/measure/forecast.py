@@ -1,4 +1,4 @@
-"""The time that a campaign still takes, from what its batches have taken to load and to visit so far."""
+"""The remaining time of a campaign, from the time that loading and visiting its batches has taken so far."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from harness.probe.batches import probe_of
 from harness.probe.probe_plan import ProbePlan
 
 _LOAD_BYTES = 300 << 10
-"""What a runtime takes to load any probe, as bytes of weights that take as long."""
+"""The fixed time to load a probe, expressed as the number of bytes of weights that take as long to load."""
 
 
 @dataclass
 class CampaignForecast:
-    """What a campaign has measured of itself; batches that it has not met take as long as the others by their size.
+    """The durations measured so far in a campaign; those of unvisited batches are scaled from the others by size.
 
     `loads` are the efforts of loading the batches, and `sizes` those of a round, in any units; `passes` are the rounds
-    that each has after each pass over it. `rounds` are those done, by batch. A device that `compiles` takes most of the
-    time for that. `step_s` is what the present step of loading still takes, 0 if none is under way.
+    that each has after each pass over it. `rounds` are those done, by batch. A device that `compiles` spends most of
+    its loading time on that. `step_s` is the remaining time of the current loading step, 0 if there is none.
     """
 
     loads: Sequence[float]

@@ -86,7 +86,7 @@ class _Cores:
         patience_s = min(max(LEAST_PATIENCE_S, measured_s), MOST_PATIENCE_S)
         before_s = self._waited_s
         while self._are_far() and self._waited_s < patience_s and not self.run.stop.is_set():
-            self.run.observe(Progress("waiting for the cores to be near each other", 0, 0, phase="measuring"))
+            self.run.observe(Progress("waiting until the threads share a cache", 0, 0, phase="measuring"))
             self.run.stop.wait(PAUSE_S)
             self._waited_s = before_s + time.monotonic() - began_s
 
@@ -94,7 +94,7 @@ class _Cores:
         """Show how long the campaign waited, if it was long."""
         if self._waited_s >= _SHOWN_S:
             notes_of(self.run.observe)(
-                f"Waited {self._waited_s:.0f} s because the cores of {self.run.device} were far from each other"
+                f"Waited {self._waited_s:.0f} s: the threads of {self.run.device} ran on cores that share no cache"
             )
 
     def _are_far(self) -> bool:

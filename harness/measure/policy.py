@@ -55,7 +55,7 @@ class RepeatPolicy:
                 object.__setattr__(self, name, int(getattr(self, name)))  # the journal has no numbers of numpy
         if self.min_rounds > self.max_rounds:
             what = f"min_rounds is {self.min_rounds} and max_rounds is {self.max_rounds}"
-            raise UsageError(what, why="The fewest rounds are more than the most")
+            raise UsageError(what, why="min_rounds must not exceed max_rounds")
         if not (_is_number(self.target) and 0 < self.target < math.inf):
             raise UsageError(f"target is {self.target!r}", why="It must be a share above 0, such as 0.01")
         object.__setattr__(self, "target", float(self.target))

@@ -1,4 +1,4 @@
-"""The time that a command still takes, from its own progress and from earlier runs of the same command.
+"""The remaining time of a command, from its own progress and from earlier runs of the same command.
 
 A command reports phases. An earlier run predicts how long each takes, in proportion to its effort, and the whole
 command by its pace: how much longer it took so far than the earlier run. The steps of the present phase count the
@@ -24,7 +24,7 @@ Clock = Callable[[], float]
 _NEWEST = 5
 """Runs that are kept: devices and hosts change."""
 _OVERDUE = 0.1
-"""What is left of a phase that takes longer than before, as a fraction of the time that it has taken."""
+"""The remaining time of a phase that takes longer than before, as a fraction of the time that it has taken."""
 _PACE_S = 1.0
 """Seconds at the pace of an earlier run that count beside those of the present one."""
 _START, _ALREADY = "start", "already begun"
@@ -125,9 +125,9 @@ class TimeLeft:
         return self._left_of_phase(pace * here_s, now_s) + pace * sum(list(expected_s.values())[behind:])
 
     def _left_of_phase(self, expected_s: float, now_s: float) -> float:
-        """Return what is left of a phase that takes so long; its own steps count the more, the more are done.
+        """Return the remaining time of a phase; its own progress gets more weight as it advances.
 
-        The steps that follow one that is overdue take longer, too: the more, the larger it is.
+        If a step is overdue, the steps after it are expected to take longer as well: the more, the larger the step is.
         """
         share, gone_s = self._share or 0.0, now_s - self._share_s
         weight = math.sqrt(min(1.0, share))

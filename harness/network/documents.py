@@ -1,6 +1,6 @@
 """JSON documents that another process sends, followed by parts of bytes, and the values in them.
 
-The process may have been taken over by the file that it read: no size and no type is believed before it is compared.
+The sender may be compromised by the file that it parsed, so every size and type is validated.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from harness.network.reading.limits import READING
 from harness.parallel import cores, may_fork, results
 from harness.text import printable
 
-_NEXT = "Name the files in several commands, to find the one that ends it"
+_NEXT = "Run the command on fewer files at a time to find the one that crashes it"
 _FEWEST_SHARED = 4
 """The fewest networks for which further processes start."""
 _NAMED = 3
@@ -219,7 +219,7 @@ def _note_unmeasured(network: ListedNetwork, note: Callable[[str], None]) -> Non
     if not network.unmeasured:
         return
     first, count = network.unmeasured[0], len(network.unmeasured)
-    nodes = f"node {first.name!r} ({first.op})" + (f" and {count - 1} behind it" if count > 1 else "")
+    nodes = f"node {first.name!r} ({first.op})" + (f" and {count - 1} after it" if count > 1 else "")
     verb, its = ("are", "their") if count > 1 else ("is", "its")
     reason = f"because {its} sizes depend on the data or {its} results are not numbers"
     note(f"not measured: {network.file or network.name}: {nodes} {verb} left out {reason}")
@@ -229,7 +229,7 @@ def refusals_error(refused: Sequence[RefusedNetwork], measured: int) -> HarnessE
     """Return the error that ends a command whose other networks have their results; all refusals were shown."""
     names = ", ".join(one.file for one in refused[:_NAMED])
     more = f" and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
-    what = f"{_count(len(refused), measured)} refused; the others have their results"
+    what = f"{_count(len(refused), measured)} skipped; the others completed"
     if _are_uncovered(refused):
         step = "Profile them and build the table again, or omit them"
         return CoverageError(what, why=f"The table lacks layers of {names}{more}", next_step=step)
@@ -250,8 +250,8 @@ def _check_dims(networks: Sequence[ListedNetwork], dims: Mapping[str, int]) -> N
     unknown = sorted(set(dims) - known)
     if unknown:
         names = ", ".join(network.name for network in networks)
-        fixed = f"{names}: all sizes are fixed, and no input is one whole number or Boolean"
-        why = f"Dimensions and inputs of {names} that can be given: {', '.join(sorted(known))}" if known else fixed
-        step = "Give --dim only for these" if known else "Omit --dim"
-        what = f"No network has a dimension or an input {unknown[0][:80]!r} to give"
+        fixed = f"{names}: all dimensions are fixed, and there is no scalar integer or Boolean input"
+        why = f"Names that --dim can set for {names}: {', '.join(sorted(known))}" if known else fixed
+        step = "Pass --dim only for these" if known else "Omit --dim"
+        what = f"No network has a dimension or an input named {unknown[0][:80]!r}"
         raise UsageError(what, why=why[:300], next_step=step)

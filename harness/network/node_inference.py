@@ -1,8 +1,8 @@
 """Infer the types of one node's outputs, and compute its outputs if all that it reads is known.
 
 ONNX's shape inference does this for the operators of the standard. It neither expands operators that the standard
-defines by others, nor knows most operators of other domains: those are run once on the host, on ones.
-Networks repeat their nodes, so what inference has found is kept for nodes that differ in names alone.
+defines by functions, nor knows most operators of other domains: those are run once on the host, with inputs of ones, to
+get the shapes of their outputs. Networks repeat their nodes, so results are cached for nodes that differ only in names.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def checked(kind: TensorType, name: str, *, flows: bool = False) -> TensorType:
     if flows and not kind.elements:
         why, step = (
             f"Its shape {list(kind.shape)} has a dimension of zero",
-            "Give larger inputs, with --dim or by export",
+            "Use larger inputs: pass --dim, or export the network with larger shapes",
         )
         raise InvalidNetwork(what, why=why, next_step=step)
     return kind
@@ -259,7 +259,7 @@ def _may_be_a_size(node: Node, kind: TensorType) -> bool:
 
 def _output_type(node: Node, name: str, found: TypeProto | None) -> TensorType:
     if found is not None and (kind := _other_kind(found)):
-        raise UnsupportedType(f"{_shown(node)} cannot be measured", why=f"Its result is no tensor but: {kind}")
+        raise UnsupportedType(f"{_shown(node)} cannot be measured", why=f"Its result is of type {kind}, not a tensor")
     if found is None or not _is_typed(found):
         what = f"The shape of tensor {name[:80]!r}, written by {_shown(node)}, is unknown"
         why = "It depends on the values of the network's inputs"

@@ -103,7 +103,7 @@ class JobQueue:
         if self._is_quarantined(due.device.name):
             return f"quarantined: {health.reason}"
         if (failure := self._failure_of(due.device.name, TOO_SLOW)) is not None:
-            return f"given up: {failure.what}"
+            return f"the device was abandoned: {failure.what}"
         return ""
 
     def _rows_of(self, device: str) -> Iterator[SetRow]:

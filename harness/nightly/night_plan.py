@@ -118,7 +118,7 @@ def _layer_set(path: Path, settings: SetSettings, night: NightSettings) -> Layer
         )
     selection = settings if settings.devices or settings.groups or settings.all else night
     if not (selection.devices or selection.groups or selection.all):
-        raise invalid_key(path, key, "is for no device", "Give devices, groups or all = true, here or under [nightly]")
+        raise invalid_key(path, key, "has no device", "Give devices, groups or all = true, here or under [nightly]")
     networks = tuple(_reference(path, f"{key}: networks", text, _NETWORKS) for text in settings.networks)
     space = None if settings.space is None else _space(path, f"{key}: space", settings.space)
     runs = None if settings.runs == "auto" else settings.runs

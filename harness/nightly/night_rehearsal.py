@@ -92,4 +92,4 @@ def rehearse(
 
 def _nothing(device: str) -> UsageError:
     why = "A rehearsal compares the last night with earlier ones"
-    return UsageError(f"{device} has no two nights to compare", why=why, next_step="Run two nights first")
+    return UsageError(f"{device} has fewer than two nights to compare", why=why, next_step="Run two nights first")

@@ -48,7 +48,7 @@ def values_of_program(loaded: LoadedProgram, image: Path, inputs: Sequence[str])
     missing = next((port for port in program.inputs if port.name not in given), None)
     if missing is not None:
         name = printable(missing.name, 80)
-        why = "Nothing but the shapes of inputs is known of a program file"
+        why = "A program file only records the shapes of its inputs"
         raise UsageError(f"Input {name} has no values", why=why, next_step=f"Give --input {shlex.quote(name)}=FILE.npy")
     constants = np.frombuffer(read_input(image, program.footprint.ddr_bytes, _COMPILE), np.uint8)
     with errors_of_user("Compile the network again, or correct the program"):

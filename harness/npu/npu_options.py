@@ -26,7 +26,7 @@ RowSort = Literal["order", "cycles", "macs", "bytes", "name"]
 
 PartitionMethod = Literal["both", "balanced", "score", "absolute"]
 
-_NO_VALUES = "Measure the time only; do not compute values or compare them with ONNX Runtime's."
+_NO_VALUES = "Time the program only; do not compute the network's outputs or compare them with ONNX Runtime's."
 
 
 def _cycle_budget() -> Any:
@@ -124,7 +124,9 @@ class PipelineOptions:
     """The division of a network over core groups, and its run."""
 
     cores: int | None = option(
-        None, "Number of cores, divided evenly among the groups; with --groups auto, the most to use.", metavar="N"
+        None,
+        "Number of cores, divided evenly among the groups; with --groups auto, the maximum number to use.",
+        metavar="N",
     )
     groups: str | None = option(
         None,
@@ -158,8 +160,8 @@ class PipelineOptions:
     add_groups: bool = option(False, "Add core groups if the network does not fit in the existing ones.")
     core_storage_bytes: int | None = option(
         None,
-        "Bytes that a core stores and can hold (default: it stores NB, SB and its share of the last-level cache, and"
-        " holds its share of DDR).",
+        "Storage per core in bytes, for both the split score and the capacity (default: NB, SB and a share of the"
+        " last-level cache for the score; a share of DDR for the capacity).",
         flag="--core-storage",
         metavar="BYTES",
         min=1,
@@ -192,7 +194,7 @@ class PipelineOptions:
             why = "The balanced partition uses no score"
             raise UsageError(f"--partition balanced contradicts {' and '.join(given)}", why=why)
         if self.parts is not None and self.add_groups:
-            why = "Parts share the given groups, or groups are added for them"
+            why = "--parts puts several parts on the existing groups, --add-groups adds groups instead"
             raise UsageError("--parts contradicts --add-groups", why=why, next_step="Omit one of them")
 
 

@@ -64,7 +64,7 @@ def has_values(machine: Machine, note: Note) -> bool:
     """
     if machine.data_type is not DataType.FLOAT32:
         own = machine.data_type.name.lower()
-        note(f"{machine.name} computes in {own}: a float32 network has a time there but no values; one in {own} has")
+        note(f"{machine.name} computes in {own}: float32 networks can be timed but not evaluated; use {own} networks")
     return machine.data_type is DataType.FLOAT32
 
 
@@ -214,7 +214,7 @@ def _relative_error(name: str, ours: Array, theirs: Array) -> float:
     finite = np.isfinite(reference)
     # Both must have the same infinities and NaNs.
     if ours.shape != theirs.shape or not np.array_equal(mine[~finite], reference[~finite], equal_nan=True):
-        why = f"{(~finite).sum()} of its {reference.size} values are not finite; the emulator has others"
+        why = f"{(~finite).sum()} of its {reference.size} values are not finite; the emulator's differ"
         raise HarnessError(f"Output {name[:80]!r} differs from ONNX Runtime's", why=why)
     if not finite.any():
         return 0.0

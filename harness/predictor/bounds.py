@@ -1,14 +1,14 @@
-"""Limits that no prediction leaves: the fastest rates that a device showed, and how far each class falls behind them.
+"""Limits to which predictions are clamped: the fastest measured rates, and how much slower each class is.
 
-The *ideal time* of a layer is the longer of its bytes and its work, each at the fastest rate that any learnt layer
-reached. No layer is much faster than that. A class of operators is slower by a factor that its own larger layers
-show, and its smallest layers show what a launch takes; no layer is much slower than both together, where output
-channels that do not fill a vector count as whole vectors, or than its weights at the slowest rate of the larger
-layers that mostly read weights. Both limits can only grow with a size of a layer.
+The *ideal time* of a layer is the longer of the times of its bytes and its work, each at the fastest rate that any
+training layer reached. No layer is much faster. A class of operators is slower by a factor that follows from its larger
+layers, and has a launch time that follows from its smallest ones; no layer is much slower than both together (output
+channels are rounded up to whole vectors), or than its weights at the slowest rate of the larger layers that mostly read
+weights. Both limits never shrink if a size of a layer grows.
 
-An operator *moves nothing* if its layers together take less than half the time of their bytes at the fastest rate of
-all others, beyond their errors: a device may write the parts of a Concat to their places in the result. Its layers show
-no rate, and if there are enough of them they have no least latency.
+An operator *moves nothing* if its layers together take significantly less than half the time of their bytes at the
+fastest rate of all others: a device may write the parts of a Concat directly to their places in the result. Its layers
+are not used to find rates, and if there are enough of them they have no lower limit.
 """
 
 from __future__ import annotations

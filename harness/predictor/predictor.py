@@ -75,9 +75,8 @@ class Predictor:
             return ()
         for layer, known in zip(layers, self.knows(layers), strict=True):
             if not known:
-                raise UsageError(
-                    f"No layer like {layer.operator} was learnt", next_step="Measure layers of this operator"
-                )
+                what = f"The predictor has no training data for {layer.operator}"
+                raise UsageError(what, next_step="Measure layers of this operator")
         try:
             with np.errstate(all="ignore"):
                 found = self._predictions(layers)

@@ -213,7 +213,7 @@ def _check_trees(trees: EnsembleArrays, features: int) -> None:
     if not 0 <= trees.target.min(initial=0) <= trees.target.max(initial=0) < VOTES:
         raise ValueError("its trees have unknown targets")
     if trees.feature.min(initial=0) < 0 or trees.feature.max(initial=0) >= features:
-        raise ValueError("its trees ask for a feature that layers do not have")
+        raise ValueError("its trees use a feature that layers do not have")
     _check_depth(trees)
 
 

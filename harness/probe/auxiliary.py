@@ -149,7 +149,7 @@ if TYPE_CHECKING:
 else:
     AuxiliaryChoice = Literal[AUTO, *(kind.value for kind in AuxiliaryKind)]
     """The text of an option that selects a kind; the command line shows and checks the choices."""
-AUXILIARY_HELP = "Auxiliary layer behind each layer: {}; {} selects one by the device's clock.".format(
+AUXILIARY_HELP = "Auxiliary layer after each layer: {}; {} selects one by the device's clock.".format(
     ", ".join(f"{kind} ({kind.layer.help})" for kind in AuxiliaryKind), AUTO
 )
 

@@ -1,10 +1,10 @@
 """Batches: which probes are loaded together, and how they are visited.
 
-The latency of a layer on a processor depends on the state of the caches: immediately after itself it finds its weights
-in a cache, in a network it finds what the layers since its last run have left there. Visits imitate the network. The
-footprint of a batch, the bytes that one round of it touches, is made equal to that of the network. If a network's
-probes touch less, further copies of probes that stand for several layers are loaded; if they touch more, the network
-is divided into several batches. A network that fits into the cache of a core finds all its data in the cache.
+The latency of a layer on a processor depends on the state of the caches: if it runs twice in a row, its weights are
+cached; in a network, other layers have evicted some of them. Visits imitate the network. The footprint of a batch, the
+bytes that one round of it touches, is made equal to that of the network. If a network's probes touch less, further
+copies of probes that stand for several layers are loaded; if they touch more, the network is divided into several
+batches. A network that fits into the cache of a core finds all its data in the cache.
 """
 
 from __future__ import annotations

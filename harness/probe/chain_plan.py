@@ -1,10 +1,11 @@
 """Chains of layers that a device runs on chip, and the windows that measure them.
 
 The layers of a chain overlap in time, and no probe of a single layer shows by how much. So each chain is measured as a
-whole, alone and together with the next one. The difference between a pair and its two chains is called their meeting.
-A compiler also moves weights and results over more than one chain. Long windows show that: what one takes beyond
-everything else in it is called its reach. A pair that the device runs otherwise than in the network is left out. A long
-window is not: the device chooses the fastest way to run it, and other ways take nearly as long.
+whole, by itself and together with the next one. The time of a pair minus the times of its two chains is their boundary
+term (`meeting` in the code). A compiler also moves weights and results over more than one chain. Long windows show
+this: the time of a long window minus the sum of its parts is the long-window excess (`reach` in the code). A pair that
+the device runs differently from the network is not used. A long window is used anyway: the device chooses the fastest
+way to run it, and other ways take nearly as long.
 """
 
 from __future__ import annotations

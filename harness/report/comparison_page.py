@@ -135,7 +135,7 @@ def _layers(before: Lut, after: Lut, pairs: list[Pair]) -> ReportTable:
     )
     columns = [f"{name}, {unit.symbol}" for name in _names(before, after)]
     header = ("operator", "context", "key", columns[0], "±", columns[1], "±", "change")
-    return ReportTable("Layers that both tables hold, largest difference first", header, rows, (0, 1, 2))
+    return ReportTable("Layers that both tables contain, largest difference first", header, rows, (0, 1, 2))
 
 
 def _device(before: Lut, after: Lut) -> ReportTable:

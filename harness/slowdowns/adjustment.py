@@ -1,4 +1,4 @@
-"""A night's samples, adjusted for what all probes have in common: the host and the device as a whole.
+"""Remove changes that affect all probes alike, of the host or the whole device, from a night's samples.
 
 On some nights the host is a percent slower, on others the clock of the whole device is lower. Both change every probe
 by far more than the slow-down of one layer would. The reference is the median of the earlier nights. The deviation of
@@ -6,9 +6,9 @@ a probe's total from it is modelled as ::
 
     deviation = a' * input_bytes + b' * output_bytes + c' + g * own_s + change of the layer
 
-where own_s is the probe's time without the host. The fit takes three steps. Null probes, which hold no layer, give a',
-b' and c'. The median over the layers gives g, so that neither one changed layer nor a few look like the device. Then
-all probes except whole networks give a', b' and c' again, with outliers left out (Tukey's biweight).
+where own_s is the probe's time without the host. The fit takes three steps. Null probes, which contain no layer, give
+a', b' and c'. The median over the layers gives g, so that a few changed layers are not mistaken for a change of the
+device. Then all probes except whole networks give a', b' and c' again, with outliers excluded (Tukey's biweight).
 
 Each batch is adjusted by itself, because batches are measured at different times.
 """

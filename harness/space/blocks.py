@@ -72,7 +72,7 @@ class Block(StrictModel):
     @model_validator(mode="after")
     def _only_products_are_dynamic(self) -> Self:
         if self.precision == DYNAMIC and not isinstance(self, ConvolutionBlock | ProductBlock):
-            raise ValueError("precision may be dynamic for Conv, MatMul and Gemm alone")
+            raise ValueError("precision may be dynamic only for Conv, MatMul and Gemm")
         if self.precision == DYNAMIC and any(getattr(self, one, _NEVER) != _NEVER for one in _BETWEEN):
             raise ValueError(f"a layer whose precision is dynamic has no {' or '.join(_BETWEEN)}")
         return self

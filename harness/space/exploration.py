@@ -109,7 +109,7 @@ class DeviceRounds:
         """Measure networks as one more campaign, with what is left of the budget; a complete one is not repeated."""
         request, left_s = self.request, self._left_s
         if left_s <= 0 or not to_start:
-            why = f"{self.device_s:.1f} s on the device were for layers"
+            why = f"The layers took {self.device_s:.1f} s of device time; nothing is left for the networks of the space"
             step = "Run the same command with a larger --budget; it continues from here"
             raise CampaignIncomplete("The budget was used up", why=why, next_step=step)
         policy = replace(request.policy, budget_s=None if math.isinf(left_s) else left_s)

@@ -94,7 +94,7 @@ def _refuse_idle(source: SourceFile, section: Section, sections: Sequence[Sectio
     number = [one for one in sections if type(one) is type(section)].index(section) + 1
     raise ConfigurationError(
         f"No row of {source.name} belongs to [[{kind}]] number {number}",
-        why="Its `where` selects none, or an earlier section takes them",
+        why="No row matches its `where`, or earlier sections match them all",
         next_step="Correct `where`, or remove the section",
     )
 
@@ -131,7 +131,7 @@ def check_count(source: SourceFile, layers: int) -> None:
     if layers > MAX_ENTRIES:
         raise ConfigurationError(
             f"{source.name} holds more than {MAX_ENTRIES:,} different layers",
-            why="A table holds no more",
+            why="A table can hold at most this many",
             next_step=f"Take a random part with --sample {MAX_ENTRIES}; the predictor covers the others",
         )
 

@@ -54,7 +54,7 @@ class Sampling:
                 f"{self.rows} rows and {self.held_out} held out cannot be drawn", next_step="Give 1 or more"
             )
         if self.held_out and self.rows is None:
-            raise UsageError("Rows can be held out of a sample alone", next_step="Give --sample as well")
+            raise UsageError("Rows can only be held out of a sample", next_step="Give --sample as well")
 
 
 EVERYTHING = Sampling()

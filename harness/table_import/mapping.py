@@ -222,4 +222,4 @@ def _known(keys: Keys) -> Sequence[str]:
 
 def _check_plain(path: Path, key: str, column: Column | None) -> None:
     if column is not None and column.values is not None:
-        raise invalid_key(path, key, "translates values, but it is a number", 'Name the column alone: "$name"')
+        raise invalid_key(path, key, "translates values, but it is a number", 'Write only the column: "$name"')

@@ -123,7 +123,7 @@ def _disjoint(rows: Sequence[Named], counts: RowCounts) -> list[Named]:
     kept = []
     for nodes, latency, line in rows:
         if any(owner.get(node, nodes) != nodes for node in nodes):
-            counts.refuse(line, BadRow("it shares nodes with an earlier row that has others, too"))
+            counts.refuse(line, BadRow("it shares nodes with an earlier row that also has others"))
             continue
         owner.update(dict.fromkeys(nodes, nodes))
         kept.append((nodes, latency, line))

@@ -148,5 +148,5 @@ def test_a_file_that_leads_nowhere_is_not_a_missing_one(tmp_path: Path) -> None:
 def test_the_number_of_devices_is_bounded(tmp_path: Path) -> None:
     """A file of very many devices is refused with the largest number."""
     path = _write(tmp_path, "".join(f'[devices.d{number}]\nbackend = "null"\n' for number in range(2001)))
-    with pytest.raises(ConfigurationError, match="the most are 2,000"):
+    with pytest.raises(ConfigurationError, match="the limit is 2,000"):
         load_inventory(path)

@@ -388,7 +388,7 @@ def test_agents_that_do_not_help_are_errors_of_the_user(tmp_path: Path, sshd: Ss
         with pytest.raises(ConfigurationError, match="public half"):
             open_session(sshd.device(identity=tmp_path / "absent", key_agent=path))
         subprocess.run(["ssh-add", "-q", str(key)], env=environment, check=True, stdin=subprocess.DEVNULL)
-        with pytest.raises(ConfigurationError, match=r"does not decide the key.*holds 2 keys"):
+        with pytest.raises(ConfigurationError, match=r"does not hold exactly one key.*holds 2 keys"):
             open_session(sshd.device(identity=None, key_agent=path))
         with pytest.raises(AuthenticationError, match="refused the identity"):
             open_session(sshd.device(identity=other, key_agent=path))

@@ -206,7 +206,7 @@ def test_noise_that_hides_what_the_sizes_separate_is_refused_as_noise() -> None:
         (one, dataclasses.replace(seen, stderr_s=0.5 * seen.latency_s) if one.slices else seen)
         for one, seen in totals(design(), 1, 0.005)
     ]
-    with pytest.raises(IllConditionedDesign, match="scatter too much") as refused:
+    with pytest.raises(IllConditionedDesign, match="are too noisy") as refused:
         fit_overhead(noisy)
     assert "--runs" in refused.value.next_step
 

@@ -40,7 +40,7 @@ def test_more_layers_than_a_table_holds_are_refused(bench: Bench, monkeypatch: p
     """The error states the limit of a table, and no table is written."""
     bench.profile(policy=FEW)
     monkeypatch.setattr(campaign_source, "MAX_CORRELATED", 1)
-    with pytest.raises(LutError, match="a table holds at most 1"):
+    with pytest.raises(LutError, match="a table can hold at most 1"):
         bench.build()
     assert not bench.workspace.lut.exists()
 

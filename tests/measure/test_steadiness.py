@@ -52,7 +52,7 @@ def test_a_campaign_beyond_the_limit_is_measured_and_not_used(bench: Bench) -> N
     notes: list[str] = []
     table = bench.build(note=notes.append)
     assert not again.resumed and {entry.campaign for entry in table.entries} == {again.campaign}
-    assert notes == [f"Campaign {first.id} is left out: {unsteady.value.what}"]
+    assert notes == [f"Campaign {first.id} is skipped: {unsteady.value.what}"]
 
 
 def test_a_campaign_within_the_limit_is_used(bench: Bench) -> None:

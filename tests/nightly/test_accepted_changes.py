@@ -78,7 +78,7 @@ def test_a_faster_layer_does_not_use_the_acceptance_of_a_slower_one() -> None:
 def test_rehearsals_and_histories_need_nights(tmp_path: Path) -> None:
     """Without two nights a rehearsal is refused with the next step, and so is the history page."""
     lab = Lab(tmp_path)
-    with pytest.raises(UsageError, match="no two nights"):
+    with pytest.raises(UsageError, match="fewer than two nights"):
         rehearse(lab.workspace, "one", {"layer5": 1.1}, RULES)
     with pytest.raises(UsageError, match="No night has been reported"):
         set_histories(lab.workspace, (), 10, 0.01)

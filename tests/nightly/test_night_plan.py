@@ -42,7 +42,7 @@ WRONG: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "all beside devices": (HEAD + "all = true\n" + SET, ("nightly.all cannot be combined",)),
     "device a path": ('[nightly]\ndevices = ["../x"]\n' + SET, ("nightly.devices must be",)),
     "devices a word": ('[nightly]\ndevices = "npu01"\n' + SET, ("nightly.devices is wrong", "should be an array")),
-    "no device": ("[nightly]\n" + SET, ("set 's' is for no device",)),
+    "no device": ("[nightly]\n" + SET, ("set 's' has no device",)),
     "name a path": (HEAD + SET.replace('"s"', '"../s"'), ("name must be",)),
     "name twice": (HEAD + SET + SET, ("set 's': name is given twice",)),
     "no name": (HEAD + '[[set]]\nspace = "builtin:common"\n', ("set number 1: name is missing",)),

@@ -346,7 +346,7 @@ def test_device_that_is_too_slow_is_given_up_and_the_night_goes_on(lab: Lab, mon
     reasons = {row.set: row.reason for device in report.devices for row in device.sets}
     assert reasons == {
         "a": "slow did not finish within 0.5 s",
-        "b": "given up: slow did not finish within 0.5 s",
+        "b": "the device was abandoned: slow did not finish within 0.5 s",
         "c": "",
     }
     (item,) = report.attention

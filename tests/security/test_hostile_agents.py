@@ -42,7 +42,7 @@ REFUSED: dict[str, tuple[type[HarnessError], str]] = {
     "a greeting with two types": (ProtocolError, "reports x"),
     "a greeting that is an unpaired surrogate": (ProtocolError, "not plain JSON|no type"),
     "a greeting given twice": (ProtocolError, "which is not open"),
-    "a batch that the host did not ask for": (ProtocolError, "batch, which the host alone sets"),
+    "a batch that the host did not ask for": (ProtocolError, "batch, which only the host sets"),
     "a token below zero": (ProtocolError, "token"),
     "a token of 2^63": (ProtocolError, "token"),
     "a token that is true": (ProtocolError, "token"),

@@ -1,4 +1,4 @@
-"""Lists of networks of which some are refused: the others have their results, and every refusal names its file."""
+"""Lists of networks of which some are refused: the others complete, and every refusal names its file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_list_is_measured_without_its_refused_networks(harness: Harness, files
     profiled = harness("profile", "--device", DEVICE, *listed, "--runs", "3", "--json")
     assert profiled.code == 3 and refused(profiled) == kinds
     assert all(f"refused: {file}" in profiled.stderr for file in kinds)
-    assert "error: 4 of 6 networks are refused; the others have their results" in profiled.stderr
+    assert "error: 4 of 6 networks are skipped; the others completed" in profiled.stderr
     harness("lut", "build", "--device", DEVICE).assert_ok()
 
     estimated = harness("estimate", "--device", DEVICE, *listed, "--json", "--allow-partial")

@@ -1,9 +1,9 @@
 """The queues without time: the order in which items take effect if the semaphores leave a choice.
 
 A program is correct only if every order that the semaphores allow gives the same values. Besides the order of the
-program there are extremes, in which one queue always runs ahead as far as it can: a missing semaphore shows as a wrong
-value in one of them. The queues of VFU and last-level cache are their own here, whatever the machine: that allows
-more orders.
+program, extreme orders are tested, in which one queue always runs first as long as it can: a missing semaphore shows as
+a wrong value in one of them. VFU and last-level cache always have separate queues here, even if the machine has none:
+that allows more orders.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Area and energy of one core and the last-level cache, in a process of 45 nm at 0.9 V.
 
-Areas and energies compare machines of one kind; an area is no die size. Wiring, interfaces and DDR have no area, and
-control has one only if the file gives it. The energy of clock and leakage counts only by `static_mw`. A machine file
-overrides each figure in its tables `area` and `energy`. Without them, the figures are:
+Use areas and energies only to compare machines of one kind with each other; an area is not a die size. Wiring,
+interfaces and DDR have no area, and control has one only if the file gives it. The energy of clock and leakage is
+included only through `static_mw`. A machine file overrides each figure in its tables `area` and `energy`. Without them,
+the figures are:
 
 - Area of arithmetic: W. Dally, High-performance hardware for machine learning (NIPS 2015 tutorial), units synthesised
   for TSMC 45 nm: multipliers of int8 282, float16 1640, float32 7700 um2; adders of int32 137, float32 4184 um2. A

@@ -1,8 +1,8 @@
-"""The latency of transfers that passes while transfers before them move their data (`Machine.io_outstanding`).
+"""Hide the latency of a transfer behind the data of earlier transfers (`Machine.io_outstanding`).
 
-The IO queue stays in order: data move one transfer after the other. But a transfer is asked for as soon as it has been
-issued, the WAIT and message before it in its queue have been satisfied, and fewer than `io_outstanding` transfers are
-in flight; its latency counts from then. A POST in front of it holds nothing up.
+The IO queue stays in order: data move one transfer after the other. But the request for a transfer is sent to memory as
+soon as it has been issued, the WAIT and message before it in its queue have been satisfied, and fewer than
+`io_outstanding` transfers are in flight; its latency begins then. A POST before it delays nothing.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def import_table(
         Path, typer.Option(metavar="FILE.toml", help="What the columns mean; docs/import.md describes it.")
     ],
     skip_invalid: Annotated[
-        bool, typer.Option("--skip-invalid", help="Leave out rows that cannot be used, and count them.")
+        bool, typer.Option("--skip-invalid", help="Skip invalid rows and report how many there were.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and compute everything, and write no table.")] = (
         False
@@ -52,9 +52,9 @@ def import_table(
 ) -> None:
     """Make a table from a CSV file of latencies.
 
-    Another tool has measured them. Rows are layers, kernels of a network by the names of its nodes, or whole networks,
-    which are compared with their estimates. The table is named DEVICE/DATE-import-HASH; a table that was measured comes
-    before it.
+    The latencies were measured by another tool. A row describes a layer, names the nodes of a kernel, or names a whole
+    network, which is only used to check the estimates. The table is named DEVICE/DATE-import-HASH; measured tables take
+    precedence over imported ones.
 
     Example: harness lut import conv.csv --mapping conv.toml --sample 3000 --held-out 1000
     """
@@ -119,7 +119,7 @@ def _show(imported: TableImport, dry_run: bool) -> None:
         print_line(
             f"held out: {one.layers} layers predicted{unknown}; median error {one.median_error:.1%},"
             f" mean {one.mean_error:.1%}, within 5 %: {one.within_5:.0%}, within 10 %: {one.within_10:.0%},"
-            f" 90 % intervals hold: {one.interval_coverage:.0%}"
+            f" inside the 90 % interval: {one.interval_coverage:.0%}"
         )
     if imported.validation is not None:
         show_validation(imported.validation)

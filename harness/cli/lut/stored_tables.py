@@ -26,8 +26,8 @@ def list_tables(
     """List the tables of the workspace and of the package.
 
     The newest of each device comes first. `default` marks the table that commands use for a device, and for a batch or
-    threads, unless --lut names another. `package` marks tables that are part of harness; one is the default if the
-    workspace has no table of its device.
+    threads, unless --lut selects a different one. `package` marks tables that are part of harness; one is the default
+    if the workspace has no table of its device.
 
     Example: harness lut list --device cpu01
     """
@@ -54,9 +54,9 @@ def prune(
 ) -> None:
     """Remove old tables.
 
-    The N newest of each device, method, batch and number of threads stay. So does a table if it is the default of its
-    device, or if a file of the workspace names it: a report, the results of a night, nightly.toml, harness.toml, or
-    another file in the workspace's folder.
+    The N newest of each device, method, batch and number of threads are kept. A table is also kept if it is the default
+    of its device, or if a file of the workspace names it: a report, the results of a night, nightly.toml, harness.toml,
+    or another file in the workspace's folder.
 
     Example: harness lut prune --keep 5 --dry-run
     """

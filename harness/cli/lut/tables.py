@@ -49,7 +49,7 @@ def build(
 ) -> None:
     """Build a table from the measurements of `harness profile`.
 
-    Campaigns with --batch or --threads have tables of their own.
+    Campaigns measured with --batch or --threads go into separate tables; pass the same option here.
 
     Example: harness lut build --device cpu01
     """
@@ -234,7 +234,7 @@ def _warn(table: Lut) -> None:
             " explains; layer latencies inherit this error"
         )
     if table.machine.startswith("noisy"):
-        note(f"The machine was {table.machine}. Intervals contain what processes differ by")
+        note(f"The machine was {table.machine}. The intervals include the variation between processes")
     if table.is_comparison:
         note(f"{table.method} is for comparison: other commands use this table only with --lut {table.name}")
     merged = [OVERHEAD_UNITS[name] for name in table.overhead.confounded if table.clock == "device"]

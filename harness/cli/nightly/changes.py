@@ -114,7 +114,7 @@ def try_slower(
     """Rehearse a slow-down.
 
     The last night is compared again, as if a layer or a network had been slower. No device is contacted, and nothing is
-    recorded. A slower layer leaves its network as it was; name both.
+    recorded. Slowing a layer does not slow its network in the rehearsal; list both with --slow.
 
     Example: harness nightly try --slow conv1:1.05 --device npu01
     """

@@ -61,7 +61,7 @@ def run(
     directory: arguments.WorkspaceFolder = None,
     json: arguments.Json = False,
 ) -> None:
-    """Measure what is left of tonight's plan, and write a report.
+    """Run the remaining jobs of tonight's plan and write a report.
 
     The command publishes tables and compares with earlier nights. After an interruption, the same command continues.
     The reports are reports/nightly-DATE.md and .xml. --html also writes the page of `nightly history`, with tonight as
@@ -164,7 +164,8 @@ class StartOptions:
 
     at: Annotated[str, typer.Option("--time", metavar="HH:MM", help="Local time of day.")] = NIGHT_STARTS_AT
     randomised_delay: Annotated[
-        str, typer.Option(metavar="TIME", help="Maximum random delay, so that labs do not start at once.")
+        str,
+        typer.Option(metavar="TIME", help="Maximum random delay, so that labs do not all start at the same time."),
     ] = NIGHT_DELAY
 
     def parse(self) -> tuple[time, float]:

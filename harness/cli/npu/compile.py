@@ -24,11 +24,11 @@ def compile_command(
     image: Annotated[
         Path | None,
         file_option(
-            "--image", metavar="FILE.bin", help="Write the constants of the network's file, as they lie in DDR."
+            "--image", metavar="FILE.bin", help="Write a memory image of the network's constants, laid out as in DDR."
         ),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show the other ways considered for each chain, with predicted times.")
+        bool, typer.Option("--explain", help="Show the alternatives considered for each chain, with predicted times.")
     ] = False,
     *,
     compiler: Options,
@@ -38,8 +38,8 @@ def compile_command(
 ) -> None:
     """Compile a network to a binary program without the weights.
 
-    With the memory image that --image writes, `harness npu run FILE.npu --image FILE.bin` computes values, also after
-    the program was edited.
+    To compute the outputs of a program file, pass the image that --image writes: `harness npu run FILE.npu --image
+    FILE.bin`. This works for edited programs, too.
 
     Example: harness npu compile builtin:resnet50 --explain -o resnet50.npu
     """

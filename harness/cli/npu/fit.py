@@ -33,8 +33,8 @@ def fit_command(
     """Fit a machine to the measured layers of a device.
 
     The command finds rates, bandwidths, start-ups and overlap, with intervals. The samples are those of the device's
-    table, from `harness profile` and `harness lut build`. A parameter that they do not identify is named with the
-    reason; the machine file has the preset's value there. The residuals show what the machine does not explain.
+    table, from `harness profile` and `harness lut build`. A parameter that they do not identify is listed with the
+    reason, and gets the preset's value in the machine file. The residuals show what the machine does not explain.
 
     Example: harness npu fit --device cpu01 --output cpu01.toml
     """

@@ -118,6 +118,6 @@ def _exceeded(shown: str, number: int, limits: Limits, *, late: bool = False, cp
         spent = f"{limits.wall_s:.0f} s" if late else f"{max(1, round(cpu_s))} s of processor time"
         step = f"If you trust the file, allow more seconds: {NPU.more_seconds(limits)}"
         return UnsupportedNetwork(f"{shown} takes more than {spent} to compile or run", next_step=step)
-    why = f"Or a library crashed ({signal.Signals(number).name})" if number else ""
+    why = f"A library may have crashed ({signal.Signals(number).name})" if number else ""
     step = f"If you trust the file, allow more: {NPU.more_memory(limits)}"
     return UnsupportedNetwork(f"{shown} {too_much_memory(limits)} to compile or run", why=why, next_step=step)

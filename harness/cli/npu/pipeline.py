@@ -23,8 +23,8 @@ def pipeline_command(
 ) -> None:
     """Divide a network over core groups, for a stream of inputs.
 
-    The groups pass activations on and work on several inputs at a time. By default the network is divided twice,
-    balanced by predicted time and by split score, and both are shown.
+    Each group sends its activations to the next; the groups work on several inputs at a time. By default the network is
+    divided twice, balanced by predicted time and by split score, and both are shown.
 
     Example: harness npu pipeline builtin:resnet50 --groups 4
     """

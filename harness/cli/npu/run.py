@@ -47,10 +47,10 @@ def run_command(
     """Run a network on one core of the emulated NPU.
 
     The command prints the time of each layer, and compares the values of the network with ONNX Runtime's. Large weights
-    are generated from a seed, as on a device; small ones are read from the file. Program files have a time but no
-    values, and so have float32 networks on other machines.
+    are generated from a seed, as on a device; small ones are read from the file. Program files without --image, and
+    float32 networks on machines with a different data type, can be timed but not evaluated.
 
-    The time is that of the machine alone. The device npu01 adds host and transfers to each run: 70 µs, 1 ns for each
+    The command times only the machine. The device npu01 adds host and transfers to each run: 70 µs, 1 ns for each
     byte of inputs and 0.75 ns for each byte of outputs.
 
     Example: harness npu run builtin:squeezenet --marginal

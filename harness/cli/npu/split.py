@@ -29,8 +29,8 @@ def split_command(
 
     A layer is split by batch, rows, output channels or input channels, or not at all. The time of each candidate is
     predicted by a formula over its instructions, and verified event by event, with contention for the memories that the
-    cores share. Each layer is timed alone, from memory to memory. The network is timed with each kind of split for all
-    layers that have it, and with the best split of each layer.
+    cores share. Each layer is timed by itself, from memory to memory. The whole network is timed once per kind of
+    split, applied to every layer that supports it, and once with the best split of each layer.
 
     Example: harness npu split builtin:mobilenetv2 --cores 4
     """

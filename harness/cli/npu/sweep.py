@@ -50,14 +50,14 @@ def sweep_command(
     machines: GridOptions,
     cost: Annotated[
         Literal["area", "energy"],
-        typer.Option(help="What the Pareto front weighs against the time: area, or energy of a run."),
+        typer.Option(help="Second objective of the Pareto front: area, or energy per run."),
     ] = "area",
     csv: arguments.CsvFile = None,
     plot: Annotated[Path | None, page_option("--plot", "Write a plot to this page.")] = None,
     *,
     compiler: Options,
     limits: Annotated[RunOptions, Only(("cycle_budget",))],
-    jobs: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Number of processes that try machines.")] = 1,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Number of parallel processes.")] = 1,
     dim: arguments.Dims = None,
     json: arguments.Json = False,
 ) -> None:
@@ -68,8 +68,9 @@ def sweep_command(
     axes if the values are spaced by a factor. A machine that cannot run the network stays in the table with the reason.
     Sizes that belong together scale together, unless you set them: nb_bytes and sb_bytes with shared_buffer; halo_bytes
     with nb_bytes. Machines on the Pareto front are marked: none is both faster and smaller in area, or in energy with
-    --cost energy. A larger machine that came out slower is run with the program of the smaller one, which shows whether
-    the compiler is to blame. The processor time that a file may take is for each of the processes.
+    --cost energy. If a larger machine is slower than a smaller one, the sweep also runs the smaller machine's program
+    on it, to separate effects of the compiler from those of the hardware. The limit of processor time
+    (HARNESS_NPU_SECONDS) applies to each process separately.
 
     Example: harness npu sweep builtin:squeezenet --set nb_bytes=512K:8M:x2 --plot nb.html
     """

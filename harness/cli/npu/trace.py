@@ -26,7 +26,7 @@ def trace_command(
 ) -> None:
     """Write a run as a Chrome trace.
 
-    Perfetto (ui.perfetto.dev) shows it beside a profile of ONNX Runtime.
+    Perfetto (ui.perfetto.dev) shows it next to a profile of ONNX Runtime.
 
     Example: harness npu trace builtin:squeezenet -o squeezenet.trace.json
     """

@@ -85,7 +85,7 @@ def models_argument(default: str = "") -> Any:
     return typer.Argument(metavar="MODEL.onnx", help=f"{MODELS_HELP}{default}", autocompletion=complete_model)
 
 
-_DEFAULT = f"(default {DEFAULT_DEVICE}, or that of harness.toml)"
+_DEFAULT = f"(default: the device set in harness.toml, else {DEFAULT_DEVICE})"
 MODELS_HELP = "ONNX files, or builtin:NAME (builtin:resnet50, builtin:mobilenetv2, …)."
 
 Model = Annotated[
@@ -107,22 +107,22 @@ ModelOrProgram = Annotated[
 HtmlFile = Annotated[Path | None, page_option("--html", "Write the result as a page to this file.")]
 CsvFile = Annotated[Path | None, file_option("--csv", help="Write the rows to this CSV file.")]
 Models = Annotated[list[str], models_argument()]
-DeviceName = Annotated[str | None, device_option(f"Name of the device; `harness devices list` lists them {_DEFAULT}.")]
-DeviceNames = Annotated[str | None, device_option(f"Names of devices {_DEFAULT}.", "NAME[,NAME…]")]
+DeviceName = Annotated[str | None, device_option(f"Device to use; `harness devices list` lists them {_DEFAULT}.")]
+DeviceNames = Annotated[str | None, device_option(f"Devices to use {_DEFAULT}.", "NAME[,NAME…]")]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", metavar="GROUP", help="All devices of this group in devices.toml; may be repeated."),
+    typer.Option("--group", metavar="GROUP", help="Use all devices of this group in devices.toml; may be repeated."),
 ]
 Everything = Annotated[
-    bool, typer.Option("--all", help="All devices in devices.toml, or the built-in devices if it lists none.")
+    bool, typer.Option("--all", help="Use all devices in devices.toml, or the built-in devices if it lists none.")
 ]
-OptionalDevice = Annotated[str | None, device_option(f"Device whose newest table is used {_DEFAULT}.")]
+OptionalDevice = Annotated[str | None, device_option(f"Use the newest table of this device {_DEFAULT}.")]
 LutFolder = Annotated[
     Path | None,
     typer.Option(
         "--lut",
         metavar="DIR",
-        help="Folder or name of a table, instead of the newest one of --device.",
+        help="Folder or name of the table to use (default: the newest table of --device).",
         autocompletion=complete_table,
     ),
 ]
@@ -150,8 +150,8 @@ Dims = Annotated[
     typer.Option(
         "--dim",
         metavar="NAME=N",
-        help="Value of a symbolic dimension, of an axis (INPUT.AXIS=N), or of an input that is one whole number or"
-        " Boolean (1 or 0); may be repeated.",
+        help="Value of a symbolic dimension, of an axis (INPUT.AXIS=N), or of a scalar integer or Boolean input"
+        " (1 or 0); may be repeated.",
     ),
 ]
 Activations = Annotated[
@@ -163,20 +163,22 @@ Activations = Annotated[
         " may be repeated.",
     ),
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="End at once, without results, if a network is refused.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail immediately if any network cannot be used.")]
 
 
 Batch = Annotated[
     int | None,
     typer.Option(
-        "--batch", metavar="N", min=1, max=65536, help="Set the leading dimension of all inputs, also of fixed ones."
+        "--batch",
+        metavar="N",
+        min=1,
+        max=65536,
+        help="Set the leading (batch) dimension of all inputs, even if the model fixes it.",
     ),
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(
-        "--threads", metavar="N", min=1, max=1024, help="Number of threads, in place of the one in devices.toml."
-    ),
+    typer.Option("--threads", metavar="N", min=1, max=1024, help="Number of threads; overrides devices.toml."),
 ]
 
 

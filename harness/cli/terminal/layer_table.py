@@ -27,16 +27,16 @@ class LayerView:
     sort: Annotated[
         SortName | None,
         typer.Option(
-            help="Order of the layers: as in the network or table, by name, or the largest first; error is the"
-            " uncertainty."
+            help="Sort layers: order keeps the order of the network or table, name and operators are alphabetical, all"
+            " others put the largest value first; error is the standard error."
         ),
     ] = None
     top: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Show N layers only, the longest unless --sort is given; 0 shows all."),
+        typer.Option(metavar="N", min=0, help="Show only N layers, the longest unless --sort is given; 0 shows all."),
     ] = None
     wide: Annotated[
-        bool, typer.Option("--wide", help="Add columns: key, context, source, and which estimators disagree.")
+        bool, typer.Option("--wide", help="Add columns: key, context, source, and flags from other estimators.")
     ] = False
 
 

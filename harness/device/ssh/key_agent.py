@@ -95,7 +95,7 @@ def _keys(stream: socket.socket, path: Path, timeout_s: float) -> Sequence[param
     except (OSError, EOFError, ValueError, IndexError, TypeError, struct.error, paramiko.SSHException) as error:
         socket_path = shlex.quote(str(path))
         step = f"Start it with `ssh-agent -a {socket_path}` and add the key with `SSH_AUTH_SOCK={socket_path} ssh-add`"
-        why = reason_of(error) if isinstance(error, OSError) else f"It is no key agent: {last_part(str(error), 100)}"
+        why = reason_of(error) if isinstance(error, OSError) else f"It is not a key agent: {last_part(str(error), 100)}"
         raise ConfigurationError(f"The key agent at {path} does not answer", why=why, next_step=step) from None
 
 
@@ -107,7 +107,7 @@ def _chosen(target: SshTarget, path: Path, keys: Sequence[paramiko.AgentKey]) ->
         step = "Name the key with identity in devices.toml: the file of its public half"
         if not keys:
             step = f"Add one with `SSH_AUTH_SOCK={shlex.quote(str(path))} ssh-add KEY`"
-        raise ConfigurationError(f"The key agent at {path} does not decide the key", why=held, next_step=step)
+        raise ConfigurationError(f"The key agent at {path} does not hold exactly one key", why=held, next_step=step)
     wanted = _public_blob(target.identity)
     found = next((key for key in keys if key.blob == wanted), None)
     if found is None:

@@ -31,7 +31,7 @@ class BoundedSftp(paramiko.SFTPClient):  # type: ignore[misc]
         kind, data = super()._read_packet()
         self._answers += 1
         if self._answers > _ANSWERS:
-            raise paramiko.SFTPError("the SFTP server sends more than it was asked for")
+            raise paramiko.SFTPError("the SFTP server sends more data than was requested")
         if kind == CMD_ATTRS:
             _attributes_end(data, 4)
         elif kind == CMD_NAME:

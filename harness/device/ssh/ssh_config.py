@@ -143,7 +143,7 @@ def _read(path: Path) -> str:
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o022:
             what = f"{path} can be changed by other users"
-            raise ConfigurationError(what, why="OpenSSH refuses such a file, too", next_step=f"chmod go-w {path}")
+            raise ConfigurationError(what, why="OpenSSH also refuses such a file", next_step=f"chmod go-w {path}")
         return read_file(path, _MOST_BYTES).decode()
     except UnicodeDecodeError:
         raise _wrong(path, "it is not UTF-8 text") from None

@@ -96,7 +96,7 @@ def _chain(name: str, jump: str | None, config: SshConfig, seen: Sequence[str] =
     first = hops[0].alias
     if first in seen or len(seen) + len(hops) > _MOST_HOPS:
         why = f"{' goes through '.join((*seen, first))}"
-        raise ConfigurationError(f"The ProxyJump of {name} leads in a circle, or is too long", why=why)
+        raise ConfigurationError(f"ProxyJump of {name} forms a loop or has too many hops", why=why)
     found = config.lookup(first)
     _refuse_command(name, first, found, config)
     return (*_chain(name, found.jump, config, (*seen, first)), *hops)
@@ -176,7 +176,7 @@ def changed_key(target: SshTarget, key: paramiko.PKey) -> HostKeyError:
     """Return the error for a device or bastion whose key differs from the listed one."""
     host, file = shlex.quote(target.known_name), shlex.quote(str(target.settings.known_hosts))
     listed = target.settings.known_hosts
-    why = f"{listed} lists another key: the device was set up anew, or the connection is intercepted"
+    why = f"{listed} lists a different key: the device was reinstalled, or the connection is intercepted"
     mend = f"run `ssh-keygen -R {host} -f {file}` and add this line"
     return _error(f"The host key of {target.title} has changed", why, mend, target, key)
 

@@ -163,9 +163,9 @@ def judge(
 def _noise_text(reasons: Sequence[str], resolution: float | None) -> str:
     found = f"noisy: {', '.join(reasons)}"
     if resolution is None:
-        return f"{found}; how far latencies repeat was not measured"
+        return f"{found}; the variation between processes was not measured"
     is_alone = len(reasons) == 1 and reasons[0].startswith(shown(resolution))
-    return f"{found}; differences below {'that' if is_alone else shown(resolution)} cannot be told apart"
+    return f"{found}; differences below {'that' if is_alone else shown(resolution)} are not significant"
 
 
 def load_of(states: Sequence[State], fingerprint: Mapping[str, str]) -> MachineLoad:

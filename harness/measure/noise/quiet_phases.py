@@ -1,9 +1,10 @@
-"""Tell apart the quiet and the slow phases of a machine during a campaign, and take latencies at its typical speed.
+"""Classify samples as quiet or slow, and scale latencies to the machine's typical speed.
 
-Other guests of a host, or the other thread of a core, slow everything that runs for a while: by 10 to 100 %, for a
-tenth of a second to several seconds. No run counts as preempted then. A median over such phases lies between two
-speeds, and the difference between two probes is wrong if one of them was slowed more often. So probes are compared by
-their runs in quiet phases. A whole network meets both: the runs of quiet phases are then lengthened, all alike.
+Other virtual machines of a host, or the other thread of a core, slow everything that runs by 10 to 100 %, for a tenth
+of a second to several seconds. The runs are not marked as preempted. A median over such phases lies between two speeds,
+and the difference between two probes is wrong if one of them was slowed more often. So probes are compared by their
+runs in quiet phases. A whole network runs in both kinds of phases, so the runs of quiet phases are then lengthened by
+one factor.
 
 All probes that run at about the same time are slowed alike. So the slowness of a run is the median deviation of the
 runs around it, each from the latency of its own probe in quiet phases.

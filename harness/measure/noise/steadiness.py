@@ -72,6 +72,7 @@ def check_steady(journal: Journal, campaign: Campaign) -> None:
         return
     what = f"The speed of {campaign.device} changed during the campaign: its reference probe drifted by"
     times = f"{drift.fastest_s * 1e3:.4g} to {drift.slowest_s * 1e3:.4g} ms"
-    why = f"It took {times} in thirds of campaign {campaign.id}, which enters no table (limit {MOST_DRIFT:.0%})"
+    ranged = f"Its latency ranged from {times} over the thirds of campaign {campaign.id} (limit {MOST_DRIFT:.0%})"
+    why = f"{ranged}. The campaign is excluded from tables"
     step = "Stop other work on the device, check its clock and temperature, then run the same command again"
-    raise DeviceUnsteady(f"{what} {drift.change:.0%}", why=why, next_step=f"{step}; it measures anew")
+    raise DeviceUnsteady(f"{what} {drift.change:.0%}", why=why, next_step=f"{step}; it measures again")

@@ -200,8 +200,8 @@ def _renamed(graph: GraphProto, names: Mapping[str, str], label: str) -> GraphPr
 
 def contradiction(node: Node) -> InvalidNetwork:
     """Return the error of a loop whose inputs do not fit its body."""
-    why = "They differ in the number of tensors, or tensors that it scans differ in length"
-    return InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) and its body contradict each other", why=why)
+    why = "The numbers of tensors differ, or the tensors that it scans differ in length"
+    return InvalidNetwork(f"Node {node.name[:80]!r} ({node.op}) does not match its body", why=why)
 
 
 def unknown_flow(node: Node, choices: Sequence[str]) -> UnsupportedNetwork:

@@ -1,7 +1,7 @@
 """A prepared network as bytes: JSON, then the operators as ONNX messages and the values of constants.
 
-The process that read a file hands it back like this. It may have been taken over by the file, so every part is checked:
-nothing here runs code, and no size is believed before it is compared with what arrived.
+This is the format in which the reader process returns a network. The process may be compromised by the file, so every
+part is checked: nothing here runs code, and every size is compared with the data that arrived.
 """
 
 from __future__ import annotations

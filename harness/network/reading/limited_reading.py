@@ -232,7 +232,7 @@ def _too_much_memory(source: Source, limits: Limits) -> HarnessError:
 
 
 def _damaged(source: Source) -> InvalidNetwork:
-    return InvalidNetwork(f"{_shown(source)} cannot be read", why="The process that read it gave a damaged answer")
+    return InvalidNetwork(f"{_shown(source)} cannot be read", why="The reader process returned invalid data")
 
 
 def _shown(source: Source) -> str:

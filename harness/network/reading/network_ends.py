@@ -51,7 +51,8 @@ def bound_inputs(
                 raise UnresolvedDimension(what, why=why, next_step=step)
             if not dims[bound]:
                 why = f"It is the size of input {value.name[:80]!r} along axis {axis}, at least 1"
-                raise UsageError(f"--dim {bound[:80]}=0 is no size", why=why, next_step="Write --dim NAME=1 or more")
+                step = "Write --dim NAME=1 or more"
+                raise UsageError(f"--dim {bound[:80]}=0 is not a valid size", why=why, next_step=step)
             shape.append(dims[bound])
         kind = tensor_type(value.type.tensor_type.elem_type, tuple(shape), value.name, flows=True)
         known.update((value.name,) if is_choice(kind) else ())
@@ -77,7 +78,7 @@ def given_choices(types: Mapping[str, TensorType], dims: Mapping[str, int]) -> d
             continue
         value = numpy.full(kind.shape, dims[name]).astype(kind.dtype)
         if value.item() != dims[name]:
-            why = f"{dims[name]} is no value of {kind.dtype}"
+            why = f"{dims[name]} is not a valid {kind.dtype} value"
             most = 1 if kind.dtype == "bool" else numpy.iinfo(kind.dtype).max
             step = f"Give --dim {shlex.quote(f'{name[:80]}=N')} with N from 0 to {most}"
             raise UnsupportedNetwork(f"Input {name[:80]!r} cannot have the value of --dim", why=why, next_step=step)

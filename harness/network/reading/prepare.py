@@ -303,7 +303,7 @@ class _Preparation:
         if not wanted:
             return
         if not rows:
-            why = "It has no iteration, so one of its results is empty"
+            why = "The loop runs zero times, so one of its results is empty"
             raise UnsupportedNetwork(f"Node {node.name[:80]!r} ({node.op}) cannot be measured", why=why)
         for at, name in wanted:
             axis, is_turned = stacks[at]

@@ -108,7 +108,7 @@ def samples_of(table: Lut) -> LayerSamples:
     if len(chosen) < FEWEST_LAYERS:
         raise CoverageError(
             f"{table.name} has too few layers to fit a machine",
-            why=f"It has {len(chosen)} layers of known sizes; {FEWEST_LAYERS} are the least",
+            why=f"It has {len(chosen)} layers of known size; at least {FEWEST_LAYERS} are required",
             next_step=f"Measure more: harness profile --device {table.device} --space builtin:machine, then harness lut"
             f" build --device {table.device}",
         )

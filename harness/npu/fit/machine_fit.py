@@ -208,7 +208,7 @@ def _rate(name: str, unit: str, each_s: float, interval: Floats, bound: Mask) ->
     layers = int(np.count_nonzero(bound))
     why = ""
     if layers < FEWEST_BOUND:
-        why = f"it determines most of the latency of {layers} layers; {FEWEST_BOUND} are the least"
+        why = f"it dominates the latency of {layers} layers; at least {FEWEST_BOUND} are required"
     elif low is None or high is None or high > WIDEST_RATE * low:
         why = "its interval is too wide"
     return Parameter(name, unit, None if why else 1 / each_s, low, high, layers, why)
@@ -244,7 +244,7 @@ def _overlap(model: LayerModel, spread: ModelIntervals, work: Amounts) -> Parame
     low, high = map(float, spread.overlap)
     why = ""
     if layers < FEWEST_WITH_BOTH:
-        why = f"{layers} layers both compute and transfer for a visible time; {FEWEST_WITH_BOTH} are the least"
+        why = f"{layers} layers both compute and transfer measurably; at least {FEWEST_WITH_BOTH} are required"
     elif high - low > WIDEST_OVERLAP:
         why = "its interval is too wide"
     return Parameter("overlap", "", None if why else model.overlap, low, high, layers, why)

@@ -196,7 +196,7 @@ class _Division:
 
     def _by_score(self, groups: Sequence[CoreGroup]) -> CorePartition:
         if self._rule is None:
-            raise ValueError("the options ask for no partition by score")
+            raise ValueError("the options do not request a partition by score")
         nodes, traversal, parts = self.task.nodes.graph, self.task.traversal, self._options.parts
         rule = replace(self._rule, external_factor=self.task.dynamic_factor)
         if self._options.add_groups:

@@ -143,7 +143,7 @@ def _check_image(source: CompiledModel | None, options: RunOptions) -> None:
         why = "A program file has no weights"
         raise UsageError("--input and --output-dir need weights", why=why, next_step="Add --image, or name a network")
     if options.image is not None and source is not None:
-        why = "A network is compiled anew, with the weights of its file"
+        why = "A network is compiled again, with the weights of its file"
         raise UsageError("--image needs a program file", why=why, next_step="Omit --image")
     if options.image is not None and options.output_dir is None:
         why = "There is no network to compare the values with"

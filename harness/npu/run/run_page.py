@@ -76,7 +76,7 @@ def _pictures(run: CoreRun) -> Iterator[CaptionedFigure]:
         for row in run.rows[:-1]
     ]
     yield CaptionedFigure("Latency of the layers: every cycle of the run belongs to one of them.", bars(drawn))
-    yield CaptionedFigure("What each unit did when; a bar is the work on one layer.", gantt(run.timed))
+    yield CaptionedFigure("Work of each unit over time; a bar is the work on one layer.", gantt(run.timed))
     if any(row.macs for row in run.rows[:-1]):
         title, figure = roofline_plot(run)
         yield CaptionedFigure(f"{display(title)}. A layer on the roof uses all multipliers or all bandwidth.", figure)

@@ -81,7 +81,7 @@ def _summary(run: CoreRun) -> Iterator[tuple[str, str]]:
         yield "reordering", f"saves {run.reorder_gain:.2%} of {run.in_order_cycles:,.0f} cycles"
     if fields["max_rel_error"] is not None:
         compared = fields["compared"][len(run.outputs) :]
-        beside = f"; also compared: {', '.join(compared)}, as an output behind it is saturated" if compared else ""
+        beside = f"; also compared: {', '.join(compared)}, because an output after it is saturated" if compared else ""
         error = f"{fields['max_rel_error']:.2g} of the largest value"
         yield "values", f"largest difference from ONNX Runtime {error}{beside}"
     took = [("compile", fields["compile_s"]), ("functional", fields["functional_s"]), ("timing", fields["timing_s"])]

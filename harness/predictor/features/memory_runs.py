@@ -1,4 +1,4 @@
-"""How many elements a layer without products moves or combines before it jumps in memory."""
+"""Length of the contiguous memory accesses of a data-movement layer, in elements."""
 
 from __future__ import annotations
 

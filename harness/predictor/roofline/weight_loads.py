@@ -1,8 +1,8 @@
-"""What is left of layers whose weights a device loads ahead, while the layers in front of them compute.
+"""The latency of layers after subtracting the weight loads that preceding layers hide.
 
-The probe of a single layer shows the load of its weights in full, beyond what its own work hides. A device with its own
-memory also loads them while other layers leave the way to the memory idle, as many bytes ahead as its buffer holds. So
-the sum of single layers is too long for a network.
+The probe of a single layer includes the full load of its weights, except for the part that its own work hides. In a
+network, a device with its own memory also loads them while earlier layers leave the memory idle, up to the size of its
+buffer. So the sum of single layers is too long for a network.
 """
 
 from __future__ import annotations

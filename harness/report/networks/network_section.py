@@ -190,6 +190,6 @@ def _free(estimate: NetworkEstimate) -> tuple[tuple[str, list[str]], ...]:
     for node in estimate.free:
         reasons.setdefault(display(node.reason), []).append(f"{display(node.name)} ({display(node.op)})")
     for skipped in estimate.unmeasured:
-        reason = "in no figure, because their sizes depend on the data or their results are not numbers"
+        reason = "not in any figure, because their sizes depend on the data or their results are not numbers"
         reasons.setdefault(reason, []).append(display(skipped.name))
     return tuple(sorted(reasons.items(), key=lambda item: -len(item[1])))

@@ -75,7 +75,7 @@ def _section(one: SetHistory) -> HistorySection:
     unit = unit_for(history.nights[-1].latency_s for history in one.subjects if history.subject.kind != "device")
     return HistorySection(
         title=f"{display(one.set)} on {display(one.device)}",
-        nights=f"{nights}{'' if one.subjects else '; there are no two nights to compare yet'}{machine}",
+        nights=f"{nights}{'' if one.subjects else '; a comparison needs at least two nights'}{machine}",
         header=(
             "subject",
             "kind",

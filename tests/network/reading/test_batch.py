@@ -253,7 +253,7 @@ def test_a_check_that_would_take_too_much_is_skipped_with_its_reason(
     assert not notes
     alike = model_of([node("Mul", "x zero", "y")], {"x": (1, 4)}, constants={"zero": np.zeros(1, np.float32)})
     load_network(saved(alike, tmp_path), None, BATCH, notes.append)
-    assert path in notes[-1] and "all rows give the same" in notes[-1]
+    assert path in notes[-1] and "all rows have the same result" in notes[-1]
 
 
 def test_quantised_class_tokens_and_masks_of_windows_grow_with_the_batch(tmp_path: Path) -> None:

@@ -97,10 +97,10 @@ def test_the_error_names_the_input_that_decides(model: ModelProto, step: str) ->
         (
             repeating(TensorProto.UINT8),
             {"steps": 300},
-            "300 is no value of uint8",
+            "300 is not a valid uint8 value",
             "--dim steps=N with N from 0 to 255",
         ),
-        (choosing(0), {"cached": 2}, "2 is no value of bool", "--dim cached=N with N from 0 to 1"),
+        (choosing(0), {"cached": 2}, "2 is not a valid bool value", "--dim cached=N with N from 0 to 1"),
     ],
 )
 def test_a_value_that_its_type_cannot_hold_is_refused(
@@ -117,5 +117,5 @@ def test_inputs_whose_values_can_be_given_are_known_names(tmp_path: Path) -> Non
     onnx.save(choosing(0), tmp_path / "choosing.onnx")
     (network,) = load_networks([str(tmp_path / "choosing.onnx")], {"cached": 1})
     assert network.inputs == ("x",)
-    with pytest.raises(UsageError, match=r"dimension or an input 'size'.*inputs of choosing .*: cached"):
+    with pytest.raises(UsageError, match=r"dimension or an input named 'size'.*can set for choosing: cached"):
         load_networks([str(tmp_path / "choosing.onnx")], {"cached": 1, "size": 2})

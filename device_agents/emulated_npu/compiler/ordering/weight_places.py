@@ -1,4 +1,4 @@
-"""Gives the blocks in SB addresses that let them arrive early: each goes where nothing was used for longest.
+"""Assign each block of weights to the least recently used part of SB, so that it can be loaded early.
 
 The planner lays out SB for two neighbouring chains, so that a block often goes where the one before it is still in use.
 A block is what one load writes. In the order of the program few blocks live at the same time, so that most of SB is

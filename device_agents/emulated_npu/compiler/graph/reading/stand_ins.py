@@ -1,4 +1,4 @@
-"""Nodes that the compiler has no handler for, and the nodes of ONNX that stand for them."""
+"""Decompose nodes that the compiler has no handler for into nodes of ONNX."""
 
 from __future__ import annotations
 

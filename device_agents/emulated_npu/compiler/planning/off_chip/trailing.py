@@ -1,7 +1,7 @@
-"""Values that may lie over others: the stores of a chain trail its loads.
+"""Overlay the output of a chain on its input if the stores stay behind the loads.
 
 A chain that reads a value for the last time and writes another one part by part frees the parts of the first as it
-loads them. The second may lie over the first if it begins so far before it that no store reaches what a later pass
+loads them. The second may overlay the first if it begins so far before it that no store reaches data that a later pass
 loads. Both queues keep such loads and stores in order, because they access the same bytes.
 """
 

@@ -57,7 +57,7 @@ ASSUMPTIONS = (
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run some layers, as one chain or several in sequence, in a room."""
+    """A candidate execution of some layers, as one chain or several in sequence, within a memory budget."""
 
     label: str
     timed: tuple[TimedPlan, ...]
